@@ -1,0 +1,43 @@
+"""nearkin in Python: `nearkin.train(...)` and `nearkin.load(...)`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from nearkin.models import Embedder
+from nearkin.training import Run, Settings
+from nearkin.training import train as train_run
+from nearkin.training.run import next_folder
+from nearkin.training.settings import by_section
+
+
+def train(data: str | Path, method: str = "rank", out: str | Path | None = None, **settings: Any) -> Run:
+    """Trains an embedding and returns the run's folder.
+
+    Args:
+        data: a folder with one folder per class, a ``.csv``, a ``.npz``, or a dataset's name.
+        method: which method; `nearkin methods` lists them.
+        out: the run's folder; by default a new one under ``runs/``.
+        settings: any setting of a run's ``config.toml`` by name: ``epochs=5, dim=64, alpha=2.0``.
+
+    >>> run = train("glyphs", epochs=5, dim=64)  # doctest: +SKIP
+    """
+    return train_run(make_settings(data, method, settings), Path(out) if out else usual_folder(str(data), method))
+
+
+def load(path: str | Path) -> Embedder:
+    """The trained model of a run (or of a copied ``model/`` folder), ready to ``encode``."""
+    return Embedder.load(path)
+
+
+def make_settings(data: str | Path, method: str, settings: dict[str, Any]) -> Settings:
+    tables = by_section(method, {"source": str(data), **settings})
+    tables.setdefault("method", {})["name"] = method
+    return Settings.from_tables(tables)
+
+
+def usual_folder(data: str, method: str) -> Path:
+    """A new folder under ``runs/``, named after data and method."""
+    stem = Path(data.partition(":")[0]).stem or "data"
+    return next_folder(Path("runs"), f"{stem}-{method}")

@@ -1,0 +1,221 @@
+"""The commands. Each one reads its options, calls one function and prints a table."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    help="Deep metric learning that looks at the whole embedding space: train, measure, compare, search.",
+)
+
+Set = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="NAME=VALUE", help="Any other setting of config.toml; may be repeated."),
+]
+
+
+@app.callback()
+def _common(
+    version: Annotated[bool, typer.Option("--version", help="Print the version and exit.", is_eager=True)] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Show the full traceback of an error.")] = False,  # noqa: ARG001
+) -> None:
+    if version:
+        from nearkin import __version__
+
+        typer.echo(f"nearkin {__version__}")
+        raise typer.Exit
+
+
+@app.command()
+def demo(
+    out: Annotated[Path, typer.Option(help="Folder to write; an earlier demo there is replaced.")] = Path("runs/demo"),
+    epochs: Annotated[int, typer.Option(help="Passes over the training half.")] = 20,
+    seed: Annotated[int, typer.Option(help="Seed of data order and weights.")] = 0,
+    data: Annotated[str, typer.Option(help="The glyphs, in another size: glyphs:classes=40,per_class=10")] = "glyphs",
+) -> None:
+    """Train on the embedded glyphs, measure on classes never seen, save the model, draw two pictures."""
+    from nearkin.demo import run_demo
+
+    run_demo(out, data, epochs, seed)
+
+
+@app.command()
+def train(
+    data: Annotated[
+        str | None,
+        typer.Argument(help="A folder with one folder per class, a .csv, a .npz, or a dataset's name."),
+    ] = None,
+    method: Annotated[str | None, typer.Option(help="See `nearkin methods`. Default: rank.")] = None,
+    out: Annotated[Path | None, typer.Option(help="The run's folder. Default: a new one under runs/.")] = None,
+    config: Annotated[Path | None, typer.Option(help="Repeat a run from its config.toml.")] = None,
+    resume: Annotated[Path | None, typer.Option(help="Continue this run from its last checkpoint.")] = None,
+    backbone: Annotated[str | None, typer.Option(help="small, mlp, linear, or any name of timm.")] = None,
+    weights: Annotated[str | None, typer.Option(help="imagenet, none, or a file.")] = None,
+    dim: Annotated[int | None, typer.Option(help="Length of the embedding.")] = None,
+    freeze_backbone: Annotated[bool | None, typer.Option("--freeze-backbone", help="Train the head alone.")] = None,
+    epochs: Annotated[int | None, typer.Option(help="Passes over the training data.")] = None,
+    batch_size: Annotated[int | None, typer.Option(help="Items in a batch, over all devices.")] = None,
+    learning_rate: Annotated[float | None, typer.Option(help="Of the head.")] = None,
+    backbone_learning_rate: Annotated[float | None, typer.Option(help="Of the backbone.")] = None,
+    optimizer: Annotated[str | None, typer.Option(help="adam, adamw, sgd or rmsprop.")] = None,
+    split: Annotated[str | None, typer.Option(help="official, classes (first / second half) or all.")] = None,
+    validation: Annotated[float | None, typer.Option(help="Share of training classes held out to choose on.")] = None,
+    keep: Annotated[
+        str | None,
+        typer.Option(help="last, best-on-validation, or best-on-test (as in papers: chooses on what it reports)."),
+    ] = None,
+    root: Annotated[str | None, typer.Option(help="Where benchmark datasets lie.")] = None,
+    check_counts: Annotated[
+        bool | None,
+        typer.Option("--count-check/--no-count-check", help="Whether a benchmark must be complete."),
+    ] = None,
+    unreadable: Annotated[str | None, typer.Option(help="Images that cannot be decoded: skip or stop.")] = None,
+    device: Annotated[str | None, typer.Option(help="auto, cpu or cuda.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Of everything random.")] = None,
+    settings: Set = None,
+) -> None:
+    """Train an embedding; stop with Ctrl-C and continue with --resume.
+
+    Example: nearkin train photos/ --backbone resnet50 --epochs 10 --validation 0.1
+    """
+    given = locals()
+    special = ("data", "method", "out", "config", "resume", "settings")
+    options = {name: value for name, value in given.items() if name not in special and value is not None}
+    from nearkin.report.tables import print_scores
+    from nearkin.training import loop
+
+    if resume is not None:
+        if data or method or config or out or options or settings:
+            raise typer.BadParameter("--resume goes on with the run's own settings; give nothing beside it")
+        run = loop.resume(resume)
+    else:
+        chosen, folder = _settings(data, method, config, out, options, settings or [])
+        run = loop.train(chosen, folder)
+    print_scores(run)
+
+
+@app.command()
+def evaluate(
+    model: Annotated[Path, typer.Argument(help="A run folder, or a model folder together with --data.")],
+    data: Annotated[str | None, typer.Option(help="Other data than the run's own.")] = None,
+    part: Annotated[
+        str | None, typer.Option(help="train, validation, test or all. Default: test; all of other data.")
+    ] = None,
+    recall_at: Annotated[str, typer.Option(help="The K of Recall@K.")] = "1,2,4,8",
+    root: Annotated[Path | None, typer.Option(help="Where benchmark datasets lie.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Also write the scores as JSON.")] = None,
+) -> None:
+    """Measure a trained model: Recall@K, R-precision, MAP@R, mAP, NMI."""
+    from nearkin.report.tables import print_columns
+    from nearkin.workflows import evaluate_model
+
+    scores = evaluate_model(model, data, part, _whole_numbers(recall_at), root)
+    if out is not None:
+        from nearkin.files import write_json
+
+        write_json(out, scores)
+    print_columns(scores)
+
+
+@app.command()
+def embed(
+    model: Annotated[Path, typer.Argument(help="A run folder or a model folder.")],
+    data: Annotated[str, typer.Argument(help="What to embed: a dataset, or any folder of images.")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="The .npz to write.")] = Path("vectors.npz"),
+    root: Annotated[Path | None, typer.Option(help="Where benchmark datasets lie.")] = None,
+    unreadable: Annotated[str, typer.Option(help="Images that cannot be decoded: skip or stop.")] = "skip",
+) -> None:
+    """Turn items into vectors: an .npz with vectors, labels and names."""
+    from nearkin.workflows import embed_to_file
+
+    count, dim = embed_to_file(model, data, out, root, unreadable)
+    typer.echo(f"{count} vectors of {dim} numbers in {out}")
+
+
+@app.command()
+def datasets(root: Annotated[Path | None, typer.Option(help="Where to look for them.")] = None) -> None:
+    """List the datasets known by name, their sizes, and whether they are found."""
+    from nearkin.report.tables import print_datasets
+
+    print_datasets(root)
+
+
+@app.command()
+def methods() -> None:
+    """List the methods, their batches and their settings."""
+    from nearkin.report.tables import print_methods
+
+    print_methods()
+
+
+def main() -> None:
+    """The `nearkin` command: mistakes end in one sentence, everything else in a hint at --debug."""
+    arguments = [argument for argument in sys.argv[1:] if argument != "--debug"]  # it may stand anywhere
+    debug = len(arguments) < len(sys.argv) - 1
+    logging.basicConfig(level=logging.WARNING, format="%(message)s")
+    logging.getLogger("nearkin").setLevel(logging.INFO)
+    try:
+        app(arguments, prog_name="nearkin")
+    except KeyboardInterrupt:
+        if debug:
+            raise
+        _fail("stopped", 130)
+    except Exception as error:
+        if debug:
+            raise
+        from nearkin.errors import Interrupted, UserError
+
+        if isinstance(error, Interrupted):
+            _fail(str(error), 130)
+        if isinstance(error, UserError | OSError):
+            _fail(str(error), 1)
+        _fail(f"unexpected {type(error).__name__}: {error} (add --debug for the traceback)", 1)
+
+
+def _fail(message: str, code: int) -> None:
+    print(f"nearkin: {message}", file=sys.stderr)
+    raise SystemExit(code)
+
+
+def _settings(
+    data: str | None,
+    method: str | None,
+    config: Path | None,
+    out: Path | None,
+    options: dict[str, Any],
+    assignments: list[str],
+) -> tuple[Any, Path]:
+    from nearkin.api import make_settings, usual_folder
+    from nearkin.training.settings import Settings, by_section, parse_assignment
+
+    options |= dict(map(parse_assignment, assignments))
+    if config is not None:
+        if method is not None:
+            raise typer.BadParameter("--config already names a method; leave --method out")
+        chosen = Settings.read(config)
+        options |= {"source": data} if data else {}
+        chosen = chosen.changed(**by_section(chosen.method, options))
+    elif data is None:
+        raise typer.BadParameter("give data to train on (a folder, .csv, .npz or name), --config or --resume")
+    else:
+        chosen = make_settings(data, method or "rank", options)
+    return chosen, out or usual_folder(chosen.data.source, chosen.method)
+
+
+def _whole_numbers(text: str) -> tuple[int, ...]:
+    try:
+        numbers = tuple(sorted({int(part) for part in text.split(",")}))
+    except ValueError:
+        numbers = ()
+    if not numbers or numbers[0] < 1:
+        raise typer.BadParameter(f"'{text}' is no list of whole numbers such as 1,2,4,8")
+    return numbers

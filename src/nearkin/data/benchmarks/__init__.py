@@ -1,0 +1,95 @@
+"""The benchmark datasets by name, read from their official files with their official splits.
+
+>>> from nearkin.data.benchmarks import load_benchmark
+>>> birds = load_benchmark("cub200")  # doctest: +SKIP
+
+A benchmark is one small file here: a loader that turns the official lists into a ``Listing``, registered with
+what has been published about the dataset. Nothing is downloaded, and no image is opened on load.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from itertools import product
+from pathlib import Path
+
+from nearkin.data.benchmarks import (  # noqa: F401  (imported to register themselves)
+    cars196,
+    cub200,
+    dogs120,
+    flowers102,
+    inshop,
+    pets37,
+    sop,
+    vehicleid,
+)
+from nearkin.data.benchmarks.listing import to_dataset
+from nearkin.data.benchmarks.registry import Benchmark, benchmarks, is_benchmark, registered
+from nearkin.data.dataset import Dataset
+from nearkin.errors import UserError
+
+__all__ = ["Benchmark", "benchmarks", "find", "is_benchmark", "load_benchmark"]
+
+
+def load_benchmark(name: str, root: Path | None = None, check_counts: bool = True) -> Dataset:
+    """The benchmark ``name``, with ``split`` (and the query and gallery masks) as published.
+
+    Args:
+        name: one of ``benchmarks()``, for example "cub200" or "vehicleid:large".
+        root: the dataset's own folder or one that contains it; see ``find`` for where it is sought otherwise.
+        check_counts: refuse a dataset whose numbers of images are not the published ones.
+    """
+    benchmark, load = registered(name)
+    folder = find(name, root)
+    if folder is None:
+        sought = " and ".join(str(place) for place in _roots(root))
+        raise UserError(
+            f"dataset '{name}' was not found in {sought}: get it from {benchmark.source} and lay it there as "
+            f"{benchmark.layout}, or set NEARKIN_DATA to the folder that holds it"
+        )
+    dataset = to_dataset(benchmark.name, folder, load(folder))
+    if check_counts:
+        _check_counts(benchmark, dataset, folder)
+    return dataset
+
+
+def find(name: str, root: Path | None = None) -> Path | None:
+    """The folder in which the benchmark ``name`` lies, None if it is not there.
+
+    Sought in ``root``, else in the folders of ``$NEARKIN_DATA``, else in ``./data`` and ``~/datasets``; each
+    may be the dataset's own folder or one that contains it under a usual name.
+    """
+    benchmark, _ = registered(name)
+    names = ("", *benchmark.folders)
+    for base in _roots(root):
+        for outer, inner in product(names, names):  # the folder itself, in it, or unpacked in a folder of its own
+            folder = base / outer / inner
+            if any((folder / mark).exists() for mark in benchmark.marks):
+                return folder
+    return None
+
+
+def _roots(root: Path | None) -> list[Path]:
+    if root is not None:
+        return [root.expanduser()]
+    chosen = os.environ.get("NEARKIN_DATA", "")
+    folders = [part for part in chosen.split(os.pathsep) if part] or ["data", "~/datasets"]
+    return [Path(folder).expanduser() for folder in folders]
+
+
+def _check_counts(benchmark: Benchmark, dataset: Dataset, folder: Path) -> None:
+    found = Counter(() if dataset.split is None else dataset.split.tolist())
+    for part, mask in (("query", dataset.is_query), ("gallery", dataset.is_gallery)):
+        found[part] = 0 if mask is None else int(mask.sum())
+    wrong = [
+        f"{found[part]:,} {part} images instead of {expected:,}"
+        for part, expected in benchmark.counts.items()
+        if found[part] not in (expected, benchmark.distributed.get(part))
+    ]
+    if wrong:
+        raise UserError(
+            f"{benchmark.name} in {folder} lists {' and '.join(wrong)}: if the download is incomplete, "
+            f"get it again from {benchmark.source}; to use it as it is, pass check_counts=False "
+            "(--no-count-check on the command line)"
+        )

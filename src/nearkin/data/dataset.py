@@ -1,0 +1,90 @@
+"""A dataset: items, their classes, and what is known about each of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from nearkin.data.items import Indices, Items
+from nearkin.errors import UserError
+
+Mask = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True, eq=False)
+class Dataset:
+    """Items with class labels.
+
+    Attributes:
+        name: what to call it in tables and messages.
+        items: image files, images in memory or feature vectors.
+        labels: (items,) positions in ``classes``; a subset keeps the numbers of the whole.
+        classes: the class names, in the order in which "the first half of the classes" is taken.
+        split: (items,) "train", "validation" or "test", where the source says so; None where it does not.
+        is_query, is_gallery: (items,) for datasets whose test set is searched in another set than itself.
+        attributes: further columns by name, each (items,).
+    """
+
+    name: str
+    items: Items
+    labels: Indices
+    classes: Sequence[str]
+    split: npt.NDArray[np.str_] | None = None
+    is_query: Mask | None = None
+    is_gallery: Mask | None = None
+    attributes: Mapping[str, npt.NDArray[np.generic]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        columns = {
+            "labels": self.labels,
+            "split": self.split,
+            "is_query": self.is_query,
+            "is_gallery": self.is_gallery,
+        }
+        for name, column in {**columns, **self.attributes}.items():
+            if column is not None and len(column) != len(self.items):
+                raise UserError(f"{self.name}: {name} has {len(column)} entries for {len(self.items)} items")
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+    def take(self, indices: Indices) -> Dataset:
+        """The items at ``indices``, with everything that is known about them."""
+        return replace(
+            self,
+            items=self.items.take(indices),
+            labels=self.labels[indices],
+            split=None if self.split is None else self.split[indices],
+            is_query=None if self.is_query is None else self.is_query[indices],
+            is_gallery=None if self.is_gallery is None else self.is_gallery[indices],
+            attributes={name: column[indices] for name, column in self.attributes.items()},
+        )
+
+    def where(self, mask: Mask) -> Dataset:
+        return self.take(np.flatnonzero(mask))
+
+    def with_items(self, items: Items) -> Dataset:
+        """The same items in another form, for example as the features of a frozen backbone."""
+        return replace(self, items=items)
+
+    @property
+    def present_classes(self) -> Indices:
+        """The classes that have items here, ascending."""
+        return np.unique(self.labels)
+
+
+def encode_labels(values: Sequence[str]) -> tuple[Indices, list[str]]:
+    """Labels of any spelling as positions in the sorted class names; whole numbers sort by value.
+
+    >>> labels, classes = encode_labels(["10", "9", "10"])
+    >>> labels.tolist(), classes
+    ([1, 0, 1], ['9', '10'])
+    """
+    distinct = set(values)
+    numeric = all(value.lstrip("-").isdecimal() for value in distinct)
+    classes = sorted(distinct, key=(lambda value: (int(value), value)) if numeric else None)
+    position = {name: i for i, name in enumerate(classes)}
+    return np.array([position[value] for value in values], dtype=np.int64), classes

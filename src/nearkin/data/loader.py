@@ -1,0 +1,101 @@
+"""From item numbers to input tensors: files through worker processes, arrays straight from memory.
+
+What a batch holds depends only on the item numbers and the seeds, never on workers or on what was read before, so a
+run can be stopped and continued anywhere.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+
+from nearkin.data.images import Unreadable, read_image
+from nearkin.data.items import ImageArray, ImageFiles, Indices, Items, Vectors
+from nearkin.data.transforms import Preprocess, Transform, make_transform, seeded
+from nearkin.errors import UserError
+
+
+@dataclass(frozen=True)
+class Draw:
+    """Which items to read, and the seed that their augmentation follows."""
+
+    indices: Indices
+    seed: int = 0
+
+
+def input_batches(
+    items: Items,
+    preprocess: Preprocess | None,
+    draws: Sequence[Draw],
+    augment: str = "none",
+    workers: int | None = None,
+) -> Iterator[Tensor]:
+    """Yields one input tensor per draw: (batch, channels, size, size) uint8 or (batch, features) float32."""
+    if isinstance(items, Vectors):
+        return (torch.from_numpy(items.values[draw.indices]) for draw in draws)
+    if preprocess is None:
+        raise UserError("this model reads feature vectors, but the data are images; choose an image backbone")
+    if isinstance(items, ImageArray) and augment == "none" and _fits(items, preprocess):
+        return (_pixels(items, draw.indices) for draw in draws)
+    return _transformed(items, make_transform(preprocess, augment), draws, workers)
+
+
+def sequential(count: int, batch_size: int) -> list[Draw]:
+    """Every item once, in order."""
+    return [Draw(np.arange(start, min(start + batch_size, count))) for start in range(0, count, batch_size)]
+
+
+def _fits(items: ImageArray, preprocess: Preprocess) -> bool:
+    side = preprocess.size
+    return items.pixels.shape[1:3] == (side, side) and items.channels == preprocess.channels
+
+
+def _pixels(items: ImageArray, indices: Indices) -> Tensor:
+    chosen = torch.from_numpy(items.pixels[indices])
+    return chosen.unsqueeze(1) if items.channels == 1 else chosen.permute(0, 3, 1, 2).contiguous()
+
+
+class _Reader(torch.utils.data.Dataset[Tensor | Unreadable]):
+    def __init__(self, items: ImageFiles | ImageArray, transform: Transform) -> None:
+        self.items = items
+        self.transform = transform
+
+    def __getitem__(self, key: tuple[int, int]) -> Tensor | Unreadable:
+        index, seed = key
+        if isinstance(self.items, ImageArray):
+            picture: Image.Image | Unreadable = Image.fromarray(self.items.pixels[index]).convert("RGB")
+        else:
+            picture = read_image(self.items.paths[index])
+        return picture if isinstance(picture, Unreadable) else seeded(self.transform, picture, seed)
+
+
+def _transformed(
+    items: ImageFiles | ImageArray, transform: Transform, draws: Sequence[Draw], workers: int | None
+) -> Iterator[Tensor]:
+    if workers is None:
+        workers = min(8, os.cpu_count() or 1) if isinstance(items, ImageFiles) else 0
+    # Neighbouring seeds must not give neighbouring items the same draw: each position counts on from its batch's.
+    keys = [[(int(i), draw.seed + n) for n, i in enumerate(draw.indices)] for draw in draws]
+    loader = torch.utils.data.DataLoader(
+        _Reader(items, transform),
+        batch_sampler=keys,
+        num_workers=min(workers, len(keys)),
+        collate_fn=list,
+        generator=torch.Generator(),  # keeps the loader from consuming torch's global random state
+    )
+    return (_stack(batch) for batch in loader)
+
+
+def _stack(batch: Iterable[Tensor | Unreadable]) -> Tensor:
+    pictures: list[Tensor] = []
+    for picture in batch:
+        if isinstance(picture, Unreadable):
+            raise UserError(f"{picture} (it could be read before; was it changed during the run?)")
+        pictures.append(picture)
+    return torch.stack(pictures)

@@ -1,0 +1,79 @@
+"""Who is trained on, who chooses the model, who is tested: the official split, or one by class."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from nearkin.data.dataset import Dataset, Mask
+from nearkin.errors import UserError, unknown_name
+
+Parts = npt.NDArray[np.str_]
+HOW = ("official", "classes", "all")
+
+
+@dataclass(frozen=True)
+class Splits:
+    """The parts of a dataset; ``validation`` and ``test`` are None where there are none."""
+
+    train: Dataset
+    validation: Dataset | None
+    test: Dataset | None
+
+
+def make_splits(dataset: Dataset, how: str | None = None, validation: float = 0.0, seed: int = 0) -> Splits:
+    """Splits a dataset.
+
+    Args:
+        how: "official" follows the source's own split; "classes" trains on the first half of the classes and
+            tests on the second; "all" trains on everything and tests on nothing. None: official where the source
+            has a split, else by classes.
+        validation: the share of the training *classes* to hold out for choosing the model; drawn with ``seed``.
+    """
+    how = how or ("classes" if dataset.split is None else "official")
+    if how not in HOW:
+        raise unknown_name("split", how, HOW)
+    part = _assignment(dataset, how)
+    if validation:
+        part = _hold_out_classes(dataset, part, validation, seed)
+    train = dataset.where(part == "train")
+    if len(train.present_classes) < 2:
+        raise UserError(
+            f"{dataset.name}: the training part has {_classes(train)}, and two are needed to tell them apart; "
+            "add classes, or train on all of them with --split all"
+        )
+    return Splits(train, _part(dataset, part == "validation"), _part(dataset, part == "test"))
+
+
+def _assignment(dataset: Dataset, how: str) -> Parts:
+    if how == "all":
+        return np.full(len(dataset), "train", dtype="<U10")
+    if how == "official":
+        if dataset.split is None:
+            raise UserError(f"{dataset.name} brings no split of its own; use --split classes or --split all")
+        return dataset.split.astype("<U10")
+    if len(dataset.present_classes) < 2:
+        raise UserError(f"{dataset.name} has {_classes(dataset)}; there is nothing to tell it apart from: add classes")
+    first_half = dataset.present_classes[: (len(dataset.present_classes) + 1) // 2]
+    return np.where(np.isin(dataset.labels, first_half), "train", "test").astype("<U10")
+
+
+def _hold_out_classes(dataset: Dataset, part: Parts, share: float, seed: int) -> Parts:
+    """Moves a share of the training classes, whole, to validation (an official validation part joins training)."""
+    if not 0 < share < 1:
+        raise UserError(f"validation must be a share of the training classes between 0 and 1, not {share}")
+    part = np.where(part == "validation", "train", part)
+    classes = np.unique(dataset.labels[part == "train"])
+    held_out = np.random.default_rng(seed).permutation(classes)[: max(1, round(share * len(classes)))]
+    return np.where((part == "train") & np.isin(dataset.labels, held_out), "validation", part)
+
+
+def _part(dataset: Dataset, mask: Mask) -> Dataset | None:
+    return dataset.where(mask) if mask.any() else None
+
+
+def _classes(dataset: Dataset) -> str:
+    count = len(dataset.present_classes)
+    return "one class only" if count == 1 else f"{count} classes"

@@ -1,0 +1,82 @@
+"""A CSV of images: ``path,label`` and, where wanted, ``split,is_query,is_gallery`` and further attributes."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+
+import numpy as np
+
+from nearkin.data.dataset import Dataset, Mask, encode_labels
+from nearkin.data.items import ImageFiles
+from nearkin.data.paths import leads_out
+from nearkin.errors import UserError
+
+REQUIRED = ("path", "label")
+KNOWN = (*REQUIRED, "split", "is_query", "is_gallery")
+SPLITS = ("train", "validation", "test")
+TRUTH = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False, "": False}
+
+
+def load_table(file: Path) -> Dataset:
+    """Reads a CSV whose paths are relative to the CSV's own folder; any other column becomes an attribute."""
+    columns = _columns(file)
+    paths = [_inside(file, line, path) for line, path in enumerate(columns["path"], start=2)]
+    labels, classes = encode_labels(columns["label"])
+    return Dataset(
+        name=file.stem,
+        items=ImageFiles(paths),
+        labels=labels,
+        classes=classes,
+        split=np.array(_choices(file, "split", columns["split"])) if "split" in columns else None,
+        is_query=_mask(file, "is_query", columns),
+        is_gallery=_mask(file, "is_gallery", columns),
+        attributes={name: np.array(values) for name, values in columns.items() if name not in KNOWN},
+    )
+
+
+def _columns(file: Path) -> dict[str, list[str]]:
+    try:
+        with file.open(encoding="utf-8-sig", newline="") as stream:
+            reader = csv.DictReader(stream, strict=True)
+            header = [name.strip() for name in reader.fieldnames or ()]
+            reader.fieldnames = header
+            rows = list(reader)
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise UserError(f"{file} is no readable CSV ({error}); save it as UTF-8, comma-separated") from error
+    missing = [name for name in REQUIRED if name not in header]
+    if missing:
+        found = ", ".join(header) or "nothing"
+        raise UserError(f"{file} has no column '{missing[0]}'; its first line must name path,label (found: {found})")
+    if not rows:
+        raise UserError(f"{file} has a header but no rows; add one line per image")
+    for line, row in enumerate(rows, start=2):
+        if None in row or None in row.values():
+            raise UserError(f"{file}, line {line}: expected {len(header)} fields as in the header")
+        if not row["path"].strip() or not row["label"].strip():
+            raise UserError(f"{file}, line {line}: path and label must not be empty")
+    return {name: [row[name].strip() for row in rows] for name in header}
+
+
+def _inside(file: Path, line: int, path: str) -> Path:
+    if leads_out(path):
+        raise UserError(
+            f"{file}, line {line}: path '{path}' leaves the folder of the CSV; use paths relative to {file.parent}"
+        )
+    return file.parent / path
+
+
+def _choices(file: Path, name: str, values: list[str]) -> list[str]:
+    for line, value in enumerate(values, start=2):
+        if value not in SPLITS:
+            raise UserError(f"{file}, line {line}: {name} '{value}' is not one of {', '.join(SPLITS)}")
+    return values
+
+
+def _mask(file: Path, name: str, columns: dict[str, list[str]]) -> Mask | None:
+    if name not in columns:
+        return None
+    for line, value in enumerate(columns[name], start=2):
+        if value.lower() not in TRUTH:
+            raise UserError(f"{file}, line {line}: {name} '{value}' is neither true nor false; write 1 or 0")
+    return np.array([TRUTH[value.lower()] for value in columns[name]])

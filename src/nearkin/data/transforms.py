@@ -1,0 +1,71 @@
+"""From a picture to the square of eight-bit pixels a network takes, with or without augmentation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from PIL import Image
+from torch import Tensor
+
+from nearkin import _torchvision  # noqa: F401
+from nearkin.errors import unknown_name
+
+AUGMENTATIONS = ("none", "crop-flip", "resized-crop-flip")
+Transform = Callable[[Image.Image], Tensor]
+
+
+@dataclass(frozen=True)
+class Preprocess:
+    """What a network expects of a picture; mean and deviation are applied inside the model.
+
+    Attributes:
+        size: side of the square that is cut out.
+        resize: short side before cutting.
+        channels: 1 grey, 3 RGB.
+        mean, std: of pixels in 0…1, one number per channel.
+    """
+
+    size: int
+    resize: int
+    channels: int
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    interpolation: str = "bicubic"
+
+
+def make_transform(preprocess: Preprocess, augment: str = "none") -> Transform:
+    """A function from a picture to a (channels, size, size) uint8 tensor.
+
+    ``none`` cuts the centre; ``crop-flip`` cuts anywhere and mirrors half of the time (the protocol of most
+    metric-learning papers); ``resized-crop-flip`` also varies scale and aspect. Randomness is torch's.
+
+    >>> make_transform(Preprocess(4, 4, 1, (0.5,), (0.5,)))(Image.new("RGB", (8, 6))).shape
+    torch.Size([1, 4, 4])
+    """
+    from torchvision.transforms import InterpolationMode, v2
+
+    if augment not in AUGMENTATIONS:
+        raise unknown_name("augmentation", augment, AUGMENTATIONS)
+    interpolation = InterpolationMode(preprocess.interpolation)
+    size = (preprocess.size, preprocess.size)
+    resize = v2.Resize(preprocess.resize, interpolation=interpolation)
+    steps = {
+        "none": [resize, v2.CenterCrop(size)],
+        "crop-flip": [resize, v2.RandomCrop(size), v2.RandomHorizontalFlip()],
+        "resized-crop-flip": [
+            v2.RandomResizedCrop(size, scale=(0.2, 1.0), interpolation=interpolation),
+            v2.RandomHorizontalFlip(),
+        ],
+    }[augment]
+    colours = v2.Grayscale(preprocess.channels) if preprocess.channels == 1 else v2.Identity()
+    chain: Transform = v2.Compose([*steps, colours, v2.PILToTensor()])
+    return chain
+
+
+def seeded(transform: Transform, picture: Image.Image, seed: int) -> Tensor:
+    """The transform's random draw that belongs to ``seed``, leaving torch's own random state untouched."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return transform(picture)

@@ -1,0 +1,58 @@
+"""`nearkin demo`: the whole path, from fonts to a measured model and two pictures, on the embedded glyphs."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import torch
+from rich.console import Console
+
+from nearkin.api import load, make_settings
+from nearkin.data import Dataset, ImageArray, load_dataset, make_splits
+from nearkin.errors import UserError
+from nearkin.evaluation import evaluate
+from nearkin.report.map import draw_map
+from nearkin.report.neighbours import draw_neighbours
+from nearkin.report.tables import print_columns
+from nearkin.space import Space
+from nearkin.training import train
+from nearkin.workflows import embed_everything
+
+
+def run_demo(out: Path, data: str = "glyphs", epochs: int = 20, seed: int = 0) -> None:
+    """Trains, measures before and after on classes never seen in training, and draws what was learned."""
+    _clear(out)
+    settings = make_settings(data, "rank", {"epochs": epochs, "seed": seed, "evaluate_every": max(1, epochs // 4)})
+    run = train(settings, out)
+    test = make_splits(load_dataset(data)).test
+    assert test is not None
+    pixels = evaluate(pixel_space(test)).scores
+    space = embed_everything(load(run.folder), test)
+    evaluation = evaluate(space)
+    before = json.loads(run.scores.read_text())["before"]
+    draw_neighbours(out / "neighbours.png", test, space, evaluation)
+    draw_map(out / "map.png", test, space)
+    columns = {"raw pixels": pixels, "untrained": before, "trained": evaluation.scores}
+    print_columns(columns, f"{len(test.present_classes)} classes never seen in training, {len(test):,} images")
+    Console().print(
+        f"pictures: {out / 'neighbours.png'}, {out / 'map.png'}\nmodel:    {run.model}\n"
+        f"use it:   nearkin.load({str(run.folder)!r}).encode(images)",
+        highlight=False,
+    )
+
+
+def pixel_space(dataset: Dataset) -> Space:
+    """The baseline that has learned nothing: every picture is its own pixels."""
+    assert isinstance(dataset.items, ImageArray)
+    pixels = torch.from_numpy(dataset.items.pixels).flatten(1).float() / 255
+    return Space.of(pixels, torch.from_numpy(dataset.labels))
+
+
+def _clear(out: Path) -> None:
+    """Removes an earlier demo, and nothing that is not one."""
+    if out.exists() and any(out.iterdir()):
+        if not (out / "config.toml").is_file():
+            raise UserError(f"{out} holds something that is no run; choose another --out")
+        shutil.rmtree(out)

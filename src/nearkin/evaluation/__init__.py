@@ -1,0 +1,28 @@
+"""Vectors and labels -> scores."""
+
+from nearkin.evaluation.clusters import cluster_scores, find_clusters
+from nearkin.evaluation.evaluate import Evaluation, evaluate
+from nearkin.evaluation.ranks import (
+    PositiveRanks,
+    average_precision,
+    average_precision_at_r,
+    first_rank,
+    r_precision,
+    recall_at,
+)
+from nearkin.evaluation.retrieval import Retrieval, retrieve
+
+__all__ = [
+    "Evaluation",
+    "PositiveRanks",
+    "Retrieval",
+    "average_precision",
+    "average_precision_at_r",
+    "cluster_scores",
+    "evaluate",
+    "find_clusters",
+    "first_rank",
+    "r_precision",
+    "recall_at",
+    "retrieve",
+]

@@ -1,0 +1,118 @@
+"""Every retrieval score of a query follows from the ranks of its positives.
+
+A positive of a query is a gallery item of the same class, the query itself left out; R is the number of them, and
+the nearest gallery item has rank 1. The scores, one function each:
+
+Recall@K: Jégou et al., "Product Quantization for Nearest Neighbor Search" (TPAMI 2011), as metric-learning papers
+use it. R-precision and MAP@R: Musgrave et al., "A Metric Learning Reality Check" (ECCV 2020).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class PositiveRanks:
+    """The ranks of all positives of Q queries, one query after the other, ascending within each.
+
+    Attributes:
+        ranks: (P,) integers from 1.
+        query: (P,) whose positive it is, 0 … Q − 1, ascending.
+        positives: (Q,) R of every query; P in all.
+
+    >>> ranks = PositiveRanks.of([[1, 3], [], [2]])
+    >>> ranks.ranks.tolist(), ranks.query.tolist(), ranks.positives.tolist()
+    ([1, 3, 2], [0, 0, 2], [2, 0, 1])
+    """
+
+    ranks: Tensor
+    query: Tensor
+    positives: Tensor
+
+    @classmethod
+    def of(cls, ranks: list[list[int]]) -> PositiveRanks:
+        """From a list of ascending ranks per query."""
+        positives = torch.tensor([len(row) for row in ranks])
+        flat = torch.tensor([rank for row in ranks for rank in row], dtype=torch.long)
+        return cls(flat, torch.repeat_interleave(positives), positives)
+
+    @property
+    def place(self) -> Tensor:
+        """(P,) 1, 2, …, R within each query: how many positives there are up to this one."""
+        before = self.positives.cumsum(0) - self.positives
+        return torch.arange(1, len(self.ranks) + 1, device=self.ranks.device) - before[self.query]
+
+    @property
+    def precision(self) -> Tensor:
+        """(P,) precision at each positive: the share of positives among all that is ranked up to it."""
+        return self.place.double() / self.ranks
+
+    @property
+    def within_r(self) -> Tensor:
+        """(P,) whether the positive is among the R nearest."""
+        return self.ranks <= self.positives[self.query]
+
+    def mean(self, values: Tensor) -> Tensor:
+        """(Q,) mean over the positives of each query of values (P,); NaN where it has none."""
+        sums = torch.zeros(len(self.positives), dtype=torch.float64, device=values.device)
+        return sums.index_add_(0, self.query, values.double()) / self.positives
+
+
+def first_rank(ranks: PositiveRanks) -> Tensor:
+    """(Q,) the rank of the nearest positive; 0 where there is none.
+
+    >>> first_rank(PositiveRanks.of([[1, 3], [], [2]])).tolist()
+    [1, 0, 2]
+    """
+    first = torch.zeros_like(ranks.positives)
+    first[ranks.positives > 0] = ranks.ranks[ranks.place == 1]
+    return first
+
+
+def recall_at(first: Tensor, k: int) -> float:
+    """Recall@K: the share of queries with at least one positive among their K nearest gallery items.
+
+    Args:
+        first: (Q,) what `first_rank` gives; queries without a positive (0) are left out.
+        k: K; more than the gallery holds gives 1.
+
+    >>> recall_at(torch.tensor([1, 0, 2, 5]), k=2)
+    0.6666666666666666
+    """
+    first = first[first > 0]
+    return (first <= k).double().mean().item()
+
+
+def r_precision(ranks: PositiveRanks) -> Tensor:
+    """(Q,) the share of positives among the R nearest gallery items; NaN where there is no positive.
+
+    >>> r_precision(PositiveRanks.of([[1, 3], [2, 4, 5], [2]])).tolist()
+    [0.5, 0.3333333333333333, 0.0]
+    """
+    return ranks.mean(ranks.within_r)
+
+
+def average_precision_at_r(ranks: PositiveRanks) -> Tensor:
+    """(Q,) 1/R Σ_{i ≤ R} P(i)·rel(i), P(i) the precision among the i nearest; its mean over queries is MAP@R.
+
+    NaN where there is no positive.
+
+    >>> average_precision_at_r(PositiveRanks.of([[1, 3], [1, 3, 5], [2]])).tolist()
+    [0.5, 0.5555555555555556, 0.0]
+    """
+    return ranks.mean(ranks.precision * ranks.within_r)
+
+
+def average_precision(ranks: PositiveRanks) -> Tensor:
+    """(Q,) the mean of the precisions at all R positives over the full ranking; its mean over queries is mAP.
+
+    NaN where there is no positive.
+
+    >>> average_precision(PositiveRanks.of([[1, 4], [2]])).tolist()
+    [0.75, 0.5]
+    """
+    return ranks.mean(ranks.precision)

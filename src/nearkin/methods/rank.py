@@ -1,0 +1,42 @@
+"""The method ``rank``: nonlinear rank approximation (Schall, Barthel, Hezel, Jung 2019).
+
+Batches of k classes × n items; embeddings are not normalised in training, but at test (IV-C of the paper).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy.typing as npt
+
+from nearkin.losses import RankApproximationLoss
+from nearkin.methods.base import Method, register
+from nearkin.sampling import BatchSampler, GroupSampler
+
+
+@register
+@dataclass
+class Rank(Method):
+    """Approximated ranks of each anchor's hardest pair.
+
+    Args:
+        alpha: steepness of the transfer function (α in Eq. 10).
+        eps: bounds the loss of one pair by −log ε (Eq. 13).
+        per_class: items of one class in a batch (n of the n-group; 8 for CUB and Cars, 4 for products).
+    """
+
+    name = "rank"
+    paper = "Schall et al. 2019, nonlinear rank approximation"
+    batches = "n-group: k classes × n"
+    minimises = "nonlinear approximated ranks of the hardest pair"
+    normalize = "test"
+
+    alpha: float = 4.0
+    eps: float = 1e-4
+    per_class: int = 8
+
+    def __post_init__(self) -> None:
+        self.loss = RankApproximationLoss(self.alpha, self.eps)
+
+    def sampler(self, labels: npt.ArrayLike, batch_size: int, seed: int) -> BatchSampler:
+        return GroupSampler(labels, batch_size, self.per_class, seed)

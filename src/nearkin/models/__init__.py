@@ -1,0 +1,7 @@
+"""Item to vector: a backbone and an embedding head."""
+
+from nearkin.models.embed import embed_items
+from nearkin.models.embedder import Embedder
+from nearkin.models.model import EmbeddingModel, ModelSpec
+
+__all__ = ["Embedder", "EmbeddingModel", "ModelSpec", "embed_items"]

@@ -1,0 +1,133 @@
+"""Backbones by name: nearkin's own, or any model of timm with its own preprocessing and weights."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from nearkin import _torchvision  # noqa: F401
+from nearkin.data.transforms import Preprocess
+from nearkin.errors import UserError, unknown_name
+from nearkin.models.builtin import FOR_IMAGES, FOR_VECTORS
+
+
+def is_builtin(name: str) -> bool:
+    return name in FOR_IMAGES or name in FOR_VECTORS
+
+
+def image_backbone(name: str, preprocess: Preprocess) -> tuple[nn.Module, int]:
+    """An untrained backbone for pictures and the length of its feature vector."""
+    if name in FOR_VECTORS:
+        raise UserError(
+            f"backbone '{name}' reads feature vectors, but the data are images; use 'small' or a timm model"
+        )
+    if name in FOR_IMAGES:
+        return FOR_IMAGES[name](preprocess.channels)
+    backbone = _timm_model(name)
+    # Asked rather than read off: which attribute holds the pooled width differs between timm's families.
+    with torch.no_grad():
+        features = backbone.eval()(torch.zeros(1, 3, preprocess.size, preprocess.size))
+    return backbone, int(features.shape[1])
+
+
+def vector_backbone(name: str, features: int) -> tuple[nn.Module, int]:
+    """A backbone for feature vectors and the length of what it gives."""
+    if name not in FOR_VECTORS:
+        raise UserError(f"backbone '{name}' reads images, but the data are feature vectors; use 'mlp' or 'linear'")
+    return FOR_VECTORS[name](features)
+
+
+def preprocess_of(name: str, image_size: int | None, channels: int = 3) -> Preprocess:
+    """What a backbone expects of a picture: timm's own data config, or plain scaling for ``small``."""
+    if name in FOR_IMAGES:
+        size = image_size or 64
+        half = (0.5,) * channels
+        return Preprocess(size, size, channels, half, half)
+    from timm.data.config import resolve_model_data_config
+
+    config: dict[str, Any] = resolve_model_data_config(_timm_model(name))
+    size = image_size or int(config["input_size"][-1])
+    return Preprocess(
+        size=size,
+        resize=round(size / config["crop_pct"]),
+        channels=3,
+        mean=tuple(config["mean"]),
+        std=tuple(config["std"]),
+        interpolation=config["interpolation"],
+    )
+
+
+def load_weights(backbone: nn.Module, name: str, weights: str) -> None:
+    """Fills a backbone: ``none``, ``imagenet`` (timm's download) or the path of a local file."""
+    if weights == "none":
+        return
+    if weights == "imagenet":
+        state = _downloaded(name)
+    else:
+        state = read_weights(Path(weights).expanduser())
+    wanted = backbone.state_dict()
+    missing = [key for key in wanted if key not in state and not key.endswith("num_batches_tracked")]
+    misshapen = [key for key in wanted if key in state and state[key].shape != wanted[key].shape]
+    if missing or misshapen:
+        key = (missing or misshapen)[0]
+        raise UserError(
+            f"weights {weights} do not fit backbone '{name}' ({len(missing)} tensors missing, {len(misshapen)} of "
+            f"another shape, the first '{key}'); were they saved from another model?"
+        )
+    # A classifier that the file also holds is left out; half precision becomes the model's own.
+    backbone.load_state_dict({key: state[key] for key in wanted if key in state}, strict=False)
+
+
+def read_weights(file: Path) -> dict[str, Tensor]:
+    """Tensors from a .safetensors or torch file; nothing in the file is ever executed."""
+    if not file.is_file():
+        raise UserError(f"there is no weights file {file}; give a path, 'imagenet' or 'none'")
+    try:
+        if file.suffix == ".safetensors":
+            from safetensors.torch import load_file
+
+            return load_file(file)
+        state = torch.load(file, map_location="cpu", weights_only=True)
+    except Exception as error:
+        raise UserError(f"{file} is no readable weights file ({type(error).__name__}); use .safetensors") from error
+    state = state.get("state_dict", state) if isinstance(state, dict) else None
+    if not isinstance(state, dict) or not all(isinstance(value, Tensor) for value in state.values()):
+        raise UserError(f"{file} holds no plain dictionary of tensors; save model.state_dict()")
+    return state
+
+
+def _timm_model(name: str) -> nn.Module:
+    import timm
+
+    if not timm.is_model(name):
+        raise unknown_name_of_timm(name)
+    model: nn.Module = timm.create_model(name, pretrained=False, num_classes=0)
+    return model
+
+
+def unknown_name_of_timm(name: str) -> UserError:
+    import timm
+
+    known = [*FOR_IMAGES, *FOR_VECTORS, *timm.list_models()]
+    message = str(unknown_name("backbone", name, known)).split(" Known: ")[0]
+    return UserError(f"{message} Known: {', '.join([*FOR_IMAGES, *FOR_VECTORS])} and every name in timm.list_models()")
+
+
+def _downloaded(name: str) -> dict[str, Tensor]:
+    import timm
+
+    if is_builtin(name):
+        raise UserError(f"backbone '{name}' has no ImageNet weights; use --weights none or a file")
+    try:
+        state: dict[str, Tensor] = timm.create_model(name, pretrained=True, num_classes=0).state_dict()
+    # timm and the hub raise many kinds, from missing weights to a broken connection.
+    except Exception as error:
+        reason = str(error).split("\n")[0]
+        raise UserError(
+            f"the ImageNet weights of '{name}' could not be fetched ({reason}); "
+            "connect to the internet, or use --weights FILE or --weights none"
+        ) from error
+    return state

@@ -1,0 +1,54 @@
+"""Many items to vectors, batch by batch, always in evaluation mode and without a graph."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+from nearkin.data.dataset import Dataset
+from nearkin.data.items import Items
+from nearkin.data.loader import input_batches, sequential
+from nearkin.data.transforms import Preprocess
+from nearkin.progress import track
+from nearkin.space import Space
+
+
+def embed_items(
+    model: nn.Module,
+    items: Items,
+    preprocess: Preprocess | None,
+    batch_size: int = 256,
+    workers: int | None = None,
+    forward: Callable[[Tensor], Tensor] | None = None,
+    what: str = "embedding",
+) -> Tensor:
+    """The model's output for every item, in order: (items, dim) float32 on the CPU.
+
+    ``forward`` names another function of the model to call, for example the one that stops before the head.
+    """
+    device = next(model.parameters()).device
+    was_training = model.training
+    model.eval()
+    draws = sequential(len(items), batch_size)
+    try:
+        with torch.no_grad():
+            outputs = [
+                (forward or model)(inputs.to(device, non_blocking=True)).float().cpu()
+                for inputs in track(input_batches(items, preprocess, draws, workers=workers), what, len(draws))
+            ]
+    finally:
+        model.train(was_training)
+    return torch.cat(outputs)
+
+
+def space_of(embeddings: Tensor, dataset: Dataset) -> Space:
+    """Embeddings of a whole dataset together with what the dataset knows about its items."""
+    return Space(
+        embeddings=embeddings,
+        labels=torch.from_numpy(dataset.labels),
+        items=torch.arange(len(dataset)),
+        is_query=None if dataset.is_query is None else torch.from_numpy(dataset.is_query),
+        is_gallery=None if dataset.is_gallery is None else torch.from_numpy(dataset.is_gallery),
+    )

@@ -1,0 +1,124 @@
+"""Item to vector: standardise, backbone, linear head."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import normalize as unit_length
+
+from nearkin.data.transforms import Preprocess
+from nearkin.errors import UserError, unknown_name
+from nearkin.models.backbones import image_backbone, vector_backbone
+
+NORMALIZE = ("always", "test", "never")
+
+
+@dataclass(frozen=True)
+class ModelSpec:
+    """All that is needed to build a model again, before its weights are loaded.
+
+    Attributes:
+        backbone: ``small``, ``mlp``, ``linear`` or a name of timm.
+        dim: length of the embedding.
+        normalize: whether embeddings have unit length "always", only at "test", or "never".
+        preprocess: what the backbone expects of pictures; None for feature vectors.
+        features: length of the feature vectors it reads; 0 for pictures.
+    """
+
+    backbone: str
+    dim: int
+    normalize: str = "always"
+    preprocess: Preprocess | None = None
+    features: int = 0
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, value: dict[str, Any]) -> ModelSpec:
+        preprocess = value["preprocess"]
+        if preprocess is not None:
+            preprocess = Preprocess(
+                **{**preprocess, "mean": tuple(preprocess["mean"]), "std": tuple(preprocess["std"])}
+            )
+        return cls(**{**value, "preprocess": preprocess})
+
+
+class Standardise(nn.Module):
+    """(x·scale − mean) / std along the first dimension after the batch; pixels come as bytes."""
+
+    mean: Tensor
+    std: Tensor
+
+    def __init__(self, mean: Tensor, std: Tensor) -> None:
+        super().__init__()
+        self.register_buffer("mean", mean)
+        self.register_buffer("std", std)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if x.dtype == torch.uint8:
+            x = x.to(self.mean.dtype) / 255
+        return (x - self.mean) / self.std
+
+
+class Head(nn.Module):
+    """The embedding head: linear, then unit length where and when it is wanted."""
+
+    def __init__(self, features: int, dim: int, normalize: str) -> None:
+        super().__init__()
+        if normalize not in NORMALIZE:
+            raise unknown_name("normalisation", normalize, NORMALIZE)
+        if dim < 1:
+            raise UserError(f"an embedding needs at least one dimension, not {dim}")
+        self.project = nn.Linear(features, dim)
+        self.normalize = normalize
+
+    def forward(self, features: Tensor) -> Tensor:
+        embeddings: Tensor = self.project(features)
+        if self.normalize == "always" or (self.normalize == "test" and not self.training):
+            return unit_length(embeddings.float(), dim=1)
+        return embeddings
+
+
+class EmbeddingModel(nn.Module):
+    """Pictures (batch, channels, size, size) uint8, or vectors (batch, features), to (batch, dim).
+
+    >>> model = EmbeddingModel(ModelSpec("linear", dim=2, features=3))
+    >>> model(torch.ones(5, 3)).shape
+    torch.Size([5, 2])
+    """
+
+    def __init__(self, spec: ModelSpec, freeze_batch_norm: bool = False) -> None:
+        super().__init__()
+        self.spec = spec
+        self.freeze_batch_norm = freeze_batch_norm
+        if spec.preprocess is None:
+            mean, std = torch.zeros(spec.features), torch.ones(spec.features)
+            backbone, width = vector_backbone(spec.backbone, spec.features)
+        else:
+            mean = torch.tensor(spec.preprocess.mean).view(-1, 1, 1)
+            std = torch.tensor(spec.preprocess.std).view(-1, 1, 1)
+            backbone, width = image_backbone(spec.backbone, spec.preprocess)
+        self.standardise = Standardise(mean, std)
+        self.backbone = backbone
+        self.head = Head(width, spec.dim, spec.normalize)
+
+    def features(self, x: Tensor) -> Tensor:
+        """What the head reads: (batch, width)."""
+        result: Tensor = self.backbone(self.standardise(x))
+        return result
+
+    def forward(self, x: Tensor) -> Tensor:
+        embeddings: Tensor = self.head(self.features(x))
+        return embeddings
+
+    def train(self, mode: bool = True) -> EmbeddingModel:
+        super().train(mode)
+        if self.freeze_batch_norm:
+            for module in self.backbone.modules():
+                if isinstance(module, nn.modules.batchnorm._BatchNorm):
+                    module.eval()
+        return self

@@ -1,0 +1,86 @@
+"""Tables for the terminal."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from nearkin.data.benchmarks import benchmarks, find
+from nearkin.methods import known_methods, make_method
+from nearkin.training import Run
+
+NAMES = {
+    "r_precision": "R-precision",
+    "map@r": "MAP@R",
+    "map": "mAP",
+    "nmi_geometric": "NMI (geometric)",
+    "nmi_arithmetic": "NMI (arithmetic)",
+}
+
+
+def print_columns(columns: Mapping[str, Mapping[str, float]], title: str | None = None) -> None:
+    """Scores side by side, one column each."""
+    table = Table(title=title, title_justify="left")
+    table.add_column("")
+    for name in columns:
+        table.add_column(name, justify="right")
+    for score in dict.fromkeys(score for scores in columns.values() for score in scores):
+        values = [_number(scores[score]) if score in scores else "" for scores in columns.values()]
+        table.add_row(NAMES.get(score, score.capitalize()), *values)
+    Console().print(table)
+
+
+def print_scores(run: Run) -> None:
+    """What a run has reached, before beside after, and where it lies."""
+    scores = json.loads(run.scores.read_text(encoding="utf-8"))
+    if scores["after"]:
+        columns = {"before training": scores["before"], "after training": scores["after"]}
+        print_columns({name: column for name, column in columns.items() if column}, "test part")
+    Console().print(f"model chosen by: {scores['chosen']}\nrun: {run.folder}", highlight=False)
+
+
+def print_methods() -> None:
+    table = Table(show_lines=True)
+    for heading in (
+        "method",
+        "paper",
+        "batches",
+        "minimises",
+        "looks at the whole space",
+        "at test time",
+        "settings",
+    ):
+        table.add_column(heading)
+    for method in known_methods():
+        refresh = make_method(method.name).refresh
+        settings = ", ".join(f"{name}={value}" for name, value in make_method(method.name).settings().items())
+        looks = "no" if refresh is None else str(refresh)
+        table.add_row(method.name, method.paper, method.batches, method.minimises, looks, method.readout, settings)
+    Console().print(table)
+
+
+def _number(value: float) -> str:
+    return f"{value:.4f}" if isinstance(value, float) and not value.is_integer() else f"{value:,.0f}"
+
+
+def print_datasets(root: Path | None) -> None:
+    table = Table(show_lines=True)
+    for heading in ("dataset", "classes", "images", "what it is, where to get it", "found"):
+        table.add_column(heading, overflow="fold")
+    table.add_row(
+        "glyphs",
+        "400",
+        "5,200 train\n5,200 test",
+        "characters in 16 typefaces, drawn on first use",
+        "built in",
+    )
+    for benchmark in benchmarks():
+        folder = find(benchmark.name, root)
+        counts = "\n".join(f"{count:,} {part}" for part, count in benchmark.counts.items())
+        about = f"{benchmark.description}\n{benchmark.source}\n{benchmark.layout}"
+        table.add_row(benchmark.name, f"{benchmark.classes:,}", counts, about, str(folder) if folder else "no")
+    Console().print(table)

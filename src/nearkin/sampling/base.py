@@ -1,0 +1,77 @@
+"""What a batch sampler is: a pure function of (seed, epoch) that yields lists of item numbers."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from itertools import islice
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from nearkin.errors import UserError
+
+Indices = npt.NDArray[np.int64]
+
+
+class BatchSampler(ABC):
+    """Yields the batches of one epoch after another; works as a DataLoader's ``batch_sampler`` too.
+
+    ``epoch`` and ``position`` say where the next batch comes from. Both may be set, and are all that is needed to
+    continue in the middle of an epoch, because the batches of an epoch depend on nothing but seed and epoch.
+    """
+
+    def __init__(self, labels: npt.ArrayLike, batch_size: int, seed: int = 0) -> None:
+        self.labels = np.asarray(labels)
+        if batch_size < 2:
+            raise UserError(f"a batch needs at least 2 items to compare, not {batch_size}")
+        if batch_size > len(self.labels):
+            raise UserError(
+                f"a batch of {batch_size} is larger than the {len(self.labels)} training items; "
+                f"use a batch size of at most {len(self.labels)}"
+            )
+        self.batch_size = batch_size
+        self.seed = seed
+        self.epoch = 0
+        self.position = 0
+
+    @abstractmethod
+    def batches(self, rng: np.random.Generator) -> Iterator[Indices]:
+        """Endless batches of exactly ``batch_size`` item numbers, drawn with ``rng`` alone."""
+
+    def __len__(self) -> int:
+        """Batches in an epoch: as many as the items would fill."""
+        return len(self.labels) // self.batch_size
+
+    def __iter__(self) -> Iterator[list[int]]:
+        epoch = self.batches(np.random.default_rng((self.seed, self.epoch)))
+        for batch in islice(epoch, self.position, len(self)):
+            self.position += 1
+            yield batch.tolist()
+        self.epoch, self.position = self.epoch + 1, 0
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"epoch": self.epoch, "position": self.position}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.epoch, self.position = state["epoch"], state["position"]
+
+
+def share_of(batch: Indices, rank: int, world_size: int) -> Indices:
+    """The consecutive part of a global batch that one process embeds.
+
+    >>> share_of(np.arange(6), rank=1, world_size=2).tolist()
+    [3, 4, 5]
+    """
+    if len(batch) % world_size:
+        raise UserError(f"a batch of {len(batch)} cannot be shared evenly by {world_size} processes")
+    size = len(batch) // world_size
+    return batch[rank * size : (rank + 1) * size]
+
+
+def items_by_class(labels: npt.NDArray[Any]) -> list[Indices]:
+    """The item numbers of each class, classes in ascending order."""
+    order = np.argsort(labels, kind="stable")
+    starts = np.flatnonzero(np.diff(labels[order])) + 1
+    return np.split(order, starts)

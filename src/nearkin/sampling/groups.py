@@ -1,0 +1,72 @@
+"""n-group batches (papers: nonlinear rank approximation, III) and the pairs of N-pairs as their special case."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import numpy.typing as npt
+
+from nearkin.errors import UserError
+from nearkin.sampling.base import BatchSampler, Indices, items_by_class
+
+
+class GroupSampler(BatchSampler):
+    """Batches of k classes × n items; where a class is short of n, more classes fill the batch.
+
+    Classes come in random order without return, so that each is met equally often; the n items of a class are drawn
+    anew each time.
+
+    >>> sampler = GroupSampler([0, 0, 0, 1, 1, 1], batch_size=4, per_class=2)
+    >>> [sorted(sampler.labels[batch]) for batch in sampler]
+    [[np.int64(0), np.int64(0), np.int64(1), np.int64(1)]]
+    """
+
+    def __init__(self, labels: npt.ArrayLike, batch_size: int, per_class: int = 8, seed: int = 0) -> None:
+        super().__init__(labels, batch_size, seed)
+        if not 1 <= per_class <= batch_size:
+            raise UserError(f"items per class must lie between 1 and the batch size {batch_size}, not {per_class}")
+        self.per_class = per_class
+        self.members = self._usable(items_by_class(self.labels))
+        fill = sum(min(len(items), per_class) for items in self.members)
+        if fill < batch_size:
+            raise UserError(
+                f"{len(self.members)} classes with up to {per_class} items each fill {fill} places, "
+                f"but a batch has {batch_size}; use a batch size of at most {fill} or more items per class"
+            )
+
+    def _usable(self, members: list[Indices]) -> list[Indices]:
+        return members
+
+    def batches(self, rng: np.random.Generator) -> Iterator[Indices]:
+        waiting: list[int] = []
+        while True:
+            chosen: dict[int, Indices] = {}
+            missing = self.batch_size
+            while missing:
+                # A fresh round of classes is appended before the old one is used up, so that a class that is
+                # already in the batch can wait for the next one instead of coming twice.
+                if all(group in chosen for group in waiting):
+                    waiting += rng.permutation(len(self.members)).tolist()
+                group = waiting.pop(next(i for i, group in enumerate(waiting) if group not in chosen))
+                items = self.members[group]
+                chosen[group] = rng.choice(items, min(self.per_class, len(items), missing), replace=False)
+                missing -= len(chosen[group])
+            yield np.concatenate(list(chosen.values()))
+
+
+class PairSampler(GroupSampler):
+    """Batches of N pairs from N different classes, the two of a pair side by side (Sohn 2016).
+
+    >>> sampler = PairSampler([0, 0, 1, 1, 2], batch_size=4)
+    >>> [sampler.labels[batch].tolist() for batch in sampler] in ([[0, 0, 1, 1]], [[1, 1, 0, 0]])
+    True
+    """
+
+    def __init__(self, labels: npt.ArrayLike, batch_size: int, seed: int = 0) -> None:
+        if batch_size % 2:
+            raise UserError(f"pairs need an even batch size, not {batch_size}")
+        super().__init__(labels, batch_size, per_class=2, seed=seed)
+
+    def _usable(self, members: list[Indices]) -> list[Indices]:
+        return [items for items in members if len(items) >= 2]

@@ -1,0 +1,62 @@
+"""Batches with a chosen share of classes (paper: facility location, 4): C classes among m items, C/m held in range."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import numpy.typing as npt
+
+from nearkin.errors import UserError
+from nearkin.sampling.base import BatchSampler, Indices, items_by_class
+
+
+class ClassRatioSampler(BatchSampler):
+    """Random items of C random classes, every one of them present, C/m between ``lowest`` and ``highest``.
+
+    >>> sampler = ClassRatioSampler([0, 0, 0, 1, 1, 1, 2, 2, 2], batch_size=6, lowest=0.3, highest=0.4)
+    >>> [len(set(sampler.labels[batch])) for batch in sampler]
+    [2]
+    """
+
+    def __init__(
+        self,
+        labels: npt.ArrayLike,
+        batch_size: int,
+        lowest: float = 0.25,
+        highest: float = 0.25,
+        seed: int = 0,
+    ) -> None:
+        super().__init__(labels, batch_size, seed)
+        if not 0 < lowest <= highest <= 1:
+            raise UserError(f"the class ratio must rise within 0…1, not from {lowest} to {highest}")
+        self.members = items_by_class(self.labels)
+        self.fewest = max(1, round(lowest * batch_size))
+        self.most = max(1, round(highest * batch_size))
+        sizes = np.sort([len(items) for items in self.members])[::-1]
+        if self.most > len(sizes) or sizes[: self.fewest].sum() < batch_size:
+            raise UserError(
+                f"a batch of {batch_size} with {self.fewest} to {self.most} classes cannot be drawn from "
+                f"{len(sizes)} classes of at most {sizes[0]} items; change the batch size or the ratio"
+            )
+
+    def batches(self, rng: np.random.Generator) -> Iterator[Indices]:
+        while True:
+            count = int(rng.integers(self.fewest, self.most + 1))
+            chosen = self._enough(rng.permutation(len(self.members)).tolist(), count)
+            one_each = np.array([rng.choice(self.members[group]) for group in chosen])
+            others = np.setdiff1d(np.concatenate([self.members[group] for group in chosen]), one_each)
+            more = rng.choice(others, self.batch_size - count, replace=False)
+            yield np.concatenate([one_each, more])
+
+    def _enough(self, order: list[int], count: int) -> list[int]:
+        """The first ``count`` classes of ``order``; too small ones give way to the next larger in line."""
+        chosen, line = order[:count], order[count:]
+        size = [len(items) for items in self.members]
+        while sum(size[group] for group in chosen) < self.batch_size:
+            smallest = min(chosen, key=size.__getitem__)
+            # There is one: otherwise the largest classes are chosen, and the constructor saw that they suffice.
+            larger = next(group for group in line if size[group] > size[smallest])
+            chosen[chosen.index(smallest)] = larger
+            line.remove(larger)
+        return chosen

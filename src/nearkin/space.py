@@ -1,0 +1,69 @@
+"""A space: everything embedded at one moment, the one value that refreshing, evaluating and reporting read."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from nearkin.errors import UserError
+
+
+@dataclass(frozen=True, eq=False)
+class Space:
+    """Embeddings with their labels, computed in one pass at one stage of learning.
+
+    Attributes:
+        embeddings: (items, dim) floating point.
+        labels: (items,) integers; equal numbers mean the same class.
+        items: (items,) positions of the rows in the dataset they came from.
+        is_query, is_gallery: (items,) booleans, or None where every item is both; an item is never its own
+            neighbour.
+
+    >>> space = Space.of(torch.eye(2), torch.tensor([0, 1]))
+    >>> len(space), space.dim
+    (2, 2)
+    """
+
+    embeddings: Tensor
+    labels: Tensor
+    items: Tensor
+    is_query: Tensor | None = None
+    is_gallery: Tensor | None = None
+
+    def __post_init__(self) -> None:
+        if self.embeddings.ndim != 2 or not self.embeddings.is_floating_point():
+            raise UserError(
+                f"a space needs embeddings of shape (items, dim) in floating point, "
+                f"not {tuple(self.embeddings.shape)} {self.embeddings.dtype}"
+            )
+        for name in ("labels", "items", "is_query", "is_gallery"):
+            column = getattr(self, name)
+            if column is not None and column.shape != (len(self),):
+                raise UserError(f"{name} has shape {tuple(column.shape)}, but there are {len(self)} embeddings")
+
+    @classmethod
+    def of(cls, embeddings: Tensor, labels: Tensor) -> Space:
+        """A space from plain tensors, the rows numbered as they come."""
+        return cls(embeddings, labels, torch.arange(len(embeddings)))
+
+    def __len__(self) -> int:
+        return len(self.embeddings)
+
+    @property
+    def dim(self) -> int:
+        return self.embeddings.shape[1]
+
+    @property
+    def queries(self) -> Tensor:
+        """Row numbers of the queries."""
+        return self._rows(self.is_query)
+
+    @property
+    def gallery(self) -> Tensor:
+        """Row numbers of what is searched."""
+        return self._rows(self.is_gallery)
+
+    def _rows(self, mask: Tensor | None) -> Tensor:
+        return torch.arange(len(self)) if mask is None else mask.nonzero().squeeze(1)

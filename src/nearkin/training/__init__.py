@@ -1,0 +1,7 @@
+"""The loop: devices, precision, progress, checkpoint, resume."""
+
+from nearkin.training.loop import resume, train
+from nearkin.training.run import Run
+from nearkin.training.settings import DataSettings, ModelSettings, Settings, TrainingSettings
+
+__all__ = ["DataSettings", "ModelSettings", "Run", "Settings", "TrainingSettings", "resume", "train"]

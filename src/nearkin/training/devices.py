@@ -1,0 +1,83 @@
+"""Devices, precision and processes, all through lightning-fabric; and the one gather that losses need."""
+
+from __future__ import annotations
+
+import os
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from nearkin import _torchvision  # noqa: F401 (fabric may import torchmetrics, which imports torchvision)
+from nearkin.data import Dataset
+from nearkin.data.transforms import Preprocess
+from nearkin.errors import UserError, unknown_name
+from nearkin.models import embed_items
+from nearkin.models.embed import space_of
+from nearkin.space import Space
+from nearkin.training.settings import TrainingSettings
+
+try:
+    from lightning_fabric import Fabric
+except ImportError:  # the large `lightning` package carries the same class under another name
+    from lightning.fabric import Fabric
+
+DEVICES = ("auto", "cpu", "cuda")
+PRECISIONS = ("32-true", "bf16-mixed")
+
+
+def make_fabric(settings: TrainingSettings) -> Fabric:
+    """One device, or, under torchrun, one device per process."""
+    if settings.device not in DEVICES:
+        raise unknown_name("device", settings.device, DEVICES)
+    cuda = torch.cuda.is_available()
+    if settings.device == "cuda" and not cuda:
+        raise UserError("no CUDA device was found; use --device cpu")
+    on_cuda = cuda and settings.device != "cpu"
+    precision = settings.precision or ("bf16-mixed" if on_cuda else "32-true")
+    if precision not in PRECISIONS:
+        raise unknown_name("precision", precision, PRECISIONS)
+    if precision == "bf16-mixed" and not on_cuda:
+        raise UserError("bf16-mixed needs a CUDA device; on the CPU use --precision 32-true")
+    processes = int(os.environ.get("WORLD_SIZE", "1"))
+    fabric = Fabric(
+        accelerator="cuda" if on_cuda else "cpu",
+        devices=int(os.environ.get("LOCAL_WORLD_SIZE", processes)),
+        num_nodes=int(os.environ.get("GROUP_WORLD_SIZE", "1")),
+        strategy="ddp" if processes > 1 else "auto",
+        precision=precision,
+    )
+    fabric.launch()
+    return fabric
+
+
+def gathered(fabric: Fabric, share: Tensor) -> Tensor:
+    """Every process's rows as one global batch, in rank order.
+
+    The gradient flows back to every process. Each of them computes the same loss of the whole batch, the gather's
+    backward pass sums their gradients and DDP takes the mean: exactly the gradient that one process would have.
+    """
+    if fabric.world_size == 1:
+        return share
+    everything = fabric.all_gather(share, sync_grads=True)
+    assert isinstance(everything, Tensor)
+    return everything.flatten(0, 1)
+
+
+def embed_dataset(
+    fabric: Fabric,
+    model: nn.Module,
+    dataset: Dataset,
+    preprocess: Preprocess | None,
+    batch_size: int,
+    workers: int | None,
+) -> Space:
+    """A fresh space of a dataset, the work shared by all processes; every process gets the whole."""
+    share = -(-len(dataset) // fabric.world_size)
+    start = fabric.global_rank * share
+    mine = np.arange(start, start + share) % len(dataset)  # wraps, so that all shares are equally long
+    items = dataset.items.take(mine) if fabric.world_size > 1 else dataset.items
+    with fabric.autocast():
+        embeddings = embed_items(model, items, preprocess, batch_size, workers)
+    embeddings = gathered(fabric, embeddings.to(fabric.device))[: len(dataset)].cpu()
+    return space_of(embeddings, dataset)

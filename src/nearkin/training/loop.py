@@ -1,0 +1,311 @@
+"""The training loop: one for every method, and it knows none of their names.
+
+A run stands at a `Position`; everything random in a step follows from (seed, position), so a run that was stopped
+anywhere and continued from its checkpoint takes exactly the steps it would have taken.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, replace
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors.torch import load_file
+from torch import Tensor, nn
+
+from nearkin.data import Dataset
+from nearkin.data.loader import Draw, input_batches
+from nearkin.errors import Interrupted, UserError, unknown_name
+from nearkin.evaluation import PRIMARY, evaluate
+from nearkin.files import atomic_path
+from nearkin.methods import Batch, make_method
+from nearkin.models import Embedder
+from nearkin.progress import Advance, bar
+from nearkin.sampling import share_of
+from nearkin.space import Space
+from nearkin.training import optimise
+from nearkin.training.curves import Curves
+from nearkin.training.devices import embed_dataset, gathered, make_fabric
+from nearkin.training.prepare import backbone_features, build_model, load_splits, resolved
+from nearkin.training.run import Run
+from nearkin.training.settings import Settings
+from nearkin.training.watch import COLLAPSED, collapse_advice, spread, stop_requests, stop_unless_finite
+
+log = logging.getLogger("nearkin")
+KEEP = ("last", "best-on-validation", "best-on-test")
+
+
+def train(settings: Settings, folder: Path) -> Run:
+    """Trains a new run into ``folder``; its scores, metrics and model are there afterwards."""
+    return Trainer(settings, folder).train()
+
+
+def resume(folder: Path) -> Run:
+    """Continues a run from its last checkpoint, to the same weights as if it had never stopped."""
+    return Trainer(Run.open(folder).settings(), folder, resumed=True).train()
+
+
+@dataclass
+class Position:
+    """Where a run stands: the next batch, and what choosing the model has to remember."""
+
+    epoch: int = 0
+    batch: int = 0
+    step: int = 0
+    loss_sum: float = 0.0
+    best: float = -math.inf
+    stale_evaluations: int = 0
+
+
+class Trainer:
+    """Builds everything a run needs, then steps through it."""
+
+    def __init__(self, settings: Settings, folder: Path, resumed: bool = False) -> None:
+        optimise.check(settings.training)
+        self.method = make_method(settings.method, **settings.method_settings)
+        if not resumed:
+            Run.check_free(folder)
+        self.fabric = make_fabric(settings.training)
+        splits = load_splits(settings.data, settings.training.seed)
+        self.settings = resolved(settings, splits.train)
+        self.training = self.settings.training
+        self.workers = None if self.settings.data.workers < 0 else self.settings.data.workers
+        self.train_set = splits.train
+        self.parts = {"validation": splits.validation, "test": splits.test}
+        self.watched = self._choose_what_to_watch()
+        self.sampler = self.method.sampler(self.train_set.labels, self.training.batch_size, self.training.seed)
+
+        torch.manual_seed(self.training.seed)
+        self.model = build_model(self.settings, self.train_set)
+        self.learner, self.preprocess = self._learner()
+        rates = self.training
+        parts: dict[str, tuple[nn.Module, float]] = {
+            "backbone": (self.model.backbone, rates.backbone_learning_rate),
+            "head": (self.model.head, rates.learning_rate),
+            "loss": (self.method.loss.to(self.fabric.device), rates.loss_learning_rate),
+        }
+        self.wrapped, self.optimizer = self.fabric.setup(self.learner, optimise.make_optimizer(parts, self.training))
+        self.embeddings = torch.empty(0)  # of the latest batch, to see a collapse
+        self.position = Position()
+        self.run = Run(folder)
+        if self.fabric.is_global_zero and not resumed:
+            self.run = Run.create(folder, self.settings)
+        if resumed and self.run.checkpoint.is_file():
+            self._load_checkpoint()
+        self.curves = Curves(self.run, self.position.step, active=self.fabric.is_global_zero)
+
+    def train(self) -> Run:
+        if self.position.step == 0 and self.training.evaluate_every:
+            self._measure("test")
+        total = self.training.epochs * len(self.sampler)
+        with stop_requests() as asked, bar("training", total, done=self.position.step) as advance:
+            while self.position.epoch < self.training.epochs and not self._out_of_patience():
+                self._epoch(asked, advance)
+        self._finish()
+        return self.run
+
+    def _learner(self) -> tuple[nn.Module, Any]:
+        """What is trained and how its inputs are made: the model, or its head alone on features computed once."""
+        if not self.settings.model.freeze_backbone:
+            if self.fabric.world_size > 1 and self.fabric.device.type == "cuda":
+                nn.SyncBatchNorm.convert_sync_batchnorm(self.model)
+            return self.model, self.model.spec.preprocess
+        self.model.backbone.requires_grad_(False)
+        self.model.to(self.fabric.device)
+
+        def features(dataset: Dataset) -> Dataset:
+            return backbone_features(self.model, dataset, self.training.batch_size, self.workers)
+
+        self.train_set = features(self.train_set)
+        self.parts = {name: part and features(part) for name, part in self.parts.items()}
+        return self.model.head, None
+
+    def _epoch(self, asked: Callable[[], bool], advance: Advance) -> None:
+        self.learner.train()
+        started, first = time.monotonic(), self.position.batch
+        for batch in self._batches():
+            self._step(batch)
+            advance(note=f"epoch {self.position.epoch + 1}, loss {self._mean_loss():.4f}")
+            self._save_or_stop(asked())
+        seconds = time.monotonic() - started
+        self._log(
+            "training",
+            loss=self._mean_loss(),
+            learning_rate=self.optimizer.param_groups[-1]["lr"],
+            spread=spread(self.embeddings),
+            items_per_second=round((len(self.sampler) - first) * self.sampler.batch_size / seconds, 1),
+        )
+        if spread(self.embeddings) < COLLAPSED:
+            log.warning(collapse_advice(spread(self.embeddings)))
+        self.position = replace(self.position, epoch=self.position.epoch + 1, batch=0, loss_sum=0.0)
+        self._choose_model()
+        self._save_checkpoint()
+
+    def _batches(self) -> Iterator[Batch]:
+        """The rest of the epoch's batches; drawn ahead only as far as the method's next look at the whole space."""
+        while (start := self.position.batch) < len(self.sampler):
+            if self._wants_to_look(start):
+                self.method.look(self._space(self.train_set))
+                self.learner.train()
+            upcoming = range(start + 1, len(self.sampler))
+            until = next((batch for batch in upcoming if self._wants_to_look(batch)), len(self.sampler))
+            self.sampler.epoch, self.sampler.position = self.position.epoch, start
+            drawn = [np.asarray(batch) for batch in islice(self.sampler, until - start)]
+            draws = [
+                Draw(
+                    share_of(items, self.fabric.global_rank, self.fabric.world_size),
+                    self._seed(start + ahead),
+                )
+                for ahead, items in enumerate(drawn)
+            ]
+            inputs = input_batches(
+                self.train_set.items, self.preprocess, draws, self.settings.data.augment, self.workers
+            )
+            for items, share in zip(drawn, inputs, strict=True):
+                labels = torch.from_numpy(self.train_set.labels[items])
+                yield Batch(*(x.to(self.fabric.device) for x in (share, labels, torch.from_numpy(items))))
+
+    def _step(self, batch: Batch) -> None:
+        torch.manual_seed(self._seed(self.position.batch) + self.fabric.global_rank)  # dropout
+        optimise.set_rates(self.optimizer, optimise.rate_factor(self.position.step, len(self.sampler), self.training))
+        loss = self.method.step(self._embed, batch)
+        self.optimizer.zero_grad()
+        self.fabric.backward(loss)
+        parameters = [p for group in self.optimizer.param_groups for p in group["params"]]
+        norm = nn.utils.clip_grad_norm_(parameters, self.training.clip_norm or math.inf)
+        stop_unless_finite(loss.item(), norm.item(), self.position.step)
+        self.optimizer.step()
+        self.position.step += 1
+        self.position.batch += 1
+        self.position.loss_sum += loss.item()
+
+    def _embed(self, inputs: Tensor) -> Tensor:
+        embeddings = gathered(self.fabric, self.wrapped(inputs))
+        self.embeddings = embeddings.detach()
+        return embeddings
+
+    def _seed(self, batch: int) -> int:
+        """The seed of everything random in one batch of the current epoch."""
+        entropy = np.random.SeedSequence((self.training.seed, self.position.epoch, batch))
+        return int(entropy.generate_state(1, np.uint64)[0] >> 2)
+
+    def _wants_to_look(self, batch: int) -> bool:
+        step = self.position.step - self.position.batch + batch
+        return self.method.refresh is not None and self.method.refresh.due(self.position.epoch, batch, step)
+
+    def _space(self, dataset: Dataset) -> Space:
+        return embed_dataset(
+            self.fabric, self.learner, dataset, self.preprocess, self.training.batch_size, self.workers
+        )
+
+    def _measure(self, part: str, clustering: bool = False) -> dict[str, float]:
+        """The scores of a part, logged; nothing where the part does not exist."""
+        dataset = self.parts[part]
+        if dataset is None:
+            return {}
+        space = self._space(dataset)
+        scores: dict[str, float] = {}
+        if self.fabric.is_global_zero:
+            scores = evaluate(space, clustering=clustering).scores
+        scores = self.fabric.broadcast(scores)
+        self._log("evaluation", part=part, **scores)
+        return scores
+
+    def _choose_what_to_watch(self) -> str:
+        keep, patience = self.training.keep, self.training.patience
+        if keep not in KEEP:
+            raise unknown_name("model to keep", keep, KEEP)
+        if keep == "last" and patience:
+            raise UserError("patience needs something to judge by; hold out classes with --validation 0.1")
+        if keep == "best-on-test" and self.parts["test"] is None:
+            raise UserError("there is no test part to choose on; use another --split")
+        if keep == "best-on-validation" and self.parts["validation"] is None:
+            raise UserError("there are no validation classes to choose on; hold some out with --validation 0.1")
+        if keep == "best-on-test":
+            log.warning("the model is chosen on the test part, as many papers do: its scores there are optimistic")
+            return "test"
+        return "test" if self.parts["validation"] is None else "validation"
+
+    def _choose_model(self) -> None:
+        """Evaluates where it is due, and saves the model if it is the one to keep."""
+        last = self.position.epoch == self.training.epochs
+        every = self.training.evaluate_every
+        if every and (last or self.position.epoch % every == 0):
+            scores = self._measure(self.watched)
+            score = scores.get(PRIMARY, -math.inf)
+            log.info("epoch %d: %s %s %.4f", self.position.epoch, self.watched, PRIMARY, score)
+            if self.training.keep != "last":
+                if score > self.position.best:
+                    self.position = replace(self.position, best=score, stale_evaluations=0)
+                    self._save_model()
+                else:
+                    self.position.stale_evaluations += 1
+        if self.training.keep == "last":
+            self._save_model()
+
+    def _out_of_patience(self) -> bool:
+        return 0 < self.training.patience <= self.position.stale_evaluations
+
+    def _finish(self) -> None:
+        if self.training.keep == "last" or not self.run.model.is_dir():
+            self._save_model()
+        self.fabric.barrier()
+        self.model.load_state_dict(load_file(self.run.model / "model.safetensors"))
+        before = [r for r in self.run.read_metrics() if r["kind"] == "evaluation" and r["step"] == 0]
+        after = self._measure("test", clustering=True)
+        if self.fabric.is_global_zero:
+            chosen = "the last epoch" if self.training.keep == "last" else f"best {PRIMARY} on {self.watched}"
+            self.run.write_scores({"part": "test", "chosen": chosen, "before": before[:1], "after": after})
+            self.curves.close()
+
+    def _save_or_stop(self, asked: bool) -> None:
+        if self.fabric.world_size > 1:  # processes hear of a signal at different moments and must stop together
+            asked = bool(self.fabric.all_reduce(torch.tensor(float(asked)), reduce_op="sum"))
+        every = self.training.checkpoint_steps
+        if asked or (every and self.position.step % every == 0):
+            self._save_checkpoint()
+        if asked:
+            raise Interrupted(
+                f"stopped after step {self.position.step}; continue with: nearkin train --resume {self.run.folder}"
+            )
+
+    def _save_model(self) -> None:
+        if self.fabric.is_global_zero:
+            Embedder(self.model).save(self.run.model)
+
+    def _save_checkpoint(self) -> None:
+        if not self.fabric.is_global_zero:
+            return
+        self.sampler.epoch, self.sampler.position = self.position.epoch, self.position.batch
+        state = {
+            "position": asdict(self.position),
+            "learner": self.learner.state_dict(),
+            "loss": self.method.loss.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "sampler": self.sampler.state_dict(),
+        }
+        with atomic_path(self.run.checkpoint) as partial:
+            torch.save(state, partial)
+
+    def _load_checkpoint(self) -> None:
+        state = torch.load(self.run.checkpoint, map_location=self.fabric.device, weights_only=True)
+        self.position = Position(**state["position"])
+        self.learner.load_state_dict(state["learner"])
+        self.method.loss.load_state_dict(state["loss"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.sampler.load_state_dict(state["sampler"])
+        if self.fabric.is_global_zero:
+            self.run.rewind(self.position.step)
+
+    def _mean_loss(self) -> float:
+        return self.position.loss_sum / self.position.batch
+
+    def _log(self, kind: str, **values: Any) -> None:
+        self.curves.add({"kind": kind, "epoch": self.position.epoch, "step": self.position.step, **values})

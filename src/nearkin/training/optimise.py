@@ -1,0 +1,75 @@
+"""Optimisers with a rate per part of the model, and schedules that depend on nothing but the step."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+
+from nearkin.errors import UserError, unknown_name
+from nearkin.training.settings import TrainingSettings
+
+OPTIMIZERS = ("adam", "adamw", "sgd", "rmsprop")
+SCHEDULES = ("constant", "cosine", "linear", "step")
+
+
+def make_optimizer(parts: dict[str, tuple[nn.Module, float]], settings: TrainingSettings) -> Optimizer:
+    """An optimiser over named parts, each with its own learning rate; parts without parameters are left out."""
+    groups = []
+    for name, (module, rate) in parts.items():
+        parameters = [parameter for parameter in module.parameters() if parameter.requires_grad]
+        if parameters:
+            groups.append({"params": parameters, "lr": rate, "rate": rate, "name": name})
+    decay = settings.weight_decay
+    match settings.optimizer:
+        case "adam":
+            return torch.optim.Adam(groups, weight_decay=decay)
+        case "adamw":
+            return torch.optim.AdamW(groups, weight_decay=decay)
+        case "sgd":
+            return torch.optim.SGD(groups, momentum=settings.momentum, weight_decay=decay)
+        case "rmsprop":
+            return torch.optim.RMSprop(groups, momentum=settings.momentum, weight_decay=decay)
+    raise unknown_name("optimizer", settings.optimizer, OPTIMIZERS)
+
+
+def set_rates(optimizer: Optimizer, factor: float) -> None:
+    for group in optimizer.param_groups:
+        group["lr"] = group["rate"] * factor
+
+
+def rate_factor(step: int, steps_per_epoch: int, settings: TrainingSettings) -> float:
+    """The learning rates' factor at a step, counted from 0.
+
+    >>> rate_factor(0, 10, TrainingSettings(epochs=2)), rate_factor(20, 10, TrainingSettings(epochs=2))
+    (1.0, 0.0)
+    """
+    total = settings.epochs * steps_per_epoch
+    if step < settings.warmup_steps:
+        return (step + 1) / settings.warmup_steps
+    done = (step - settings.warmup_steps) / max(1, total - settings.warmup_steps)
+    match settings.schedule:
+        case "constant":
+            return 1.0
+        case "cosine":
+            return 0.5 * (1 + math.cos(math.pi * done))
+        case "linear":
+            return 1 - done
+        case "step":
+            return settings.decay_factor ** (step // steps_per_epoch // settings.decay_every)
+    raise unknown_name("schedule", settings.schedule, SCHEDULES)
+
+
+def check(settings: TrainingSettings) -> None:
+    """Refuses settings that cannot work, before anything is loaded."""
+    if settings.optimizer not in OPTIMIZERS:
+        raise unknown_name("optimizer", settings.optimizer, OPTIMIZERS)
+    if settings.schedule not in SCHEDULES:
+        raise unknown_name("schedule", settings.schedule, SCHEDULES)
+    if settings.epochs < 0 or not settings.learning_rate > 0 or settings.decay_every < 1:
+        raise UserError(
+            f"epochs ({settings.epochs}) must not be negative, learning_rate ({settings.learning_rate}) and "
+            f"decay_every ({settings.decay_every}) must be positive"
+        )

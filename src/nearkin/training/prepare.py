@@ -1,0 +1,119 @@
+"""From settings to things: the parts of the data, the model, and the features of a frozen backbone."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from nearkin.data import (
+    Dataset,
+    ImageArray,
+    ImageFiles,
+    Splits,
+    Vectors,
+    load_dataset,
+    make_splits,
+    without_unreadable,
+)
+from nearkin.data.images import Unreadable
+from nearkin.files import atomic_path, cache_folder
+from nearkin.methods import method_class
+from nearkin.models import EmbeddingModel, ModelSpec, embed_items
+from nearkin.models.backbones import is_builtin, load_weights, preprocess_of
+from nearkin.training.settings import DataSettings, Settings
+
+log = logging.getLogger("nearkin")
+
+
+def load_splits(settings: DataSettings, seed: int) -> Splits:
+    """The parts of the data, without unreadable images (they are listed in one warning)."""
+    dataset = load_dataset(settings.source, Path(settings.root) if settings.root else None, settings.check_counts)
+    dataset, unreadable = without_unreadable(dataset, settings.unreadable)
+    report_unreadable(unreadable)
+    return make_splits(dataset, settings.split or None, settings.validation, seed)
+
+
+def report_unreadable(unreadable: list[Unreadable]) -> None:
+    if unreadable:
+        listed = "\n  ".join(map(str, unreadable))
+        log.warning("going on without %d images that cannot be read:\n  %s", len(unreadable), listed)
+
+
+def resolved(settings: Settings, train: Dataset) -> Settings:
+    """The settings with every default that depends on the data filled in, as they are written to the run."""
+    data, model, training = settings.data, settings.model, settings.training
+    if not data.augment:
+        data = replace(data, augment="crop-flip" if isinstance(train.items, ImageFiles) else "none")
+    if not model.backbone:
+        model = replace(model, backbone=_usual_backbone(train))
+    if not model.weights:
+        model = replace(model, weights="none" if is_builtin(model.backbone) else "imagenet")
+    if not model.normalize:
+        model = replace(model, normalize=method_class(settings.method).normalize)
+    if not model.image_size and model.backbone == "small" and isinstance(train.items, ImageArray):
+        model = replace(model, image_size=max(train.items.pixels.shape[1:3]))
+    if not training.backbone_learning_rate:
+        share = 1.0 if model.weights == "none" else 0.1
+        training = replace(training, backbone_learning_rate=share * training.learning_rate)
+    if not training.loss_learning_rate:
+        training = replace(training, loss_learning_rate=training.learning_rate)
+    if not training.keep:
+        training = replace(training, keep="best-on-validation" if data.validation else "last")
+    return replace(settings, data=data, model=model, training=training)
+
+
+def build_model(settings: Settings, train: Dataset) -> EmbeddingModel:
+    """An untrained head on a backbone with the wanted weights; call it under a fixed torch seed."""
+    choice = settings.model
+    if isinstance(train.items, Vectors):
+        spec = ModelSpec(choice.backbone, choice.dim, choice.normalize, features=train.items.values.shape[1])
+    else:
+        channels = train.items.channels if isinstance(train.items, ImageArray) else 3
+        preprocess = preprocess_of(choice.backbone, choice.image_size or None, channels)
+        spec = ModelSpec(choice.backbone, choice.dim, choice.normalize, preprocess)
+    model = EmbeddingModel(spec, choice.freeze_batch_norm)
+    load_weights(model.backbone, choice.backbone, choice.weights)
+    if isinstance(train.items, Vectors):
+        values = torch.from_numpy(train.items.values)
+        model.standardise.mean.copy_(values.mean(dim=0))
+        model.standardise.std.copy_(values.std(dim=0).clamp(min=1e-6))
+    return model
+
+
+def backbone_features(model: EmbeddingModel, dataset: Dataset, batch_size: int, workers: int | None) -> Dataset:
+    """The dataset as features of the model's backbone, computed once and kept on disk."""
+    file = cache_folder() / "features" / f"{_fingerprint(model, dataset)}.npy"
+    if not file.exists():
+        features = embed_items(
+            model,
+            dataset.items,
+            model.spec.preprocess,
+            batch_size,
+            workers,
+            model.features,
+            "computing features",
+        )
+        with atomic_path(file) as partial:
+            np.save(partial, features.numpy())
+    return dataset.with_items(Vectors(np.load(file, mmap_mode="r", allow_pickle=False)))
+
+
+def _usual_backbone(train: Dataset) -> str:
+    if isinstance(train.items, Vectors):
+        return "mlp"
+    if isinstance(train.items, ImageArray) and max(train.items.pixels.shape[1:3]) <= 64:
+        return "small"
+    return "resnet50"
+
+
+def _fingerprint(model: EmbeddingModel, dataset: Dataset) -> str:
+    digest = hashlib.sha256(f"{model.spec}|{dataset.items.fingerprint()}".encode())
+    for part in (model.standardise, model.backbone):
+        for tensor in part.state_dict().values():
+            digest.update(tensor.cpu().numpy().tobytes())
+    return digest.hexdigest()

@@ -1,0 +1,84 @@
+"""A run is a folder: settings, metrics, checkpoints, the model. Nothing in it is ever half written."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from nearkin.errors import UserError
+from nearkin.files import cannot_write, write_json, write_text
+from nearkin.training.settings import Settings
+
+
+class Run:
+    """The files of one run.
+
+    >>> Run(Path("runs/x")).model
+    PosixPath('runs/x/model')
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.config = folder / "config.toml"
+        self.metrics = folder / "metrics.jsonl"
+        self.checkpoint = folder / "checkpoints" / "last.pt"
+        self.model = folder / "model"
+        self.scores = folder / "scores.json"
+
+    @classmethod
+    def create(cls, folder: Path, settings: Settings) -> Run:
+        """A new run in an empty or new folder."""
+        cls.check_free(folder)
+        run = cls(folder)
+        write_text(run.config, settings.to_toml())
+        return run
+
+    @staticmethod
+    def check_free(folder: Path) -> None:
+        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+            raise UserError(f"{folder} exists already; continue it with --resume {folder}, or choose another --out")
+
+    @classmethod
+    def open(cls, folder: Path) -> Run:
+        run = cls(folder)
+        if not run.config.is_file():
+            raise UserError(f"{folder} is no run (config.toml is missing); give the folder that `nearkin train` wrote")
+        return run
+
+    def settings(self) -> Settings:
+        return Settings.read(self.config)
+
+    def log(self, record: dict[str, Any]) -> None:
+        """Appends one line to the metrics."""
+        try:
+            with self.metrics.open("a", encoding="utf-8") as stream:
+                stream.write(json.dumps(record) + "\n")
+        except OSError as error:
+            raise cannot_write(self.metrics, error) from error
+
+    def read_metrics(self) -> list[dict[str, Any]]:
+        """All records; a last line that a killed process left unfinished is passed over."""
+        if not self.metrics.is_file():
+            return []
+        records = []
+        for line in self.metrics.read_text(encoding="utf-8").splitlines():
+            try:
+                records.append(json.loads(line))
+            except json.JSONDecodeError:
+                continue
+        return records
+
+    def rewind(self, step: int) -> None:
+        """Forgets what was logged after ``step``: a resumed run will say it again."""
+        kept = [record for record in self.read_metrics() if record["step"] <= step]
+        write_text(self.metrics, "".join(json.dumps(record) + "\n" for record in kept))
+
+    def write_scores(self, scores: dict[str, Any]) -> None:
+        write_json(self.scores, scores)
+
+
+def next_folder(parent: Path, name: str) -> Path:
+    """The first of ``name``, ``name-2``, ``name-3``, … that is not taken."""
+    candidates = [parent / name, *(parent / f"{name}-{number}" for number in range(2, 10_000))]
+    return next(folder for folder in candidates if not folder.exists())

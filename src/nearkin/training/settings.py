@@ -1,0 +1,214 @@
+"""The settings of a run: four sections, written as TOML, read back with every key and type checked."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from nearkin.errors import UserError, unknown_name
+from nearkin.fields import checked_fields
+from nearkin.methods import make_method, method_class
+
+
+@dataclass(frozen=True)
+class DataSettings:
+    """What is trained on.
+
+    Attributes:
+        source: a folder, .csv, .npz, or a dataset's name.
+        root: where to look for a benchmark.
+        split: official, classes or all; empty: official where there is one.
+        validation: share of the training classes held out to choose the model.
+        augment: none, crop-flip or resized-crop-flip; empty: crop-flip for files, none for arrays.
+        unreadable: skip or stop.
+        check_counts: whether a benchmark must be complete.
+        workers: processes that decode images; -1: as many as there are cores, up to 8.
+    """
+
+    source: str
+    root: str = ""
+    split: str = ""
+    validation: float = 0.0
+    augment: str = ""
+    unreadable: str = "skip"
+    check_counts: bool = True
+    workers: int = -1
+
+
+@dataclass(frozen=True)
+class ModelSettings:
+    """What is trained.
+
+    Attributes:
+        backbone: small, mlp, linear, or any name of timm; empty: by the kind of data.
+        weights: imagenet, none or a file; empty: imagenet for timm, none for the built-in ones.
+        dim: length of the embedding.
+        normalize: always, test or never; empty: as the method's paper does.
+        image_size: side of the network's input; 0: the backbone's own.
+        freeze_backbone: train the head alone, on features computed once.
+        freeze_batch_norm: keep batch norm's statistics as they come with the weights.
+    """
+
+    backbone: str = ""
+    weights: str = ""
+    dim: int = 128
+    normalize: str = ""
+    image_size: int = 0
+    freeze_backbone: bool = False
+    freeze_batch_norm: bool = False
+
+
+@dataclass(frozen=True)
+class TrainingSettings:
+    """How it is trained.
+
+    Attributes:
+        epochs: passes over the data.
+        batch_size: items in a global batch, over all devices.
+        optimizer: adam, adamw, sgd or rmsprop.
+        learning_rate: for the head (and for everything where the next two are 0).
+        backbone_learning_rate: for the backbone; 0: a tenth of the head's where it comes with weights, else the same.
+        loss_learning_rate: for what a loss itself learns; 0: the head's.
+        momentum: of sgd and rmsprop.
+        weight_decay: of the optimiser.
+        schedule: constant, cosine, linear or step.
+        warmup_steps: steps over which the rates rise from zero.
+        decay_every, decay_factor: epochs and factor of the step schedule.
+        clip_norm: largest gradient norm; 0: not clipped.
+        evaluate_every: epochs between evaluations; 0: only at the end.
+        keep: last, best-on-validation, or best-on-test (the papers' protocol: it chooses on what it reports).
+        patience: evaluations without improvement after which training stops; 0: never.
+        checkpoint_steps: steps between checkpoints; 0: one per epoch.
+        device: auto, cpu or cuda.
+        precision: 32-true or bf16-mixed; empty: bf16-mixed on CUDA.
+        seed: of everything random.
+    """
+
+    epochs: int = 20
+    batch_size: int = 128
+    optimizer: str = "adamw"
+    learning_rate: float = 1e-3
+    backbone_learning_rate: float = 0.0
+    loss_learning_rate: float = 0.0
+    momentum: float = 0.9
+    weight_decay: float = 1e-4
+    schedule: str = "cosine"
+    warmup_steps: int = 0
+    decay_every: int = 10
+    decay_factor: float = 0.1
+    clip_norm: float = 0.0
+    evaluate_every: int = 1
+    keep: str = ""
+    patience: int = 0
+    checkpoint_steps: int = 0
+    device: str = "auto"
+    precision: str = ""
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class Settings:
+    """All that is needed to repeat a run."""
+
+    data: DataSettings
+    model: ModelSettings = field(default_factory=ModelSettings)
+    training: TrainingSettings = field(default_factory=TrainingSettings)
+    method: str = "rank"
+    method_settings: dict[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def read(cls, file: Path) -> Settings:
+        """From a TOML file such as a run's ``config.toml``."""
+        try:
+            tables = tomllib.loads(file.read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            raise UserError(f"there is no settings file {file}") from None
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+            raise UserError(f"{file} is no valid TOML: {error}") from error
+        return cls.from_tables(tables, str(file))
+
+    @classmethod
+    def from_tables(cls, tables: dict[str, Any], where: str = "settings") -> Settings:
+        sections = ("data", "model", "method", "training")
+        for section, table in tables.items():
+            if section not in sections:
+                raise unknown_name(f"{where}: section", section, sections)
+            if not isinstance(table, dict):
+                raise UserError(f"{where}: [{section}] must be a table of settings")
+        if "source" not in tables.get("data", {}):
+            raise UserError(f"{where}: no data given; name a folder, a .csv, a .npz or a dataset as data.source")
+        method = dict(tables.get("method", {}))
+        return cls(
+            data=DataSettings(**checked_fields(DataSettings, tables["data"], where)),
+            model=ModelSettings(**checked_fields(ModelSettings, tables.get("model", {}), where)),
+            training=TrainingSettings(**checked_fields(TrainingSettings, tables.get("training", {}), where)),
+            method=method.pop("name", "rank"),
+            method_settings=method,
+        )
+
+    def to_tables(self) -> dict[str, dict[str, Any]]:
+        method = make_method(self.method, **self.method_settings)
+        return {
+            "data": dict(vars(self.data)),
+            "model": dict(vars(self.model)),
+            "method": {"name": self.method, **method.settings()},
+            "training": dict(vars(self.training)),
+        }
+
+    def to_toml(self) -> str:
+        blocks = (
+            f"[{section}]\n" + "".join(f"{name} = {_toml(value)}\n" for name, value in table.items())
+            for section, table in self.to_tables().items()
+        )
+        return "\n".join(blocks)
+
+    def changed(self, **sections: dict[str, Any]) -> Settings:
+        """A copy with some settings replaced: ``settings.changed(training={"epochs": 3})``."""
+        tables = self.to_tables()
+        return Settings.from_tables({name: table | sections.get(name, {}) for name, table in tables.items()})
+
+
+def by_section(method: str, values: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """Flat settings sorted into their sections; no two sections share a name.
+
+    >>> by_section("rank", {"epochs": 3, "alpha": 2.0, "source": "glyphs"})
+    {'training': {'epochs': 3}, 'method': {'alpha': 2.0}, 'data': {'source': 'glyphs'}}
+    """
+    kinds = {
+        "data": DataSettings,
+        "model": ModelSettings,
+        "method": method_class(method),
+        "training": TrainingSettings,
+    }
+    section_of = {entry.name: section for section, kind in kinds.items() for entry in fields(kind)}
+    tables: dict[str, dict[str, Any]] = {}
+    for name, value in values.items():
+        if name not in section_of:
+            raise unknown_name("setting", name, section_of)
+        tables.setdefault(section_of[name], {})[name] = value
+    return tables
+
+
+def parse_assignment(text: str) -> tuple[str, Any]:
+    """``momentum=0.95`` as ("momentum", 0.95); what is no TOML value is a text.
+
+    >>> parse_assignment("split=classes")
+    ('split', 'classes')
+    """
+    name, equals, value = text.partition("=")
+    if not equals:
+        raise UserError(f"'{text}' is no setting; write NAME=VALUE, for example momentum=0.95")
+    try:
+        return name.strip(), tomllib.loads(f"value = {value}")["value"]
+    except tomllib.TOMLDecodeError:
+        return name.strip(), value.strip()
+
+
+def _toml(value: Any) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    # JSON's strings and numbers are TOML's too.
+    return json.dumps(value, ensure_ascii=False)

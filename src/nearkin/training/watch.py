@@ -1,0 +1,70 @@
+"""What goes wrong in training, seen early and said with advice: NaN, collapse, a user who presses Ctrl-C."""
+
+from __future__ import annotations
+
+import math
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+import torch
+from torch import Tensor
+
+from nearkin.errors import UserError
+
+COLLAPSED = 0.01
+
+
+def stop_unless_finite(loss: float, gradient_norm: float, step: int) -> None:
+    """Ends training at the first NaN or infinity, before it reaches the weights."""
+    for what, value in (("loss", loss), ("gradient", gradient_norm)):
+        if not math.isfinite(value):
+            raise UserError(
+                f"the {what} became {value} at step {step}; the last checkpoint is sound: lower the learning rate, "
+                "add --set clip_norm=1.0, or look for odd values in the data"
+            )
+
+
+@torch.no_grad()
+def spread(embeddings: Tensor) -> float:
+    """How far embeddings lie from their mean, as a share of their length: 0 when all are the same.
+
+    >>> spread(torch.ones(4, 3))
+    0.0
+    """
+    embeddings = embeddings.float()
+    around_mean = (embeddings - embeddings.mean(dim=0)).square().sum(dim=1).mean().sqrt()
+    length = embeddings.square().sum(dim=1).mean().sqrt()
+    return float(around_mean / length.clamp(min=1e-12))
+
+
+def collapse_advice(spread: float) -> str:
+    return (
+        f"the embedding is collapsing: all points lie within {spread:.2%} of their length from one place; "
+        "lower the learning rate, use larger batches with more classes, or normalise (--set normalize=always)"
+    )
+
+
+@contextmanager
+def stop_requests() -> Iterator[Callable[[], bool]]:
+    """Turns the first Ctrl-C (or SIGTERM) into a question the loop can ask between two steps; a second one kills."""
+    asked = False
+    previous: dict[int, signal._HANDLER] = {}
+
+    def note(number: int, frame: FrameType | None) -> None:  # noqa: ARG001
+        nonlocal asked
+        asked = True
+        restore()
+
+    def restore() -> None:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
+
+    if threading.current_thread() is threading.main_thread():
+        previous = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield lambda: asked
+    finally:
+        restore()

@@ -1,0 +1,80 @@
+"""What the commands do with a trained model: measure it, turn data into vectors."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from nearkin.data import Dataset, load_dataset, without_unreadable
+from nearkin.data.folder import load_unlabelled
+from nearkin.errors import UserError, unknown_name
+from nearkin.evaluation import evaluate
+from nearkin.files import atomic_path
+from nearkin.models import Embedder, embed_items
+from nearkin.models.embed import space_of
+from nearkin.space import Space
+from nearkin.training import DataSettings, Run
+from nearkin.training.prepare import load_splits, report_unreadable
+
+PARTS = ("train", "validation", "test", "all")
+
+
+def evaluate_model(
+    model: Path, data: str | None, part: str | None, recall_at: tuple[int, ...], root: Path | None = None
+) -> dict[str, dict[str, float]]:
+    """The scores of a model on a part of its own run's data (by default test), or of other data (by default all)."""
+    part = part or ("all" if data else "test")
+    if part not in PARTS:
+        raise unknown_name("part", part, PARTS)
+    dataset = _part(model, data, part, root)
+    return {part: evaluate(embed_everything(Embedder.load(model), dataset), recall_at=recall_at).scores}
+
+
+def embed_to_file(model: Path, data: str, out: Path, root: Path | None, unreadable: str) -> tuple[int, int]:
+    """Writes vectors, labels and names of everything in ``data``; returns how many and how long they are."""
+    if out.suffix != ".npz":
+        raise UserError(f"vectors are written as .npz, not {out.name}; use --out {out.with_suffix('.npz')}")
+    embedder = Embedder.load(model)
+    dataset, bad = without_unreadable(_labelled_or_flat(data, root), unreadable)
+    report_unreadable(bad)
+    vectors = embed_everything(embedder, dataset).embeddings.numpy()
+    labels = np.array([dataset.classes[label] for label in dataset.labels])
+    with atomic_path(out) as partial:
+        np.savez(partial, vectors=vectors, labels=labels, names=np.array(dataset.items.names()))
+    return vectors.shape
+
+
+def embed_everything(embedder: Embedder, dataset: Dataset) -> Space:
+    """A space of the whole dataset, on the GPU where there is one."""
+    embedder.to("cuda" if torch.cuda.is_available() else "cpu")
+    return space_of(embed_items(embedder.model, dataset.items, embedder.model.spec.preprocess), dataset)
+
+
+def _part(model: Path, data: str | None, part: str, root: Path | None) -> Dataset:
+    run = Run(model)
+    seed = 0
+    if run.config.is_file():
+        settings, seed = run.settings().data, run.settings().training.seed
+    elif data is None:
+        raise UserError(f"{model} is no run folder, so it has no data of its own; name some with --data")
+    if data is not None:
+        settings = DataSettings(source=data)
+    if root is not None:
+        settings = replace(settings, root=str(root))
+    if part == "all":
+        settings, part = replace(settings, split="all", validation=0.0), "train"
+    dataset: Dataset | None = getattr(load_splits(settings, seed), part)
+    if dataset is None:
+        raise UserError(f"{settings.source} has no {part} part here; choose another with --part")
+    return dataset
+
+
+def _labelled_or_flat(data: str, root: Path | None) -> Dataset:
+    """A folder that holds only images needs no classes to be embedded."""
+    folder = Path(data).expanduser()
+    if folder.is_dir() and not any(path.is_dir() for path in folder.iterdir()):
+        return load_unlabelled(folder)
+    return load_dataset(data, root)
