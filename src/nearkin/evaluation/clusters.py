@@ -7,6 +7,7 @@ Embedding Space for Metric Learning" (CVPR 2019). The geometric one is never the
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
 from nearkin.clustering import kmeans
@@ -19,13 +20,12 @@ ITERATIONS = 100
 def find_clusters(space: Space, seed: int = 0) -> Tensor:
     """(items,) the cluster of every item of the space, by k-means with as many clusters as there are classes.
 
-    >>> import torch
     >>> line = Space.of(torch.tensor([[0.0], [0.1], [5.0], [5.1]]), torch.tensor([3, 3, 7, 7]))
     >>> a, b, c, d = find_clusters(line).tolist()
     >>> a == b, b == c, c == d
     (True, False, True)
     """
-    classes = len(space.labels.unique())
+    classes = len(torch.unique(space.labels))
     with bar("k-means", ITERATIONS) as advance:
         return kmeans(space.embeddings, classes, seed, ITERATIONS, after_each=lambda _: advance()).assignment
 
@@ -36,7 +36,6 @@ def cluster_scores(clusters: Tensor, labels: Tensor) -> dict[str, float]:
     MI / √(H₁·H₂) and 2·MI / (H₁ + H₂). Names of clusters do not matter. By scikit-learn: 1 where both groupings
     are one single group, 0 where MI is 0.
 
-    >>> import torch
     >>> scores = cluster_scores(torch.tensor([1, 1, 0, 2]), torch.tensor([5, 5, 9, 9]))
     >>> {name: round(score, 4) for name, score in scores.items()}
     {'nmi_geometric': 0.8165, 'nmi_arithmetic': 0.8}

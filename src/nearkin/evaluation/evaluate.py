@@ -17,12 +17,14 @@ from nearkin.space import Space
 
 @dataclass(frozen=True, eq=False)
 class Evaluation:
-    """Attributes:
-    scores: ``recall@K``, ``r_precision``, ``map@r``, ``map``: means over the queries that have a positive in
-        the gallery; ``queries``: how many have; ``queries_without_positives``: how many were left out;
-        ``nmi_geometric``, ``nmi_arithmetic``: of k-means over all items.
-    retrieval: the same for every single query, and its neighbours.
-    clusters: (items,) the k-means cluster of every item; None where clustering was not asked for.
+    """What one space is worth.
+
+    Attributes:
+        scores: ``recall@K``, ``r_precision``, ``map@r`` and ``map``, means over the queries that have a positive
+            in the gallery; ``queries``, how many have; ``queries_without_positives``, how many were left out;
+            ``nmi_geometric`` and ``nmi_arithmetic`` of k-means over all items.
+        retrieval: the same for every single query, and its neighbours.
+        clusters: (items,) the k-means cluster of every item; None where clustering was not asked for.
     """
 
     scores: dict[str, float]
@@ -76,7 +78,7 @@ def _check(space: Space, recall_at: Sequence[int]) -> None:
             f"{broken} of {len(space)} embeddings contain NaN or infinite values; training has probably diverged: "
             "lower the learning rate, or evaluate an earlier checkpoint"
         )
-    if len(space.labels.unique()) < 2:
+    if len(torch.unique(space.labels)) < 2:
         raise UserError(
             f"the {len(space)} items to evaluate are of one class only; evaluation needs at least two classes"
         )

@@ -101,8 +101,8 @@ def average_precision_at_r(ranks: PositiveRanks) -> Tensor:
 
     NaN where there is no positive.
 
-    >>> average_precision_at_r(PositiveRanks.of([[1, 3], [1, 3, 5], [2]])).tolist()
-    [0.5, 0.5555555555555556, 0.0]
+    >>> average_precision_at_r(PositiveRanks.of([[1, 3], [1, 2, 5, 6], [2]])).tolist()
+    [0.5, 0.5, 0.0]
     """
     return ranks.mean(ranks.precision * ranks.within_r)
 

@@ -102,8 +102,9 @@ def _gap(larger: Tensor, smaller: Tensor) -> Tensor:
 
 def _transfer(rank: Tensor, alpha: float) -> Tensor:
     """w(r; α), Eq. 10, for ranks of shape (batch,)."""
-    # Below α = 1 the slope at 0 is infinite; the clamp keeps it finite and changes nothing that eps does not hide.
-    smallest = 0.0 if alpha >= 1 else 1e-12
-    lower = 0.5 * (2 * rank.clamp(smallest, 0.5)) ** alpha
-    upper = 1 - 0.5 * (2 * (1 - rank).clamp(smallest, 0.5)) ** alpha
-    return torch.where(rank < 0.5, lower, upper)
+    return torch.where(rank < 0.5, _half_curve(rank, alpha), 1 - _half_curve(1 - rank, alpha))
+
+
+def _half_curve(rank: Tensor, alpha: float) -> Tensor:
+    """½ (2r)^α for r ≤ ½. The clamp bounds the slope near 0, which is infinite for α < 1; 0 itself stays 0."""
+    return torch.where(rank > 0, 0.5 * (2 * rank.clamp(1e-12, 0.5)) ** alpha, 0.0)

@@ -20,10 +20,6 @@ def is_builtin(name: str) -> bool:
 
 def image_backbone(name: str, preprocess: Preprocess) -> tuple[nn.Module, int]:
     """An untrained backbone for pictures and the length of its feature vector."""
-    if name in FOR_VECTORS:
-        raise UserError(
-            f"backbone '{name}' reads feature vectors, but the data are images; use 'small' or a timm model"
-        )
     if name in FOR_IMAGES:
         return FOR_IMAGES[name](preprocess.channels)
     backbone = _timm_model(name)
@@ -102,6 +98,10 @@ def read_weights(file: Path) -> dict[str, Tensor]:
 def _timm_model(name: str) -> nn.Module:
     import timm
 
+    if name in FOR_VECTORS:
+        raise UserError(
+            f"backbone '{name}' reads feature vectors, but the data are images; use 'small' or a timm model"
+        )
     if not timm.is_model(name):
         raise unknown_name_of_timm(name)
     model: nn.Module = timm.create_model(name, pretrained=False, num_classes=0)

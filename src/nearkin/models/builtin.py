@@ -8,15 +8,16 @@ from torch import nn
 
 
 def small(channels: int, widths: tuple[int, ...] = (32, 64, 128, 256)) -> tuple[nn.Module, int]:
-    """Four 3×3 convolutions with batch norm, halving the picture between them, averaged at the end.
+    """Four convolutions with batch norm, each seeing half the picture's side of the one before, then the average.
 
-    Made for pictures of 28 to 64 pixels; about 390 thousand parameters.
+    Made for pictures of 16 to 64 pixels; about 390 thousand parameters. The first convolution already halves the
+    side: at full size it would take more time than all others together.
     """
-    layers: list[nn.Module] = []
-    for entering, leaving in pairwise((channels, *widths)):
-        if layers:
-            layers.append(nn.MaxPool2d(2, ceil_mode=True))
-        layers += [nn.Conv2d(entering, leaving, 3, padding=1, bias=False), nn.BatchNorm2d(leaving), nn.ReLU()]
+    layers: list[nn.Module] = [nn.Conv2d(channels, widths[0], 5, stride=2, padding=2, bias=False)]
+    layers += [nn.BatchNorm2d(widths[0]), nn.ReLU(inplace=True)]
+    for entering, leaving in pairwise(widths):
+        layers += [nn.MaxPool2d(2, ceil_mode=True), nn.Conv2d(entering, leaving, 3, padding=1, bias=False)]
+        layers += [nn.BatchNorm2d(leaving), nn.ReLU(inplace=True)]
     return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten()), widths[-1]
 
 

@@ -105,10 +105,15 @@ class EmbeddingModel(nn.Module):
         self.standardise = Standardise(mean, std)
         self.backbone = backbone
         self.head = Head(width, spec.dim, spec.normalize)
+        if spec.preprocess is not None:
+            self.to(memory_format=torch.channels_last)  # convolutions run up to 1.5 times as fast so
 
     def features(self, x: Tensor) -> Tensor:
         """What the head reads: (batch, width)."""
-        result: Tensor = self.backbone(self.standardise(x))
+        x = self.standardise(x)
+        if x.ndim == 4:
+            x = x.contiguous(memory_format=torch.channels_last)
+        result: Tensor = self.backbone(x)
         return result
 
     def forward(self, x: Tensor) -> Tensor:

@@ -40,7 +40,7 @@ def draw_neighbours(
         f"(the lower {len(chosen) // 3} rows: queries whose first neighbour is wrong)",
         fontsize=10,
     )
-    figure.tight_layout(pad=0.6)
+    figure.tight_layout(pad=0.6, rect=(0, 0, 1, 0.985))
     with atomic_path(file) as partial:
         figure.savefig(partial, dpi=110)
     plt.close(figure)

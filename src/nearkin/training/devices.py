@@ -20,7 +20,7 @@ from nearkin.training.settings import TrainingSettings
 try:
     from lightning_fabric import Fabric
 except ImportError:  # the large `lightning` package carries the same class under another name
-    from lightning.fabric import Fabric
+    from lightning.fabric import Fabric  # type: ignore[no-redef]
 
 DEVICES = ("auto", "cpu", "cuda")
 PRECISIONS = ("32-true", "bf16-mixed")
@@ -45,7 +45,7 @@ def make_fabric(settings: TrainingSettings) -> Fabric:
         devices=int(os.environ.get("LOCAL_WORLD_SIZE", processes)),
         num_nodes=int(os.environ.get("GROUP_WORLD_SIZE", "1")),
         strategy="ddp" if processes > 1 else "auto",
-        precision=precision,
+        precision=precision,  # type: ignore[arg-type]
     )
     fabric.launch()
     return fabric

@@ -10,7 +10,7 @@ import logging
 import math
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -22,15 +22,16 @@ from torch import Tensor, nn
 
 from nearkin.data import Dataset
 from nearkin.data.loader import Draw, input_batches
-from nearkin.errors import Interrupted, UserError, unknown_name
-from nearkin.evaluation import PRIMARY, evaluate
-from nearkin.files import atomic_path
+from nearkin.errors import Interrupted
+from nearkin.evaluation import evaluate
 from nearkin.methods import Batch, make_method
 from nearkin.models import Embedder
 from nearkin.progress import Advance, bar
 from nearkin.sampling import share_of
 from nearkin.space import Space
 from nearkin.training import optimise
+from nearkin.training.checkpoint import Position, Stateful, load_checkpoint, save_checkpoint
+from nearkin.training.choice import PRIMARY, choice_in_words, watched_part
 from nearkin.training.curves import Curves
 from nearkin.training.devices import embed_dataset, gathered, make_fabric
 from nearkin.training.prepare import backbone_features, build_model, load_splits, resolved
@@ -39,7 +40,6 @@ from nearkin.training.settings import Settings
 from nearkin.training.watch import COLLAPSED, collapse_advice, spread, stop_requests, stop_unless_finite
 
 log = logging.getLogger("nearkin")
-KEEP = ("last", "best-on-validation", "best-on-test")
 
 
 def train(settings: Settings, folder: Path) -> Run:
@@ -50,18 +50,6 @@ def train(settings: Settings, folder: Path) -> Run:
 def resume(folder: Path) -> Run:
     """Continues a run from its last checkpoint, to the same weights as if it had never stopped."""
     return Trainer(Run.open(folder).settings(), folder, resumed=True).train()
-
-
-@dataclass
-class Position:
-    """Where a run stands: the next batch, and what choosing the model has to remember."""
-
-    epoch: int = 0
-    batch: int = 0
-    step: int = 0
-    loss_sum: float = 0.0
-    best: float = -math.inf
-    stale_evaluations: int = 0
 
 
 class Trainer:
@@ -79,7 +67,7 @@ class Trainer:
         self.workers = None if self.settings.data.workers < 0 else self.settings.data.workers
         self.train_set = splits.train
         self.parts = {"validation": splits.validation, "test": splits.test}
-        self.watched = self._choose_what_to_watch()
+        self.watched = watched_part(self.training, self.parts)
         self.sampler = self.method.sampler(self.train_set.labels, self.training.batch_size, self.training.seed)
 
         torch.manual_seed(self.training.seed)
@@ -92,7 +80,6 @@ class Trainer:
             "loss": (self.method.loss.to(self.fabric.device), rates.loss_learning_rate),
         }
         self.wrapped, self.optimizer = self.fabric.setup(self.learner, optimise.make_optimizer(parts, self.training))
-        self.embeddings = torch.empty(0)  # of the latest batch, to see a collapse
         self.position = Position()
         self.run = Run(folder)
         if self.fabric.is_global_zero and not resumed:
@@ -132,18 +119,18 @@ class Trainer:
         started, first = time.monotonic(), self.position.batch
         for batch in self._batches():
             self._step(batch)
-            advance(note=f"epoch {self.position.epoch + 1}, loss {self._mean_loss():.4f}")
+            advance(note=f"epoch {self.position.epoch + 1}, loss {self.position.mean_loss:.4f}")
             self._save_or_stop(asked())
         seconds = time.monotonic() - started
         self._log(
             "training",
-            loss=self._mean_loss(),
+            loss=self.position.mean_loss,
             learning_rate=self.optimizer.param_groups[-1]["lr"],
-            spread=spread(self.embeddings),
+            spread=self.position.spread,
             items_per_second=round((len(self.sampler) - first) * self.sampler.batch_size / seconds, 1),
         )
-        if spread(self.embeddings) < COLLAPSED:
-            log.warning(collapse_advice(spread(self.embeddings)))
+        if self.position.spread < COLLAPSED:
+            log.warning(collapse_advice(self.position.spread))
         self.position = replace(self.position, epoch=self.position.epoch + 1, batch=0, loss_sum=0.0)
         self._choose_model()
         self._save_checkpoint()
@@ -188,7 +175,7 @@ class Trainer:
 
     def _embed(self, inputs: Tensor) -> Tensor:
         embeddings = gathered(self.fabric, self.wrapped(inputs))
-        self.embeddings = embeddings.detach()
+        self.position.spread = spread(embeddings)
         return embeddings
 
     def _seed(self, batch: int) -> int:
@@ -215,23 +202,8 @@ class Trainer:
         if self.fabric.is_global_zero:
             scores = evaluate(space, clustering=clustering).scores
         scores = self.fabric.broadcast(scores)
-        self._log("evaluation", part=part, **scores)
+        self._log("final" if clustering else "evaluation", part=part, **scores)
         return scores
-
-    def _choose_what_to_watch(self) -> str:
-        keep, patience = self.training.keep, self.training.patience
-        if keep not in KEEP:
-            raise unknown_name("model to keep", keep, KEEP)
-        if keep == "last" and patience:
-            raise UserError("patience needs something to judge by; hold out classes with --validation 0.1")
-        if keep == "best-on-test" and self.parts["test"] is None:
-            raise UserError("there is no test part to choose on; use another --split")
-        if keep == "best-on-validation" and self.parts["validation"] is None:
-            raise UserError("there are no validation classes to choose on; hold some out with --validation 0.1")
-        if keep == "best-on-test":
-            log.warning("the model is chosen on the test part, as many papers do: its scores there are optimistic")
-            return "test"
-        return "test" if self.parts["validation"] is None else "validation"
 
     def _choose_model(self) -> None:
         """Evaluates where it is due, and saves the model if it is the one to keep."""
@@ -258,11 +230,18 @@ class Trainer:
             self._save_model()
         self.fabric.barrier()
         self.model.load_state_dict(load_file(self.run.model / "model.safetensors"))
-        before = [r for r in self.run.read_metrics() if r["kind"] == "evaluation" and r["step"] == 0]
         after = self._measure("test", clustering=True)
         if self.fabric.is_global_zero:
-            chosen = "the last epoch" if self.training.keep == "last" else f"best {PRIMARY} on {self.watched}"
-            self.run.write_scores({"part": "test", "chosen": chosen, "before": before[:1], "after": after})
+            untrained = (r for r in self.run.read_metrics() if r["kind"] == "evaluation" and r["step"] == 0)
+            before = {name: value for name, value in next(untrained, {}).items() if name in after}
+            self.run.write_scores(
+                {
+                    "part": "test",
+                    "chosen": choice_in_words(self.training, self.watched),
+                    "before": before,
+                    "after": after,
+                }
+            )
             self.curves.close()
 
     def _save_or_stop(self, asked: bool) -> None:
@@ -281,31 +260,22 @@ class Trainer:
             Embedder(self.model).save(self.run.model)
 
     def _save_checkpoint(self) -> None:
-        if not self.fabric.is_global_zero:
-            return
-        self.sampler.epoch, self.sampler.position = self.position.epoch, self.position.batch
-        state = {
-            "position": asdict(self.position),
-            "learner": self.learner.state_dict(),
-            "loss": self.method.loss.state_dict(),
-            "optimizer": self.optimizer.state_dict(),
-            "sampler": self.sampler.state_dict(),
-        }
-        with atomic_path(self.run.checkpoint) as partial:
-            torch.save(state, partial)
+        if self.fabric.is_global_zero:
+            self.sampler.epoch, self.sampler.position = self.position.epoch, self.position.batch
+            save_checkpoint(self.run.checkpoint, self.position, self._stateful())
 
     def _load_checkpoint(self) -> None:
-        state = torch.load(self.run.checkpoint, map_location=self.fabric.device, weights_only=True)
-        self.position = Position(**state["position"])
-        self.learner.load_state_dict(state["learner"])
-        self.method.loss.load_state_dict(state["loss"])
-        self.optimizer.load_state_dict(state["optimizer"])
-        self.sampler.load_state_dict(state["sampler"])
+        self.position = load_checkpoint(self.run.checkpoint, self._stateful(), self.fabric.device)
         if self.fabric.is_global_zero:
             self.run.rewind(self.position.step)
 
-    def _mean_loss(self) -> float:
-        return self.position.loss_sum / self.position.batch
+    def _stateful(self) -> dict[str, Stateful]:
+        return {
+            "learner": self.learner,
+            "loss": self.method.loss,
+            "optimizer": self.optimizer,
+            "sampler": self.sampler,
+        }
 
     def _log(self, kind: str, **values: Any) -> None:
         self.curves.add({"kind": kind, "epoch": self.position.epoch, "step": self.position.step, **values})

@@ -70,8 +70,8 @@ class Run:
         return records
 
     def rewind(self, step: int) -> None:
-        """Forgets what was logged after ``step``: a resumed run will say it again."""
-        kept = [record for record in self.read_metrics() if record["step"] <= step]
+        """Forgets what was logged after ``step``, and the final scores: a resumed run will say it again."""
+        kept = [record for record in self.read_metrics() if record["step"] <= step and record["kind"] != "final"]
         write_text(self.metrics, "".join(json.dumps(record) + "\n" for record in kept))
 
     def write_scores(self, scores: dict[str, Any]) -> None:

@@ -1,0 +1,37 @@
+"""Which model of a run is kept, and on what it is judged: never silently on test."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+
+from nearkin.data import Dataset
+from nearkin.errors import UserError, unknown_name
+from nearkin.evaluation import Evaluation
+from nearkin.training.settings import TrainingSettings
+
+log = logging.getLogger("nearkin")
+PRIMARY = Evaluation.primary
+KEEP = ("last", "best-on-validation", "best-on-test")
+
+
+def watched_part(training: TrainingSettings, parts: Mapping[str, Dataset | None]) -> str:
+    """The part that is measured on the way; refuses a choice that has nothing to judge by."""
+    keep = training.keep
+    if keep not in KEEP:
+        raise unknown_name("model to keep", keep, KEEP)
+    if keep == "last" and training.patience:
+        raise UserError("patience needs something to judge by; hold out classes with --validation 0.1")
+    if keep != "last" and not training.evaluate_every:
+        raise UserError(f"keeping the {keep} needs evaluations on the way; set evaluate_every to 1 or more")
+    if keep == "best-on-test" and parts["test"] is None:
+        raise UserError("there is no test part to choose on; use another --split")
+    if keep == "best-on-validation" and parts["validation"] is None:
+        raise UserError("there are no validation classes to choose on; hold some out with --validation 0.1")
+    if keep == "best-on-test":
+        log.warning("the model is chosen on the test part, as many papers do: its scores there are optimistic")
+    return "test" if keep == "best-on-test" or parts["validation"] is None else "validation"
+
+
+def choice_in_words(training: TrainingSettings, watched: str) -> str:
+    return "last epoch" if training.keep == "last" else f"best {PRIMARY} on {watched}"

@@ -1,0 +1,134 @@
+import sys
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from nearkin.clustering import kmeans
+from nearkin.clustering.kmeans import _draw, _fill_empty, _start
+from nearkin.errors import UserError
+
+
+def random(*shape, seed=0):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+def blobs(k, per_blob, dim=4, seed=0):
+    centres = torch.eye(k, dim) * 100 if k <= dim else random(k, dim, seed=seed) * 1000
+    return centres.repeat_interleave(per_blob, 0) + random(k * per_blob, dim, seed=seed + 1)
+
+
+@pytest.mark.parametrize("k", [1, 4, 40, 300])
+def test_recovers_well_separated_blobs(k):
+    result = kmeans(blobs(k, 5), k)
+    groups = result.assignment.reshape(k, 5)
+    assert (groups == groups[:, :1]).all()
+    assert len(groups[:, 0].unique()) == k
+
+
+def test_result_is_consistent_with_itself():
+    x = random(200, 5)
+    result = kmeans(x, 12)
+    squares = (x[:, None] - result.centroids).square().sum(2)
+    assert torch.equal(result.assignment, squares.argmin(1))
+    assert result.inertia == pytest.approx(squares.min(1).values.sum().item(), rel=1e-5)
+    for cluster in range(12):
+        torch.testing.assert_close(result.centroids[cluster], x[result.assignment == cluster].mean(0))
+
+
+def test_inertia_never_increases():
+    inertias = []
+    kmeans(random(500, 8), 40, after_each=inertias.append)
+    assert len(inertias) > 3
+    assert all(after <= before * (1 + 1e-6) for before, after in zip(inertias, inertias[1:], strict=False))
+
+
+def test_fewer_iterations_stop_earlier():
+    inertias = []
+    result = kmeans(random(500, 8), 40, iterations=2, after_each=inertias.append)
+    assert len(inertias) == 2
+    assert result.inertia == inertias[-1]
+
+
+def test_same_seed_same_clusters_with_and_without_faiss(monkeypatch):
+    x = random(300, 6)
+    first, second, other = kmeans(x, 150, seed=3), kmeans(x, 150, seed=3), kmeans(x, 150, seed=4)
+    assert torch.equal(first.assignment, second.assignment)
+    assert torch.equal(first.centroids, second.centroids)
+    assert not torch.equal(first.assignment, other.assignment)
+    monkeypatch.setitem(sys.modules, "faiss", None)
+    assert torch.equal(first.assignment, kmeans(x, 150, seed=3).assignment)
+
+
+def test_global_random_state_is_left_alone():
+    state = torch.get_rng_state()
+    kmeans(random(50, 2), 5)
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_as_good_as_scikit_learn():
+    from sklearn.cluster import KMeans
+
+    x = random(600, 8)
+    for k in (10, 200):
+        theirs = KMeans(k, n_init=5, random_state=0).fit(x.numpy()).inertia_
+        ours = min(kmeans(x, k, seed=seed).inertia for seed in range(5))
+        assert ours <= 1.02 * theirs
+
+
+def test_farthest_points_fill_the_empty_clusters():
+    assignment = torch.tensor([0, 0, 0, 2, 2])
+    filled = _fill_empty(assignment, torch.tensor([0.1, 5.0, 0.3, 4.0, 0.0]), k=4)
+    assert filled.tolist() == [0, 1, 0, 3, 2]
+
+
+def test_points_on_their_centroid_are_not_moved():
+    assignment = torch.tensor([0, 0, 2])
+    assert _fill_empty(assignment, torch.zeros(3), k=4).tolist() == [0, 0, 2]
+
+
+@settings(max_examples=60)
+@given(st.data())
+def test_no_cluster_is_empty_while_distinct_points_are_left(data):
+    n = data.draw(st.integers(1, 25))
+    x = torch.tensor(data.draw(st.lists(st.integers(-3, 3), min_size=n, max_size=n))).float()[:, None]
+    k = data.draw(st.integers(1, n))
+    result = kmeans(x, k, seed=data.draw(st.integers(0, 5)))
+    distinct = len(x.unique())
+    assert len(result.assignment.unique()) == min(k, distinct)
+    assert result.centroids.isfinite().all()
+    if k >= distinct:
+        assert result.inertia == 0
+
+
+def test_as_many_clusters_as_points():
+    x = random(150, 3)
+    result = kmeans(x, 150)
+    assert result.inertia == 0
+    assert sorted(result.assignment.tolist()) == list(range(150))
+
+
+def test_far_from_the_origin_blobs_are_still_found():
+    x = blobs(3, 20) * 1e-3 + 50
+    groups = kmeans(x, 3).assignment.reshape(3, 20)
+    assert (groups == groups[:, :1]).all()
+
+
+def test_starting_rows_are_distinct_also_when_drawn_many_at_once():
+    rows = _start(random(1500, 4), 1000, torch.Generator().manual_seed(0))
+    assert len(rows.unique()) == 1000
+
+
+def test_draws_follow_the_weights():
+    generator = torch.Generator().manual_seed(0)
+    weights = torch.tensor([1.0, 0.0, 3.0])
+    first = torch.stack([_draw(weights, 2, generator)[0] for _ in range(4000)])
+    assert (first == 1).sum() == 0
+    assert (first == 2).double().mean().item() == pytest.approx(0.75, abs=0.03)
+
+
+@pytest.mark.parametrize("k", [0, 6])
+def test_more_clusters_than_points_is_a_clear_error(k):
+    with pytest.raises(UserError, match=f"k={k} clusters cannot be made of 5 points; choose k from 1 to 5"):
+        kmeans(random(5, 2), k)

@@ -1,0 +1,113 @@
+import sys
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from reference.retrieval import nearest
+from sklearn.neighbors import NearestNeighbors
+
+from nearkin.clustering import distances, nearest_neighbours, neighbours
+from nearkin.errors import UserError
+
+
+@pytest.fixture(params=["faiss", "torch"])
+def backend(request, monkeypatch):
+    if request.param == "torch":
+        monkeypatch.setitem(sys.modules, "faiss", None)  # what an absent faiss looks like
+    else:
+        pytest.importorskip("faiss")
+    return request.param
+
+
+def random(*shape, seed=0):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+@pytest.mark.usefixtures("backend")
+def test_agrees_with_scikit_learn():
+    gallery, queries = random(300, 16), random(50, 16, seed=1)
+    found, rows = nearest_neighbours(queries, gallery, 7)
+    expected, expected_rows = NearestNeighbors(n_neighbors=7).fit(gallery.numpy()).kneighbors(queries.numpy())
+    np.testing.assert_allclose(found, expected, rtol=1e-5)
+    np.testing.assert_array_equal(rows, expected_rows)
+
+
+@pytest.mark.usefixtures("backend")
+@settings(max_examples=60)
+@given(st.data())
+def test_ties_go_to_the_lowest_row_even_at_the_kth_place(data):
+    n, dim = data.draw(st.integers(2, 30)), data.draw(st.integers(1, 3))
+    numbers = st.lists(st.integers(-2, 2), min_size=n * dim, max_size=n * dim)
+    x = torch.tensor(data.draw(numbers)).float().reshape(n, dim)
+    exclude = torch.tensor(data.draw(st.lists(st.integers(-1, n - 1), min_size=n, max_size=n)))
+    k = data.draw(st.integers(1, n - 1))
+    found, rows = nearest_neighbours(x, x, k, exclude)
+    expected, expected_rows = nearest(x.double().numpy(), x.double().numpy(), k, exclude.tolist())
+    np.testing.assert_array_equal(rows, expected_rows)
+    np.testing.assert_allclose(found, expected, rtol=1e-6)
+
+
+@pytest.mark.usefixtures("backend")
+def test_collapsed_space_gives_the_lowest_rows_at_distance_zero():
+    x = torch.full((40, 5), 0.3)
+    found, rows = nearest_neighbours(x, x, 3, exclude=torch.arange(40))
+    assert not found.any()
+    assert rows[0].tolist() == [1, 2, 3]
+    assert rows[2].tolist() == [0, 1, 3]
+    assert (rows[3:] == torch.arange(3)).all()
+
+
+@pytest.mark.usefixtures("backend")
+def test_duplicates_are_at_distance_zero_far_from_the_origin():
+    x = random(50, 8).repeat(2, 1) * 0.01 + 100
+    found, rows = nearest_neighbours(x, x, 1, exclude=torch.arange(100))
+    assert not found.any()
+    assert torch.equal(rows[:, 0], (torch.arange(100) + 50) % 100)
+
+
+@pytest.mark.usefixtures("backend")
+def test_blocks_change_nothing_and_stay_within_their_budget(monkeypatch):
+    gallery, queries = random(200, 8), random(90, 8, seed=1)
+    gallery[100:110] = gallery[:10]
+    expected = nearest_neighbours(queries, gallery, 5)
+    largest = []
+
+    def tiny_blocks(rows, columns):
+        blocks = distances.row_blocks(rows, columns, block_bytes=3000)
+        largest.append(max((4 * columns * (b.stop - b.start) for b in blocks), default=0))
+        return blocks
+
+    monkeypatch.setattr(neighbours, "row_blocks", tiny_blocks)
+    found = nearest_neighbours(queries, gallery, 5)
+    assert torch.equal(found[0], expected[0])
+    assert torch.equal(found[1], expected[1])
+    assert max(largest) <= 3000
+
+
+@pytest.mark.usefixtures("backend")
+def test_the_whole_gallery_can_be_asked_for():
+    x = random(6, 2)
+    assert nearest_neighbours(x, x, 6)[1].sort().values.tolist() == [list(range(6))] * 6
+    assert nearest_neighbours(x, x, 5, torch.arange(6))[1].shape == (6, 5)
+    assert nearest_neighbours(x[:0], x, 2)[1].shape == (0, 2)
+
+
+@pytest.mark.parametrize(("k", "exclude"), [(0, None), (5, None), (4, torch.arange(4))])
+def test_more_neighbours_than_there_are_is_a_clear_error(k, exclude):
+    x = random(4, 2)
+    with pytest.raises(UserError, match=f"k={k} neighbours cannot be found: the gallery has 4 rows"):
+        nearest_neighbours(x, x, k, exclude)
+
+
+def test_shapes_that_do_not_fit_are_named():
+    with pytest.raises(UserError, match=r"\(3, 2\) and \(3, 4\)"):
+        nearest_neighbours(random(3, 2), random(3, 4), 1)
+    with pytest.raises(UserError, match="there are 3 queries"):
+        nearest_neighbours(random(3, 2), random(3, 2), 1, torch.arange(2))
+
+
+def test_gradients_are_not_asked_for():
+    x = random(5, 2).requires_grad_()
+    assert not nearest_neighbours(x, x, 1)[0].requires_grad

@@ -1,0 +1,105 @@
+"""Whatever a picture file holds becomes RGB, or one line that says why not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from nearkin.data import images
+from nearkin.data.images import Unreadable, find_unreadable, read_image
+from nearkin.data.items import ImageFiles
+
+
+def read(path: Path) -> np.ndarray:
+    picture = read_image(path)
+    assert not isinstance(picture, Unreadable), picture
+    assert picture.mode == "RGB"
+    return np.asarray(picture)
+
+
+def test_grey_becomes_three_equal_channels(tmp_path: Path) -> None:
+    Image.new("L", (3, 2), 77).save(tmp_path / "x.png")
+    assert (read(tmp_path / "x.png") == 77).all()
+
+
+def test_transparency_lies_on_white(tmp_path: Path) -> None:
+    Image.new("RGBA", (2, 2), (255, 0, 0, 0)).save(tmp_path / "x.png")
+    assert (read(tmp_path / "x.png") == 255).all()
+
+
+def test_half_transparent_red_on_white_is_pink(tmp_path: Path) -> None:
+    Image.new("RGBA", (2, 2), (255, 0, 0, 128)).save(tmp_path / "x.png")
+    assert read(tmp_path / "x.png")[0, 0].tolist() == [255, 127, 127]
+
+
+def test_sixteen_bits_are_scaled_not_clipped(tmp_path: Path) -> None:
+    Image.fromarray(np.array([[0, 256, 32768, 65535]], dtype=np.uint16)).save(tmp_path / "x.png")
+    assert read(tmp_path / "x.png")[0, :, 0].tolist() == [0, 1, 128, 255]
+
+
+def test_thirty_two_bit_integers_and_floats_are_scaled(tmp_path: Path) -> None:
+    Image.fromarray(np.array([[0, 65535]], dtype=np.int32)).save(tmp_path / "i.tif")
+    Image.fromarray(np.array([[-1.0, 0.0, 1.0]], dtype=np.float32)).save(tmp_path / "f.tif")
+    assert read(tmp_path / "i.tif")[0, :, 0].tolist() == [0, 255]
+    assert read(tmp_path / "f.tif")[0, :, 0].tolist() == [0, 127, 255]
+
+
+def test_the_first_frame_of_an_animation_counts(tmp_path: Path) -> None:
+    frames = [Image.new("RGB", (2, 2), colour) for colour in ("red", "lime")]
+    frames[0].save(tmp_path / "x.gif", save_all=True, append_images=frames[1:])
+    assert read(tmp_path / "x.gif")[0, 0].tolist() == [255, 0, 0]
+
+
+def test_a_photo_lying_on_its_side_is_turned_upright(tmp_path: Path) -> None:
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    Image.new("RGB", (4, 2)).save(tmp_path / "x.jpg", exif=exif)
+    assert read(tmp_path / "x.jpg").shape[:2] == (4, 2)
+
+
+@pytest.mark.parametrize("content", [b"", b"no image at all", b"\x89PNG\r\n\x1a\n" + b"\0" * 40])
+def test_what_is_no_image_is_a_reason_not_an_exception(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "x.jpg").write_bytes(content)
+    outcome = read_image(tmp_path / "x.jpg")
+    assert isinstance(outcome, Unreadable)
+    assert "\n" not in str(outcome)
+
+
+def truncate(path: Path) -> None:
+    noise = np.random.default_rng(0).integers(0, 255, (64, 64, 3), dtype=np.uint8)
+    Image.fromarray(noise).save(path)
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+
+def test_truncated_files_are_found_and_listed_by_path(tmp_path: Path) -> None:
+    truncate(tmp_path / "cut.jpg")
+    truncate(tmp_path / "cut.png")
+    Image.new("RGB", (8, 8)).save(tmp_path / "whole.jpg")
+    paths = [tmp_path / name for name in ("whole.jpg", "cut.jpg", "cut.png", "missing.jpg")]
+    found = find_unreadable(ImageFiles(paths))
+    assert [unreadable.path for unreadable in found] == paths[1:]
+    assert "truncated" in found[0].reason
+    assert found[2].reason == "no such file"
+
+
+def test_the_check_is_remembered_until_a_file_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "x.png"
+    Image.new("RGB", (8, 8)).save(path)
+    files = ImageFiles([path])
+    assert find_unreadable(files) == []
+    with monkeypatch.context() as patch:
+        patch.setattr(images, "_verdicts", lambda files: pytest.fail("decoded again"))
+        assert find_unreadable(files) == []
+    path.write_bytes(b"broken")
+    assert len(find_unreadable(files)) == 1
+
+
+def test_a_decompression_bomb_is_not_decoded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(images, "MAX_PIXELS", 99)
+    Image.new("L", (10, 10)).save(tmp_path / "x.png")
+    outcome = read_image(tmp_path / "x.png")
+    assert isinstance(outcome, Unreadable)
+    assert "10×10" in outcome.reason

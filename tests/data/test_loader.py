@@ -1,0 +1,93 @@
+"""Batches depend on item numbers and seeds, and on nothing else."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from nearkin.data import ImageArray, ImageFiles, Vectors, load_dataset
+from nearkin.data.loader import Draw, input_batches, sequential
+from nearkin.data.transforms import Preprocess, make_transform
+from nearkin.errors import UserError
+
+SQUARE = Preprocess(size=16, resize=20, channels=3, mean=(0.5,) * 3, std=(0.5,) * 3)
+
+
+def test_every_item_comes_once_in_order() -> None:
+    assert np.concatenate([draw.indices for draw in sequential(10, 4)]).tolist() == list(range(10))
+
+
+def test_files_come_as_bytes_of_the_wanted_size(photos: Path) -> None:
+    items = load_dataset(str(photos)).items
+    batches = list(input_batches(items, SQUARE, sequential(len(items), 10)))
+    assert [batch.shape for batch in batches] == [(10, 3, 16, 16)] * 3 + [(6, 3, 16, 16)]
+    assert batches[0].dtype == torch.uint8
+
+
+def test_augmentation_follows_the_seed_whatever_the_workers(photos: Path) -> None:
+    items = load_dataset(str(photos)).items
+    draws = [Draw(np.arange(8), seed) for seed in (5, 5, 6)]
+
+    def augmented(workers: int) -> list[torch.Tensor]:
+        return list(input_batches(items, SQUARE, draws, "crop-flip", workers))
+
+    alone, helped = augmented(0), augmented(2)
+    assert all(torch.equal(a, b) for a, b in zip(alone, helped, strict=True))
+    assert torch.equal(alone[0], alone[1])
+    assert not torch.equal(alone[0], alone[2])
+
+
+def test_augmentation_leaves_the_global_random_state_alone(photos: Path) -> None:
+    items = load_dataset(str(photos)).items
+    before = torch.get_rng_state()
+    list(input_batches(items, SQUARE, [Draw(np.arange(8), 3)], "resized-crop-flip", 0))
+    assert torch.equal(before, torch.get_rng_state())
+
+
+def test_arrays_of_the_right_size_are_passed_as_they_are() -> None:
+    pixels = np.random.default_rng(0).integers(0, 255, (5, 16, 16, 3), dtype=np.uint8)
+    (batch,) = input_batches(ImageArray(pixels), SQUARE, [Draw(np.array([4, 1]))])
+    assert np.array_equal(batch.numpy().transpose(0, 2, 3, 1), pixels[[4, 1]])
+
+
+def test_arrays_of_another_size_are_resized() -> None:
+    grey = ImageArray(np.zeros((2, 9, 9), dtype=np.uint8))
+    (batch,) = input_batches(grey, SQUARE, [Draw(np.array([0, 1]))])
+    assert batch.shape == (2, 3, 16, 16)
+
+
+def test_vectors_are_passed_as_they_are() -> None:
+    (batch,) = input_batches(Vectors(np.eye(3, dtype=np.float32)), None, [Draw(np.array([2]))])
+    assert batch.tolist() == [[0.0, 0.0, 1.0]]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_file_that_breaks_during_a_run_is_one_sentence(photos: Path, workers: int) -> None:
+    items = load_dataset(str(photos)).items
+    assert isinstance(items, ImageFiles)
+    Path(items.paths[3]).write_bytes(b"broken")
+    with pytest.raises(UserError, match="3.png: not an image") as caught:
+        list(input_batches(items, SQUARE, sequential(8, 4), workers=workers))
+    assert "\n" not in str(caught.value)
+
+
+def test_crop_flip_really_varies_and_none_does_not() -> None:
+    picture = load_picture()
+    for augment, distinct in (("none", 1), ("crop-flip", 8), ("resized-crop-flip", 8)):
+        transform = make_transform(SQUARE, augment)
+        results = {transform(picture).numpy().tobytes() for _ in range(20)}
+        assert (len(results) >= distinct) if distinct > 1 else len(results) == 1
+
+
+def load_picture():  # type: ignore[no-untyped-def]
+    from PIL import Image
+
+    return Image.fromarray(np.random.default_rng(1).integers(0, 255, (30, 40, 3), dtype=np.uint8))
+
+
+def test_an_unknown_augmentation_is_corrected() -> None:
+    with pytest.raises(UserError, match="did you mean 'crop-flip'"):
+        make_transform(SQUARE, "crop-flop")

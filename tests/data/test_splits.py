@@ -1,0 +1,86 @@
+"""Who is trained on and who is tested."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from nearkin.data import Dataset, Vectors, make_splits
+from nearkin.errors import UserError
+
+
+def dataset(labels: list[int], split: list[str] | None = None) -> Dataset:
+    classes = [f"c{n}" for n in range(max(labels) + 1)]
+    items = Vectors(np.arange(len(labels), dtype=np.float32)[:, None])
+    return Dataset("toy", items, np.array(labels), classes, None if split is None else np.array(split))
+
+
+def classes_of(part: Dataset | None) -> list[int]:
+    return [] if part is None else part.present_classes.tolist()
+
+
+def test_the_first_half_of_the_classes_trains_and_the_second_tests() -> None:
+    splits = make_splits(dataset([0, 1, 2, 3, 4, 4]))
+    assert classes_of(splits.train) == [0, 1, 2]
+    assert classes_of(splits.test) == [3, 4]
+    assert splits.validation is None
+
+
+def test_an_official_split_is_followed_unless_told_otherwise() -> None:
+    data = dataset([0, 1, 0, 1], ["train", "train", "test", "test"])
+    assert classes_of(make_splits(data).test) == [0, 1]
+    with pytest.raises(UserError, match="one class only"):
+        make_splits(data, "classes")
+
+
+def test_validation_classes_are_disjoint_from_training_and_test() -> None:
+    splits = make_splits(dataset(list(range(20)) * 2), validation=0.3, seed=1)
+    parts = [set(classes_of(part)) for part in (splits.train, splits.validation, splits.test)]
+    assert [len(part) for part in parts] == [7, 3, 10]
+    assert not (parts[0] & parts[1] or parts[0] & parts[2] or parts[1] & parts[2])
+
+
+def test_the_validation_classes_depend_on_the_seed_alone() -> None:
+    data = dataset(list(range(20)))
+    first, again, other = (make_splits(data, validation=0.3, seed=seed).validation for seed in (1, 1, 2))
+    assert classes_of(first) == classes_of(again) != classes_of(other)
+
+
+def test_everything_can_be_trained_on() -> None:
+    splits = make_splits(dataset([0, 1, 2]), "all")
+    assert len(splits.train) == 3
+    assert splits.test is None
+
+
+def test_a_subset_keeps_items_labels_and_attributes_together() -> None:
+    data = Dataset(
+        "toy",
+        Vectors(np.arange(4, dtype=np.float32)[:, None]),
+        np.array([3, 1, 3, 0]),
+        ["a", "b", "c", "d"],
+        attributes={"x": np.array([10, 11, 12, 13])},
+    )
+    taken = data.take(np.array([2, 0]))
+    assert isinstance(taken.items, Vectors)
+    assert taken.items.values[:, 0].tolist() == [2, 0]
+    assert taken.labels.tolist() == [3, 3]
+    assert taken.attributes["x"].tolist() == [12, 10]
+
+
+@pytest.mark.parametrize(
+    ("how", "validation", "expected"),
+    [
+        ("clases", 0.0, "did you mean 'classes'"),
+        ("official", 0.0, "no split of its own"),
+        ("classes", 1.5, "between 0 and 1"),
+        ("classes", 0.9, "training part has"),
+    ],
+)
+def test_each_mistake_is_named(how: str, validation: float, expected: str) -> None:
+    with pytest.raises(UserError, match=expected):
+        make_splits(dataset([0, 1, 2, 3]), how, validation)
+
+
+def test_one_class_only_is_refused() -> None:
+    with pytest.raises(UserError, match="one class only"):
+        make_splits(dataset([0, 0, 0]))

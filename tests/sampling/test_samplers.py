@@ -1,0 +1,143 @@
+"""Batches: of the promised make, the same for the same seed and epoch, resumable anywhere."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from nearkin.errors import UserError
+from nearkin.sampling import BatchSampler, ClassRatioSampler, GroupSampler, PairSampler, RandomSampler, share_of
+
+LABELS = np.repeat(np.arange(20), 10)
+Make = Callable[[int], BatchSampler]
+SAMPLERS: dict[str, Make] = {
+    "random": lambda seed: RandomSampler(LABELS, 32, seed),
+    "n-group": lambda seed: GroupSampler(LABELS, 32, 4, seed),
+    "pairs": lambda seed: PairSampler(LABELS, 32, seed),
+    "class-ratio": lambda seed: ClassRatioSampler(LABELS, 32, 0.25, 0.5, seed),
+}
+
+
+@pytest.fixture(params=SAMPLERS)
+def make(request: pytest.FixtureRequest) -> Make:
+    return SAMPLERS[request.param]
+
+
+def test_batches_follow_from_seed_and_epoch(make: Make) -> None:
+    first, again, other = make(1), make(1), make(2)
+    epochs = [list(first), list(first)]
+    assert epochs == [list(again), list(again)]
+    assert epochs[0] != epochs[1]
+    assert epochs[0] != list(other)
+
+
+def test_every_batch_is_full_and_without_repeats(make: Make) -> None:
+    sampler = make(0)
+    batches = list(sampler)
+    assert len(batches) == len(sampler) == 200 // 32
+    assert all(len(batch) == len(set(batch)) == 32 for batch in batches)
+
+
+def test_an_epoch_can_be_left_and_continued_anywhere(make: Make) -> None:
+    whole = list(make(3)), list(make(3))
+    sampler = make(3)
+    iterator = iter(sampler)
+    begun = [next(iterator) for _ in range(2)]
+    state = sampler.state_dict()
+    continued = make(3)
+    continued.load_state_dict(state)
+    assert begun + list(continued) == whole[0]
+    assert continued.state_dict() == {"epoch": 1, "position": 0}
+
+
+def test_it_serves_a_data_loader(make: Make) -> None:
+    items = torch.arange(200)
+    loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(items), batch_sampler=make(0))
+    assert [batch[0].tolist() for batch in loader] == list(make(0))
+
+
+def test_random_batches_meet_every_item_about_once() -> None:
+    counts = Counter(item for batch in RandomSampler(LABELS, 25) for item in batch)
+    assert set(counts.values()) == {1} and len(counts) == 200
+
+
+def test_groups_hold_n_of_each_class() -> None:
+    for batch in GroupSampler(LABELS, 32, per_class=4):
+        assert sorted(Counter(LABELS[batch].tolist()).values()) == [4] * 8
+
+
+def test_short_classes_are_made_up_for_by_more_classes() -> None:
+    labels = np.array([0, 0, 1, 2, 2, 2, 2, 3, 3, 3, 3, 4])
+    sampler = GroupSampler(labels, batch_size=10, per_class=4)
+    for epoch in range(20):
+        sampler.epoch, sampler.position = epoch, 0
+        for batch in sampler:
+            counts = Counter(labels[batch].tolist())
+            assert sum(counts.values()) == 10
+            assert all(count <= 4 for count in counts.values())
+            assert len(counts) >= 3
+
+
+def test_groups_meet_every_class_equally_often() -> None:
+    sampler = GroupSampler(LABELS, 20, per_class=5)  # 4 of 20 classes a batch, 10 batches: every class twice
+    counts = Counter(LABELS[item] for batch in sampler for item in batch)
+    assert set(counts.values()) == {10}
+
+
+def test_pairs_stand_side_by_side_and_singletons_stay_out() -> None:
+    labels = np.array([0, 0, 1, 1, 1, 2, 3, 3, 4])
+    for batch in PairSampler(labels, 6):
+        pairs = labels[batch].reshape(-1, 2)
+        assert (pairs[:, 0] == pairs[:, 1]).all()
+        assert len(set(pairs[:, 0])) == 3
+
+
+@given(
+    st.lists(st.integers(1, 30), min_size=3, max_size=30),
+    st.integers(2, 40),
+    st.floats(0.05, 1),
+    st.floats(0, 0.5),
+    st.integers(0, 99),
+)
+@settings(max_examples=100, deadline=None)
+def test_the_class_ratio_is_held(sizes: list[int], batch_size: int, lowest: float, more: float, seed: int) -> None:
+    labels = np.repeat(np.arange(len(sizes)), sizes)
+    try:
+        sampler = ClassRatioSampler(labels, batch_size, lowest, min(1.0, lowest + more), seed)
+    except UserError:
+        return
+    for batch in sampler:
+        classes = len(set(labels[batch].tolist()))
+        assert len(set(batch)) == batch_size
+        assert sampler.fewest <= classes <= sampler.most
+
+
+def test_the_shares_of_all_processes_make_the_batch_in_order() -> None:
+    batch = np.arange(12)
+    shares = [share_of(batch, rank, 3) for rank in range(3)]
+    assert np.concatenate(shares).tolist() == batch.tolist()
+    with pytest.raises(UserError, match="cannot be shared evenly"):
+        share_of(batch, 0, 5)
+
+
+@pytest.mark.parametrize(
+    ("make_wrong", "expected"),
+    [
+        (lambda: RandomSampler([0, 1], 3), "larger than the 2 training items"),
+        (lambda: RandomSampler([0, 1], 1), "at least 2 items"),
+        (lambda: GroupSampler([0] * 50 + [1] * 50, 32, 4), "at most 8"),
+        (lambda: GroupSampler([0, 0, 1, 1], 4, 9), "between 1 and the batch size"),
+        (lambda: PairSampler([0, 0, 1, 1], 3), "even batch size"),
+        (lambda: ClassRatioSampler([0, 0, 1, 1], 4, 0.9, 0.9), "cannot be drawn"),
+        (lambda: ClassRatioSampler([0, 0, 1, 1], 4, 0.5, 0.2), "must rise"),
+    ],
+)
+def test_what_cannot_work_is_refused(make_wrong: Callable[[], object], expected: str) -> None:
+    with pytest.raises(UserError, match=expected):
+        make_wrong()

@@ -1,0 +1,61 @@
+"""The house stays as it was drawn: rooms import only from rooms above them, and importing nearkin stays cheap."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1] / "src" / "nearkin"
+GROUND = {"errors", "fields", "files", "progress", "space", "_torchvision"}  # what every room stands on
+ROOMS = ["data", "sampling", "models", "losses", "clustering", "evaluation", "methods", "training"]
+MAY_IMPORT_ALL = {"report", "api", "cli", "demo", "workflows", "__init__", "__main__"}
+
+
+def imports_of(file: Path) -> set[str]:
+    """The parts of nearkin that a file imports."""
+    found = set()
+    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+        names = []
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            names = [f"{node.module}.{alias.name}" for alias in node.names]
+        found |= {name.split(".")[1] for name in names if name.startswith("nearkin.")}
+    return found
+
+
+@pytest.mark.parametrize("file", sorted(ROOT.rglob("*.py")), ids=lambda file: str(file.relative_to(ROOT)))
+def test_a_room_imports_only_from_rooms_above_it(file: Path) -> None:
+    part = file.relative_to(ROOT).parts[0].removesuffix(".py")
+    if part in MAY_IMPORT_ALL:
+        return
+    allowed = GROUND if part in GROUND else GROUND | set(ROOMS[: ROOMS.index(part) + 1])
+    assert imports_of(file) <= allowed
+
+
+def test_every_room_is_known() -> None:
+    parts = {path.name.removesuffix(".py") for path in ROOT.iterdir() if path.suffix in ("", ".py")}
+    assert parts - {"__pycache__"} == GROUND | set(ROOMS) | MAY_IMPORT_ALL
+
+
+@pytest.mark.parametrize("entry", ["nearkin", "nearkin.cli"])
+def test_importing_does_not_load_heavy_packages(entry: str) -> None:
+    code = f"import {entry}, sys; print(*{{name.split('.')[0] for name in sys.modules}})"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    heavy = {"torch", "numpy", "faiss", "sklearn", "matplotlib", "timm", "torchvision", "PIL"}
+    assert not heavy & set(done.stdout.split())
+
+
+def test_losses_and_clustering_know_nothing_of_images_files_or_the_loop() -> None:
+    for room in ("losses", "clustering"):
+        for file in (ROOT / room).rglob("*.py"):
+            assert imports_of(file) <= {room, "errors", "space", "clustering", "progress"}
+
+
+def test_modules_stay_small() -> None:
+    lengths = {str(file.relative_to(ROOT)): len(file.read_text().splitlines()) for file in ROOT.rglob("*.py")}
+    assert {name: length for name, length in lengths.items() if length > 320} == {}

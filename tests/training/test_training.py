@@ -1,0 +1,353 @@
+"""The loop: it learns, it can be stopped and continued to the same weights, and it says what went wrong."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from conftest import TINY_GLYPHS
+from torch import Tensor, nn
+
+import nearkin
+from nearkin.api import make_settings
+from nearkin.errors import Interrupted, UserError
+from nearkin.methods import Every, Method, register
+from nearkin.models import Embedder
+from nearkin.sampling import BatchSampler, GroupSampler
+from nearkin.space import Space
+from nearkin.training import Run, Settings, loop, watch
+from nearkin.training.loop import Trainer
+
+QUICK: dict[str, Any] = {"epochs": 3, "batch_size": 16, "per_class": 4, "dim": 8}
+
+
+def settings(**changes: Any) -> Settings:
+    source = changes.pop("source", TINY_GLYPHS)
+    method = changes.pop("method", "rank")
+    return make_settings(source, method, QUICK | changes)
+
+
+def weights(run: Run) -> bytes:
+    return (run.model / "model.safetensors").read_bytes()
+
+
+def metrics_without_speed(run: Run) -> list[dict[str, Any]]:
+    return [{k: v for k, v in record.items() if k != "items_per_second"} for record in run.read_metrics()]
+
+
+def stop_after(trainer: Trainer, steps: int, how: Callable[[], None]) -> None:
+    """Makes something happen after so many steps of a trainer."""
+    original = trainer._step
+
+    def step(batch: Any) -> None:
+        original(batch)
+        if trainer.position.step == steps:
+            how()
+
+    trainer._step = step  # type: ignore[method-assign]
+
+
+def test_training_learns_and_leaves_a_complete_run(tmp_path: Path) -> None:
+    run = loop.train(settings(epochs=12), tmp_path / "run")
+    scores = json.loads(run.scores.read_text())
+    assert scores["after"]["map@r"] > scores["before"]["map@r"] + 0.05
+    assert scores["chosen"] == "last epoch"
+    records = run.read_metrics()
+    losses = [record["loss"] for record in records if record["kind"] == "training"]
+    assert len(losses) == 12 and losses[-1] < losses[0]
+    assert {path.name for path in run.folder.iterdir()} == {
+        "checkpoints", "config.toml", "metrics.jsonl", "model", "scores.json", "tensorboard",
+    }  # fmt: skip
+    assert Embedder.load(run.folder).encode(np.zeros((2, 16, 16), np.uint8)).shape == (2, 8)
+
+
+def test_the_same_settings_give_the_same_weights_and_others_do_not(tmp_path: Path) -> None:
+    first, again, other = (
+        loop.train(settings(seed=seed), tmp_path / name) for seed, name in ((0, "a"), (0, "b"), (1, "c"))
+    )
+    assert weights(first) == weights(again) != weights(other)
+
+
+def test_a_run_is_repeated_from_its_config(tmp_path: Path) -> None:
+    run = loop.train(settings(validation=0.3, alpha=2.0), tmp_path / "a")
+    again = loop.train(Settings.read(run.config), tmp_path / "b")
+    assert weights(run) == weights(again)
+    assert run.config.read_text() == again.config.read_text()
+
+
+@pytest.mark.parametrize("step", [2, 3, 4])  # three steps an epoch: inside, at the end, inside the next
+def test_an_interrupted_run_continues_to_the_same_weights(tmp_path: Path, step: int) -> None:
+    whole = loop.train(settings(), tmp_path / "whole")
+    trainer = Trainer(settings(), tmp_path / "cut")
+    stop_after(trainer, step, lambda: os.kill(os.getpid(), signal.SIGINT))
+    with pytest.raises(Interrupted, match="continue with: nearkin train --resume"):
+        trainer.train()
+    resumed = loop.resume(tmp_path / "cut")
+    assert weights(resumed) == weights(whole)
+    assert metrics_without_speed(resumed) == metrics_without_speed(whole)
+    assert resumed.scores.read_text() == whole.scores.read_text()
+
+
+def test_a_killed_run_continues_to_the_same_weights(tmp_path: Path) -> None:
+    """SIGKILL between checkpoints, in another process: nothing can be tidied up."""
+    common = settings(epochs=40, checkpoint_steps=5, evaluate_every=0)
+    whole = loop.train(common, tmp_path / "whole")
+    config = tmp_path / "config.toml"
+    config.write_text(common.to_toml())
+    cut = tmp_path / "cut"
+    command = [sys.executable, "-m", "nearkin", "train", "--config", str(config), "--out", str(cut)]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    while not (cut / "checkpoints" / "last.pt").exists():
+        assert process.poll() is None, "the run ended before it could be killed"
+        time.sleep(0.01)
+    process.kill()
+    process.wait()
+    at = torch.load(cut / "checkpoints" / "last.pt", weights_only=True)["position"]["step"]
+    assert 0 < at < 120
+    assert weights(loop.resume(cut)) == weights(whole)
+
+
+def test_a_run_that_never_reached_a_checkpoint_starts_over(tmp_path: Path) -> None:
+    whole = loop.train(settings(), tmp_path / "whole")
+    run = Run.create(tmp_path / "early", settings())
+    assert weights(loop.resume(run.folder)) == weights(whole)
+
+
+def test_resuming_a_finished_run_changes_nothing(tmp_path: Path) -> None:
+    run = loop.train(settings(), tmp_path / "run")
+    before = weights(run), metrics_without_speed(run)
+    again = loop.resume(run.folder)
+    assert (weights(again), metrics_without_speed(again)) == before
+
+
+def test_image_files_with_augmentation_resume_exactly(photos: Path, tmp_path: Path) -> None:
+    images = {"source": str(photos), "backbone": "small", "image_size": 16, "per_class": 3, "batch_size": 9}
+    whole = loop.train(settings(**images), tmp_path / "whole")
+    assert whole.settings().data.augment == "crop-flip"
+    trainer = Trainer(settings(**images), tmp_path / "cut")
+    stop_after(trainer, 3, lambda: os.kill(os.getpid(), signal.SIGTERM))
+    with pytest.raises(Interrupted):
+        trainer.train()
+    assert weights(loop.resume(tmp_path / "cut")) == weights(whole)
+
+
+def test_a_full_disk_while_saving_harms_no_earlier_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = loop.train(settings(), tmp_path / "whole")
+    trainer = Trainer(settings(checkpoint_steps=2), tmp_path / "full")
+    save = torch.save
+
+    def fills_up(state: Any, target: Any) -> None:
+        if trainer.position.step == 4:
+            Path(target).write_bytes(b"the beginning of a check")
+            raise OSError(28, "No space left on device")
+        save(state, target)
+
+    monkeypatch.setattr(torch, "save", fills_up)
+    with pytest.raises(UserError, match="no space left on device; what was saved before is unharmed"):
+        trainer.train()
+    monkeypatch.undo()
+    assert list((tmp_path / "full" / "checkpoints").iterdir()) == [trainer.run.checkpoint]
+    assert weights(loop.resume(tmp_path / "full")) == weights(whole)
+
+
+class TestChoosing:
+    def curve(self, monkeypatch: pytest.MonkeyPatch, values: list[float]) -> list[str]:
+        """Replaces evaluation by a given curve; returns which parts were measured."""
+        measured: list[str] = []
+        remaining = list(values)
+
+        def measure(self: Trainer, part: str, clustering: bool = False) -> dict[str, float]:
+            measured.append(part)
+            if clustering or self.position.step == 0:
+                return {"map@r": 0.0}
+            return {"map@r": remaining.pop(0)}
+
+        monkeypatch.setattr(Trainer, "_measure", measure)
+        return measured
+
+    def test_the_best_on_validation_is_kept(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        expected = loop.train(settings(validation=0.3, epochs=4, keep="last", evaluate_every=0), tmp_path / "x")
+        assert expected  # a run of four epochs whose second is not its last
+        measured = self.curve(monkeypatch, [0.1, 0.5, 0.3, 0.2])
+        saved: list[int] = []
+        original = Trainer._save_model
+        monkeypatch.setattr(
+            Trainer, "_save_model", lambda self: (saved.append(self.position.epoch), original(self))[1]
+        )
+        loop.train(settings(validation=0.3, epochs=4), tmp_path / "run")
+        assert saved == [1, 2]
+        assert measured == ["test", *["validation"] * 4, "test"]
+
+    def test_patience_ends_training(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        measured = self.curve(monkeypatch, [0.1, 0.5, 0.3, 0.2, 0.9])
+        loop.train(settings(validation=0.3, epochs=9, patience=2), tmp_path / "run")
+        assert measured.count("validation") == 4
+
+    def test_choosing_on_test_must_be_asked_for_and_is_said(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        measured = self.curve(monkeypatch, [0.1, 0.2, 0.3])
+        run = loop.train(settings(keep="best-on-test"), tmp_path / "run")
+        assert set(measured) == {"test"}
+        assert "optimistic" in caplog.text
+        assert json.loads(run.scores.read_text())["chosen"] == "best map@r on test"
+
+    @pytest.mark.parametrize(
+        ("changes", "expected"),
+        [
+            ({"keep": "best-on-validation"}, "no validation classes"),
+            ({"patience": 3}, "patience needs something to judge by"),
+            ({"keep": "best-on-tests"}, "did you mean 'best-on-test'"),
+            ({"keep": "best-on-test", "split": "all"}, "no test part"),
+        ],
+    )
+    def test_choices_without_a_judge_are_refused(self, tmp_path: Path, changes: dict[str, Any], expected: str) -> None:
+        with pytest.raises(UserError, match=expected):
+            Trainer(settings(**changes), tmp_path / "run")
+        assert not (tmp_path / "run").exists()
+
+
+def test_a_nan_stops_the_run_before_it_reaches_the_weights(tmp_path: Path) -> None:
+    trainer = Trainer(settings(), tmp_path / "run")
+    original = trainer.method.loss.forward
+
+    def broken(embeddings: Tensor, labels: Tensor) -> Tensor:
+        loss: Tensor = original(embeddings, labels)
+        return loss * float("nan") if trainer.position.step == 4 else loss
+
+    trainer.method.loss.forward = broken  # type: ignore[method-assign]
+    with pytest.raises(UserError, match="the loss became nan at step 4.*lower the learning rate"):
+        trainer.train()
+    assert all(parameter.isfinite().all() for parameter in trainer.model.parameters())
+
+
+def test_a_collapse_is_said_with_advice(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    trainer = Trainer(settings(epochs=1, learning_rate=1e-9), tmp_path / "run")
+    nn.init.zeros_(trainer.model.head.project.weight)
+    with caplog.at_level(logging.WARNING):
+        trainer.train()
+    assert "the embedding is collapsing" in caplog.text
+
+
+def test_spread_is_zero_for_one_point_and_one_for_a_centred_cloud() -> None:
+    assert watch.spread(torch.full((5, 3), 2.0)) == pytest.approx(0, abs=1e-6)
+    assert watch.spread(torch.tensor([[1.0, 0.0], [-1.0, 0.0]])) == pytest.approx(1)
+
+
+def test_a_frozen_backbone_is_computed_once_and_stays_as_it_was(photos: Path, tmp_path: Path) -> None:
+    images = {"source": str(photos), "backbone": "test_resnet.r160_in1k", "weights": "none", "image_size": 32}
+    frozen = settings(**images, freeze_backbone=True, per_class=3, batch_size=9, learning_rate=0.01)
+    trainer = Trainer(frozen, tmp_path / "a")
+    before = {name: value.clone() for name, value in trainer.model.backbone.state_dict().items()}
+    head = trainer.model.head.project.weight.clone()
+    run = trainer.train()
+    after = trainer.model.backbone.state_dict()
+    assert all(torch.equal(after[name].cpu(), value) for name, value in before.items())
+    assert not torch.equal(trainer.model.head.project.weight, head)
+    scores = json.loads(run.scores.read_text())["after"]
+    assert nearkin_scores(run) == pytest.approx(scores["map@r"], abs=1e-6)  # the saved model is the whole one
+    cached = sorted(Path(os.environ["NEARKIN_CACHE"], "features").iterdir())
+    loop.train(frozen, tmp_path / "b")
+    assert sorted(Path(os.environ["NEARKIN_CACHE"], "features").iterdir()) == cached
+
+
+def nearkin_scores(run: Run) -> float:
+    from nearkin.workflows import evaluate_model
+
+    return evaluate_model(run.folder, None, None, (1,))["test"]["map@r"]
+
+
+def test_feature_vectors_are_trained_on(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    centres = rng.normal(size=(8, 6))
+    labels = np.repeat(np.arange(8), 12)
+    np.savez(tmp_path / "x.npz", vectors=1000 + 50 * (centres[labels] + rng.normal(size=(96, 6))), labels=labels)
+    run = loop.train(settings(source=str(tmp_path / "x.npz"), backbone="linear"), tmp_path / "run")
+    model = Embedder.load(run.folder).model
+    assert model.standardise.mean.mean() == pytest.approx(1000, rel=0.05)
+    assert nearkin.load(run.folder).encode(np.ones((2, 6))).shape == (2, 8)
+
+
+class TestRefreshingMethods:
+    """Methods that look at the whole space need nothing of the loop but the contract."""
+
+    @staticmethod
+    def method(every: Every) -> type[Method]:
+        @register
+        @dataclass
+        class Looking(Method):
+            name = "looking-test"
+            paper = batches = minimises = ""
+
+            def __post_init__(self) -> None:
+                self.loss = nn.Linear(8, 1)  # a loss that learns something itself
+                self.refresh = every
+                self.looks: list[Space] = []
+
+            def sampler(self, labels: Any, batch_size: int, seed: int) -> BatchSampler:
+                return GroupSampler(labels, batch_size, 4, seed)
+
+            def look(self, space: Space) -> None:
+                self.looks.append(space)
+
+            def step(self, embed: Any, batch: Any) -> Tensor:
+                scores: Tensor = self.loss(embed(batch.inputs))
+                return scores.square().mean()
+
+        return Looking
+
+    @pytest.mark.parametrize(
+        ("every", "looks"), [(Every(epochs=1), 3), (Every(epochs=2), 2), (Every(steps=2), 5), (Every(), 0)]
+    )
+    def test_they_look_as_often_as_they_want(self, tmp_path: Path, every: Every, looks: int) -> None:
+        self.method(every)
+        changes = {k: v for k, v in QUICK.items() if k != "per_class"}
+        trainer = Trainer(make_settings(TINY_GLYPHS, "looking-test", changes), tmp_path / "run")
+        before = [parameter.clone() for parameter in trainer.method.loss.parameters()]
+        trainer.train()
+        spaces = trainer.method.looks  # type: ignore[attr-defined]
+        assert len(spaces) == looks
+        assert all(len(space) == 48 and space.dim == 8 for space in spaces)
+        after = trainer.method.loss.parameters()
+        assert not any(torch.equal(a, b) for a, b in zip(before, after, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"batch_size": 100}, "larger than the 48 training items"),
+        ({"optimizer": "adamm"}, "did you mean 'adam"),
+        ({"schedule": "cosin"}, "did you mean 'cosine'"),
+        ({"learning_rate": 0.0}, "must be positive"),
+        ({"epochs": 1.5}, "epochs must be a whole number"),
+        ({"epoch": 1}, "did you mean 'epochs'"),
+        ({"alpha": "big"}, "alpha must be a number"),
+        ({"method": "ranks"}, "did you mean 'rank'"),
+        ({"device": "cuda"}, "no CUDA device" if not torch.cuda.is_available() else ""),
+        ({"device": "gpu"}, "device 'gpu' is unknown"),
+        ({"precision": "bf16-mixed", "device": "cpu"}, "needs a CUDA device"),
+        ({"backbone": "mlp"}, "reads feature vectors"),
+    ],
+)
+def test_settings_that_cannot_work_are_refused_at_once(tmp_path: Path, changes: dict[str, Any], expected: str) -> None:
+    with pytest.raises(UserError, match=expected):
+        Trainer(settings(**changes), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_run_is_never_overwritten(tmp_path: Path) -> None:
+    loop.train(settings(epochs=0), tmp_path / "run")
+    with pytest.raises(UserError, match="exists already; continue it with --resume"):
+        loop.train(settings(), tmp_path / "run")
