@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import logging
 import os
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -42,21 +41,35 @@ def photos(tmp_path: Path) -> Path:
     return tmp_path / "photos"
 
 
-Command = Callable[..., subprocess.CompletedProcess[str]]
+@dataclass
+class Outcome:
+    """What a command left behind."""
+
+    code: int
+    out: str
+    err: str
+
+
+Command = Callable[..., Outcome]
 
 
 @pytest.fixture
-def nearkin(tmp_path: Path) -> Command:
-    """Runs the command in an empty folder, as a user would: ``nearkin("train", "photos")``."""
+def nearkin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
+    """Runs a command in an empty folder, as a user would: ``nearkin("train", "photos")``."""
+    from nearkin import cli
 
-    def run(*arguments: str | Path, **options: object) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [sys.executable, "-m", "nearkin", *map(str, arguments)],
-            cwd=tmp_path,
-            capture_output=True,
-            text=True,
-            timeout=300,
-            **options,  # type: ignore[call-overload]
-        )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "200")
+
+    def run(*arguments: str | Path) -> Outcome:
+        monkeypatch.setattr("sys.argv", ["nearkin", *map(str, arguments)])
+        capsys.readouterr()
+        code = 0
+        try:
+            cli.main()
+        except SystemExit as exit:
+            code = int(exit.code or 0)
+        captured = capsys.readouterr()
+        return Outcome(code, captured.out, captured.err)
 
     return run

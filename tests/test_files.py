@@ -47,7 +47,7 @@ def test_a_full_disk_is_one_sentence_and_harms_nothing(tmp_path: Path) -> None:
 
 def test_a_folder_that_cannot_be_written_is_one_sentence(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(UserError, match="could not write .*: (not a directory|file exists); choose another place"):
+    with pytest.raises(UserError, match=r"could not write .*: (not a directory|file exists); choose another place"):
         write_text(tmp_path / "file" / "x.txt", "")
 
 

@@ -23,16 +23,22 @@ Set = Annotated[
 ]
 
 
-@app.callback()
-def _common(
-    version: Annotated[bool, typer.Option("--version", help="Print the version and exit.", is_eager=True)] = False,
-    debug: Annotated[bool, typer.Option("--debug", help="Show the full traceback of an error.")] = False,  # noqa: ARG001
-) -> None:
-    if version:
+def _print_version(wanted: bool) -> None:
+    if wanted:
         from nearkin import __version__
 
         typer.echo(f"nearkin {__version__}")
         raise typer.Exit
+
+
+@app.callback()
+def _common(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
+    ] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Show the full traceback of an error.")] = False,
+) -> None:
+    """Both are taken care of before a command runs: --version above, --debug in `main`."""
 
 
 @app.command()
@@ -90,6 +96,7 @@ def train(
     given = locals()
     special = ("data", "method", "out", "config", "resume", "settings")
     options = {name: value for name, value in given.items() if name not in special and value is not None}
+    from nearkin.progress import speaks
     from nearkin.report.tables import print_scores
     from nearkin.training import loop
 
@@ -100,7 +107,8 @@ def train(
     else:
         chosen, folder = _settings(data, method, config, out, options, settings or [])
         run = loop.train(chosen, folder)
-    print_scores(run)
+    if speaks():
+        print_scores(run)
 
 
 @app.command()
@@ -162,7 +170,9 @@ def main() -> None:
     arguments = [argument for argument in sys.argv[1:] if argument != "--debug"]  # it may stand anywhere
     debug = len(arguments) < len(sys.argv) - 1
     logging.basicConfig(level=logging.WARNING, format="%(message)s")
-    logging.getLogger("nearkin").setLevel(logging.INFO)
+    from nearkin.progress import speaks
+
+    logging.getLogger("nearkin").setLevel(logging.INFO if speaks() else logging.ERROR)
     try:
         app(arguments, prog_name="nearkin")
     except KeyboardInterrupt:

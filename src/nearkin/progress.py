@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Iterator, Sized
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, TypeVar
@@ -44,6 +45,11 @@ def bar(what: str, total: int | None, done: int = 0) -> Iterator[Advance]:
             progress.remove_task(task)
 
 
+def speaks() -> bool:
+    """Whether this process talks to the user: of several that torchrun started, only the first does."""
+    return os.environ.get("RANK", "0") == "0"
+
+
 @contextmanager
 def _display() -> Iterator[Progress]:
     if _open:
@@ -69,7 +75,9 @@ def _display() -> Iterator[Progress]:
         TimeRemainingColumn(),
         TextColumn("{task.fields[note]}"),
     )
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
+    with Progress(
+        *columns, console=console, transient=True, disable=not (console.is_terminal and speaks())
+    ) as progress:
         _open.append(progress)
         try:
             yield progress

@@ -35,7 +35,7 @@ def test_agrees_with_scikit_learn():
 
 
 @pytest.mark.usefixtures("backend")
-@settings(max_examples=60)
+@settings(max_examples=60, deadline=None)
 @given(st.data())
 def test_ties_go_to_the_lowest_row_even_at_the_kth_place(data):
     n, dim = data.draw(st.integers(2, 30)), data.draw(st.integers(1, 3))

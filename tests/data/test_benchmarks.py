@@ -74,9 +74,7 @@ def write_cars_single_file(root: Path) -> Path:
 
 def write_cars_devkit(root: Path, test_annotations: str = "devkit/cars_test_annos_withlabels.mat") -> Path:
     files = ["00001.jpg", "00002.jpg"]
-    folder = write(
-        root / "cars196", images=[f"cars_{split}/{file}" for split in ("train", "test") for file in files]
-    )
+    folder = write(root / "cars196", images=[f"cars_{split}/{file}" for split in ("train", "test") for file in files])
     (folder / "devkit").mkdir()
     savemat(folder / "devkit/cars_meta.mat", {"class_names": cells(CAR_CLASSES)})
     for name, classes in (("devkit/cars_train_annos.mat", [1, 196]), (test_annotations, [196, 98])):
@@ -93,8 +91,7 @@ def write_sop(root: Path) -> Path:
             "3 2 4 coffee_maker_final/112_0.JPG\n",
             "Ebay_test.txt": header + "4 11319 1 bicycle_final/113_0.JPG\n",
         },
-        [f"bicycle_final/{name}.JPG" for name in ("111_0", "111_1", "113_0")]
-        + ["coffee_maker_final/112_0.JPG"],
+        [f"bicycle_final/{name}.JPG" for name in ("111_0", "111_1", "113_0")] + ["coffee_maker_final/112_0.JPG"],
     )
 
 
@@ -234,9 +231,7 @@ def test_sop_keeps_the_super_class(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("partition", ["Eval/list_eval_partition.txt", "list_eval_partition.txt"])
 @pytest.mark.parametrize("below", ["", "Img/"])
-def test_inshop_has_query_and_gallery_masks_in_its_test_split(
-    tmp_path: Path, partition: str, below: str
-) -> None:
+def test_inshop_has_query_and_gallery_masks_in_its_test_split(tmp_path: Path, partition: str, below: str) -> None:
     clothes = load("inshop", write_inshop(tmp_path, partition, below))
     assert clothes.split is not None
     assert clothes.is_query is not None
@@ -326,9 +321,7 @@ def test_published_counts_are_accepted(tmp_path: Path, monkeypatch: pytest.Monke
 
 def test_a_wrong_gallery_is_named_with_both_numbers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     publish(monkeypatch, "inshop", {"train": 2, "test": 3, "query": 1, "gallery": 12_612})
-    with pytest.raises(
-        UserError, match="lists 2 gallery images instead of 12,612: if the download is incomplete"
-    ):
+    with pytest.raises(UserError, match="lists 2 gallery images instead of 12,612: if the download is incomplete"):
         load_benchmark("inshop", write_inshop(tmp_path))
 
 
@@ -356,9 +349,7 @@ def test_nearkin_data_lists_the_folders_to_search(tmp_path: Path, monkeypatch: p
     assert find("cub200", tmp_path / "first") is None  # an explicit root alone is searched
 
 
-def test_data_and_the_home_folder_are_searched_by_default(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_data_and_the_home_folder_are_searched_by_default(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("NEARKIN_DATA", raising=False)
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     (tmp_path / "work").mkdir()
@@ -396,9 +387,7 @@ def test_missing_images_are_counted_and_the_first_is_named(tmp_path: Path) -> No
     (folder / "bicycle_final/111_1.JPG").unlink()
     (folder / "coffee_maker_final/112_0.JPG").unlink()
     (folder / "coffee_maker_final").rmdir()
-    with pytest.raises(
-        UserError, match=r"sop: 2 of the 4 listed images are missing, the first is .*111_1\.JPG"
-    ):
+    with pytest.raises(UserError, match=r"sop: 2 of the 4 listed images are missing, the first is .*111_1\.JPG"):
         load("sop", folder)
 
 
@@ -435,9 +424,7 @@ def test_missing_images_are_counted_and_the_first_is_named(tmp_path: Path) -> No
         ("pets37", "annotations/test.txt", "37 2 25", "37 3 25", "line 2: expected species 1"),
     ],
 )
-def test_a_malformed_line_is_named(
-    tmp_path: Path, name: str, file: str, old: str, new: str, message: str
-) -> None:
+def test_a_malformed_line_is_named(tmp_path: Path, name: str, file: str, old: str, new: str, message: str) -> None:
     folder = WRITERS[name](tmp_path)
     replace_in(folder / file, old, new)
     with pytest.raises(UserError, match=message):
@@ -476,9 +463,7 @@ def test_a_mat_file_cut_off_in_the_middle_is_named(tmp_path: Path) -> None:
 
 def test_a_mat_file_without_its_labels_is_named(tmp_path: Path) -> None:
     folder = write_cars_devkit(tmp_path)
-    unlabelled = structs(
-        **BOX, fname=["00001.jpg", "00002.jpg"]
-    )  # what the devkit itself holds for the test set
+    unlabelled = structs(**BOX, fname=["00001.jpg", "00002.jpg"])  # what the devkit itself holds for the test set
     savemat(folder / "devkit/cars_test_annos_withlabels.mat", {"annotations": unlabelled})
     with pytest.raises(UserError, match=r"withlabels\.mat holds no 'annotations\.class'"):
         load("cars196", folder)

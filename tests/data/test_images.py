@@ -91,7 +91,7 @@ def test_the_check_is_remembered_until_a_file_changes(tmp_path: Path, monkeypatc
     files = ImageFiles([path])
     assert find_unreadable(files) == []
     with monkeypatch.context() as patch:
-        patch.setattr(images, "_verdicts", lambda files: pytest.fail("decoded again"))
+        patch.setattr(images, "_verdicts", lambda _: pytest.fail("decoded again"))
         assert find_unreadable(files) == []
     path.write_bytes(b"broken")
     assert len(find_unreadable(files)) == 1

@@ -69,7 +69,7 @@ def test_a_file_that_breaks_during_a_run_is_one_sentence(photos: Path, workers: 
     items = load_dataset(str(photos)).items
     assert isinstance(items, ImageFiles)
     Path(items.paths[3]).write_bytes(b"broken")
-    with pytest.raises(UserError, match="3.png: not an image") as caught:
+    with pytest.raises(UserError, match=r"3\.png: not an image") as caught:
         list(input_batches(items, SQUARE, sequential(8, 4), workers=workers))
     assert "\n" not in str(caught.value)
 

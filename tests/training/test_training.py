@@ -168,11 +168,9 @@ class TestChoosing:
         measured: list[str] = []
         remaining = list(values)
 
-        def measure(self: Trainer, part: str, clustering: bool = False) -> dict[str, float]:
+        def measure(self: Trainer, part: str, kind: str) -> dict[str, float]:  # noqa: ARG001
             measured.append(part)
-            if clustering or self.position.step == 0:
-                return {"map@r": 0.0}
-            return {"map@r": remaining.pop(0)}
+            return {"map@r": remaining.pop(0) if kind == "evaluation" else 0.0}
 
         monkeypatch.setattr(Trainer, "_measure", measure)
         return measured
@@ -183,9 +181,7 @@ class TestChoosing:
         measured = self.curve(monkeypatch, [0.1, 0.5, 0.3, 0.2])
         saved: list[int] = []
         original = Trainer._save_model
-        monkeypatch.setattr(
-            Trainer, "_save_model", lambda self: (saved.append(self.position.epoch), original(self))[1]
-        )
+        monkeypatch.setattr(Trainer, "_save_model", lambda self: (saved.append(self.position.epoch), original(self))[1])
         loop.train(settings(validation=0.3, epochs=4), tmp_path / "run")
         assert saved == [1, 2]
         assert measured == ["test", *["validation"] * 4, "test"]
@@ -228,7 +224,7 @@ def test_a_nan_stops_the_run_before_it_reaches_the_weights(tmp_path: Path) -> No
         return loss * float("nan") if trainer.position.step == 4 else loss
 
     trainer.method.loss.forward = broken  # type: ignore[method-assign]
-    with pytest.raises(UserError, match="the loss became nan at step 4.*lower the learning rate"):
+    with pytest.raises(UserError, match=r"the loss became nan at step 4.*lower the learning rate"):
         trainer.train()
     assert all(parameter.isfinite().all() for parameter in trainer.model.parameters())
 

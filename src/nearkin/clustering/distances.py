@@ -16,7 +16,7 @@ from torch import Tensor
 
 from nearkin.errors import UserError
 
-BLOCK_BYTES = 64 * 2**20
+BLOCK_BYTES = 32 * 2**20  # measured: 16 MB and 64 MB are slower, smaller ones by far
 
 
 def near_origin(queries: Tensor, gallery: Tensor) -> tuple[Tensor, Tensor, float]:

@@ -2,8 +2,8 @@
 
 Arthur and Vassilvitskii, "k-means++: The Advantages of Careful Seeding" (SODA 2007), greedy: a new centre is the
 best of several draws, as in scikit-learn. Deviation: beyond 31 centres several are chosen in one round, up to a
-sixteenth of those before, which must not lie in each other's reach. 11,316 centres of 60,502 points then take
-some 220 rounds, and Lloyd ends where it ends from one centre at a time (within 2 % of its inertia).
+sixteenth of those before, each of them farther from the others than from every earlier centre. 11,316 centres of
+60,502 points take some 700 rounds instead of 11,316, and Lloyd ends no worse than from one centre at a time.
 """
 
 from __future__ import annotations
@@ -88,12 +88,13 @@ def _start(x: Tensor, k: int, generator: torch.Generator) -> Tensor:
     chosen = torch.randint(len(x), (1,), generator=generator).to(x.device)
     nearest = squared_distances(x[chosen])[0]  # (N,) squared distance to the nearest chosen row
     while len(chosen) < k:
-        wanted = max(1, min(len(chosen) // 16, draws_in_block // 4, k - len(chosen)))
-        draws = _draw(nearest, min(max(4 * wanted, 2 + int(math.log(k))), len(x)), generator)
+        wanted = max(1, min(len(chosen) // 16, draws_in_block // 8, k - len(chosen)))
+        draws = _draw(nearest, min(max(8 * wanted, 2 + int(math.log(k))), len(x)), generator)
         squares = squared_distances(x[draws])  # (draws, N)
-        gain = (nearest - squares).clamp_(min=0).sum(1)
-        best = _best_apart(gain, squares[:, draws], nearest[draws])[:wanted]
-        nearest = torch.minimum(nearest, squares[best].amin(0))
+        too_near = squares[:, draws] < nearest[draws]
+        after = torch.minimum(squares, nearest, out=squares)  # what `nearest` would be with each draw alone
+        best = _best_apart(after.sum(1), too_near)[:wanted]
+        nearest = after[best].amin(0)
         nearest[draws[best]] = 0  # exactly, so that no row is drawn twice while others are left
         chosen = torch.cat([chosen, draws[best]])
     return chosen
@@ -105,22 +106,16 @@ def _draw(weights: Tensor, n: int, generator: torch.Generator) -> Tensor:
     return (weights / arrival).topk(n).indices
 
 
-def _best_apart(gain: Tensor, between: Tensor, reach: Tensor) -> Tensor:
-    """Draws in the order of their gain (n,), but none that a better one has brought within half its reach.
-
-    Args:
-        gain: (n,) by how much each draw alone would lower the inertia.
-        between: (n, n) squared distances of the draws.
-        reach: (n,) squared distance of each draw to the nearest row chosen before.
-    """
-    order = gain.argsort(descending=True, stable=True)
-    too_near = (between < reach / 2)[order][:, order].cpu().numpy()  # (better, worse)
+def _best_apart(inertia: Tensor, too_near: Tensor) -> Tensor:
+    """Draws by ascending inertia (n,), without those that are too near (n, n) to a better one."""
+    order = inertia.argsort(stable=True)
+    excludes = too_near[order][:, order].cpu().numpy()  # (better, worse)
+    out = np.zeros(len(order), dtype=bool)
     kept: list[int] = []
-    lost = np.zeros(len(order), dtype=bool)
     for i in range(len(order)):
-        if not lost[i]:
+        if not out[i]:
             kept.append(i)
-            lost |= too_near[i]
+            out |= excludes[i]
     return order[kept]
 
 

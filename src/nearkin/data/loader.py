@@ -79,7 +79,7 @@ def _transformed(
     items: ImageFiles | ImageArray, transform: Transform, draws: Sequence[Draw], workers: int | None
 ) -> Iterator[Tensor]:
     if workers is None:
-        workers = min(8, os.cpu_count() or 1) if isinstance(items, ImageFiles) else 0
+        workers = min(16, os.cpu_count() or 1) if isinstance(items, ImageFiles) else 0
     # Neighbouring seeds must not give neighbouring items the same draw: each position counts on from its batch's.
     keys = [[(int(i), draw.seed + n) for n, i in enumerate(draw.indices)] for draw in draws]
     loader = torch.utils.data.DataLoader(

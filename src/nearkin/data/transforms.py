@@ -66,6 +66,10 @@ def make_transform(preprocess: Preprocess, augment: str = "none") -> Transform:
 
 def seeded(transform: Transform, picture: Image.Image, seed: int) -> Tensor:
     """The transform's random draw that belongs to ``seed``, leaving torch's own random state untouched."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+    state = torch.get_rng_state()
+    try:
+        # Not torch.manual_seed: it also seeds every accelerator, which takes longer than decoding the picture.
+        torch.default_generator.manual_seed(seed)
         return transform(picture)
+    finally:
+        torch.set_rng_state(state)

@@ -1,6 +1,6 @@
 """Retrieval: the ranks of the positives of every query, in one pass over blocks of the distance matrix.
 
-Memory is bounded by a few blocks of 64 MB, whatever the size of the space. Ranks are exact, ties included: of
+Memory is bounded by a few blocks of 32 MB, whatever the size of the space. Ranks are exact, ties included: of
 equal distances the lowest gallery row is the nearer one. The distances are those of `clustering.distances`, in
 float32 around the middle of the space, because far from the origin near neighbours would be lost in rounding.
 """

@@ -17,6 +17,7 @@ NAMES = {
     "r_precision": "R-precision",
     "map@r": "MAP@R",
     "map": "mAP",
+    "queries_without_positives": "Queries without a positive",
     "nmi_geometric": "NMI (geometric)",
     "nmi_arithmetic": "NMI (arithmetic)",
 }
@@ -29,6 +30,8 @@ def print_columns(columns: Mapping[str, Mapping[str, float]], title: str | None 
     for name in columns:
         table.add_column(name, justify="right")
     for score in dict.fromkeys(score for scores in columns.values() for score in scores):
+        if score == "queries_without_positives" and not any(scores.get(score) for scores in columns.values()):
+            continue
         values = [_number(scores[score]) if score in scores else "" for scores in columns.values()]
         table.add_row(NAMES.get(score, score.capitalize()), *values)
     Console().print(table)

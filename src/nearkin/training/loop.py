@@ -33,7 +33,7 @@ from nearkin.training import optimise
 from nearkin.training.checkpoint import Position, Stateful, load_checkpoint, save_checkpoint
 from nearkin.training.choice import PRIMARY, choice_in_words, watched_part
 from nearkin.training.curves import Curves
-from nearkin.training.devices import embed_dataset, gathered, make_fabric
+from nearkin.training.devices import embed_dataset, gathered, make_fabric, seed_device
 from nearkin.training.prepare import backbone_features, build_model, load_splits, resolved
 from nearkin.training.run import Run
 from nearkin.training.settings import Settings
@@ -90,7 +90,7 @@ class Trainer:
 
     def train(self) -> Run:
         if self.position.step == 0 and self.training.evaluate_every:
-            self._measure("test")
+            self._measure("test", "before")
         total = self.training.epochs * len(self.sampler)
         with stop_requests() as asked, bar("training", total, done=self.position.step) as advance:
             while self.position.epoch < self.training.epochs and not self._out_of_patience():
@@ -160,7 +160,7 @@ class Trainer:
                 yield Batch(*(x.to(self.fabric.device) for x in (share, labels, torch.from_numpy(items))))
 
     def _step(self, batch: Batch) -> None:
-        torch.manual_seed(self._seed(self.position.batch) + self.fabric.global_rank)  # dropout
+        seed_device(self.fabric.device, self._seed(self.position.batch) + self.fabric.global_rank)  # dropout
         optimise.set_rates(self.optimizer, optimise.rate_factor(self.position.step, len(self.sampler), self.training))
         loss = self.method.step(self._embed, batch)
         self.optimizer.zero_grad()
@@ -192,17 +192,17 @@ class Trainer:
             self.fabric, self.learner, dataset, self.preprocess, self.training.batch_size, self.workers
         )
 
-    def _measure(self, part: str, clustering: bool = False) -> dict[str, float]:
-        """The scores of a part, logged; nothing where the part does not exist."""
+    def _measure(self, part: str, kind: str) -> dict[str, float]:
+        """The scores of a part, logged; nothing where the part does not exist. Clustering is left out on the way."""
         dataset = self.parts[part]
         if dataset is None:
             return {}
         space = self._space(dataset)
         scores: dict[str, float] = {}
         if self.fabric.is_global_zero:
-            scores = evaluate(space, clustering=clustering).scores
+            scores = evaluate(space, clustering=kind != "evaluation").scores
         scores = self.fabric.broadcast(scores)
-        self._log("final" if clustering else "evaluation", part=part, **scores)
+        self._log(kind, part=part, **scores)
         return scores
 
     def _choose_model(self) -> None:
@@ -210,7 +210,7 @@ class Trainer:
         last = self.position.epoch == self.training.epochs
         every = self.training.evaluate_every
         if every and (last or self.position.epoch % every == 0):
-            scores = self._measure(self.watched)
+            scores = self._measure(self.watched, "evaluation")
             score = scores.get(PRIMARY, -math.inf)
             log.info("epoch %d: %s %s %.4f", self.position.epoch, self.watched, PRIMARY, score)
             if self.training.keep != "last":
@@ -230,9 +230,9 @@ class Trainer:
             self._save_model()
         self.fabric.barrier()
         self.model.load_state_dict(load_file(self.run.model / "model.safetensors"))
-        after = self._measure("test", clustering=True)
+        after = self._measure("test", "final")
         if self.fabric.is_global_zero:
-            untrained = (r for r in self.run.read_metrics() if r["kind"] == "evaluation" and r["step"] == 0)
+            untrained = (record for record in self.run.read_metrics() if record["kind"] == "before")
             before = {name: value for name, value in next(untrained, {}).items() if name in after}
             self.run.write_scores(
                 {
@@ -243,6 +243,7 @@ class Trainer:
                 }
             )
             self.curves.close()
+        self.fabric.barrier()  # nobody reads the scores before they are written
 
     def _save_or_stop(self, asked: bool) -> None:
         if self.fabric.world_size > 1:  # processes hear of a signal at different moments and must stop together

@@ -25,7 +25,7 @@ class DataSettings:
         augment: none, crop-flip or resized-crop-flip; empty: crop-flip for files, none for arrays.
         unreadable: skip or stop.
         check_counts: whether a benchmark must be complete.
-        workers: processes that decode images; -1: as many as there are cores, up to 8.
+        workers: processes that decode images; -1: as many as there are cores, up to 16.
     """
 
     source: str

@@ -1,0 +1,207 @@
+"""The commands as a user meets them: what they print, and one clear sentence for every mistake."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from conftest import TINY_GLYPHS, Command
+from PIL import Image
+
+import nearkin as package
+
+QUICK = ["--epochs", "1", "--batch-size", "16", "--dim", "8", "--set", "per_class=4", "--set", "workers=0"]
+PHOTOS = ["--backbone", "small", "--set", "image_size=16", "--epochs", "1", "--batch-size", "9", "--set", "per_class=3"]
+
+
+def fails(outcome: object, *words: str) -> None:
+    """One sentence, exit code ≠ 0, no traceback."""
+    assert outcome.code != 0  # type: ignore[attr-defined]
+    message = " ".join(outcome.err.replace("│", " ").split())  # type: ignore[attr-defined]
+    assert "Traceback" not in message
+    assert "unexpected" not in message
+    for word in words:
+        assert word in message, message
+
+
+def test_the_command_and_the_module_are_the_same() -> None:
+    for command in ([sys.executable, "-m", "nearkin"], [str(Path(sys.executable).parent / "nearkin")]):
+        done = subprocess.run([*command, "--version"], capture_output=True, text=True, timeout=60)
+        assert done.stdout == f"nearkin {package.__version__}\n"
+
+
+def test_help_names_every_command_and_is_quick(nearkin: Command) -> None:
+    started = time.monotonic()
+    outcome = nearkin("--help")
+    assert time.monotonic() - started < 5
+    for command in ("demo", "train", "evaluate", "embed", "datasets", "methods"):
+        assert command in outcome.out
+        assert nearkin(command, "--help").code == 0
+
+
+def test_demo_prints_a_table_and_draws_two_pictures(nearkin: Command, tmp_path: Path) -> None:
+    outcome = nearkin("demo", "--epochs", "2", "--data", "glyphs:classes=40,per_class=12", "--out", "shown")
+    assert outcome.code == 0, outcome.err
+    for word in ("raw pixels", "untrained", "trained", "Recall@1", "MAP@R", "NMI"):
+        assert word in outcome.out
+    for picture in ("neighbours.png", "map.png"):
+        assert np.asarray(Image.open(tmp_path / "shown" / picture)).std() > 5
+
+
+def test_demo_replaces_an_earlier_demo_but_nothing_else(nearkin: Command, tmp_path: Path) -> None:
+    (tmp_path / "thesis").mkdir()
+    (tmp_path / "thesis" / "chapter.txt").write_text("years of work")
+    fails(nearkin("demo", "--out", "thesis"), "holds something that is no run")
+    assert (tmp_path / "thesis" / "chapter.txt").exists()
+
+
+def test_train_evaluate_embed(nearkin: Command, tmp_path: Path) -> None:
+    trained = nearkin("train", TINY_GLYPHS, *QUICK)
+    assert trained.code == 0, trained.err
+    assert "before training" in trained.out and "after training" in trained.out
+    run = tmp_path / "runs" / "glyphs-rank"
+    assert f"run: {Path('runs') / 'glyphs-rank'}" in trained.out
+
+    evaluated = nearkin("evaluate", run, "--recall-at", "1,10", "--out", "scores.json")
+    assert evaluated.code == 0, evaluated.err
+    scores = json.loads((tmp_path / "scores.json").read_text())["test"]
+    assert {"recall@1", "recall@10", "map@r", "nmi_geometric"} <= scores.keys()
+    after = json.loads((run / "scores.json").read_text())["after"]
+    assert scores["map@r"] == pytest.approx(after["map@r"])
+    assert nearkin("evaluate", run, "--part", "train").code == 0
+
+    embedded = nearkin("embed", run, TINY_GLYPHS, "-o", "vectors.npz")
+    assert "96 vectors of 8 numbers" in embedded.out
+    with np.load(tmp_path / "vectors.npz") as vectors:
+        assert vectors["vectors"].shape == (96, 8)
+        assert len(set(vectors["labels"])) == 12
+    again = nearkin("train", "vectors.npz", *QUICK)  # what embed writes, train reads
+    assert again.code == 0, again.err
+
+
+def test_a_second_run_gets_a_folder_of_its_own(nearkin: Command, tmp_path: Path) -> None:
+    for _ in range(2):
+        assert nearkin("train", TINY_GLYPHS, *QUICK, "--set", "epochs=0").code == 0
+    assert sorted(path.name for path in (tmp_path / "runs").iterdir()) == ["glyphs-rank", "glyphs-rank-2"]
+
+
+def test_a_config_repeats_a_run_and_options_change_it(nearkin: Command, tmp_path: Path) -> None:
+    nearkin("train", TINY_GLYPHS, *QUICK, "--out", "a")
+    nearkin("train", "--config", "a/config.toml", "--out", "b")
+    nearkin("train", "--config", "a/config.toml", "--out", "c", "--seed", "7", "--set", "alpha=2")
+    weights = [(tmp_path / name / "model" / "model.safetensors").read_bytes() for name in "abc"]
+    assert weights[0] == weights[1] != weights[2]
+    assert "alpha = 2.0" in (tmp_path / "c" / "config.toml").read_text()
+
+
+def test_resume_takes_no_other_settings(nearkin: Command) -> None:
+    nearkin("train", TINY_GLYPHS, *QUICK, "--out", "a")
+    fails(nearkin("train", "--resume", "a", "--epochs", "3"), "give nothing beside it")
+    assert nearkin("train", "--resume", "a").code == 0
+    fails(nearkin("train", "--resume", "nowhere"), "nowhere is no run")
+
+
+def test_photos_are_embedded_with_or_without_classes(nearkin: Command, photos: Path) -> None:
+    assert nearkin("train", photos, *PHOTOS, "--out", "run").code == 0
+    assert nearkin("embed", "run", photos).code == 0
+    flat = nearkin("embed", "run", photos / "class1", "-o", "flat.npz")
+    assert "6 vectors" in flat.out
+    (photos / "class1" / "0.png").write_bytes(b"broken")
+    skipped = nearkin("embed", "run/model", photos / "class1", "-o", "flat.npz")
+    assert "5 vectors" in skipped.out
+    fails(nearkin("embed", "run", photos / "class1", "--unreadable", "stop"), "1 of 6 images cannot be read")
+
+
+def test_unreadable_images_are_listed_and_left_out_or_stop_the_run(
+    nearkin: Command, photos: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (photos / "class0" / "1.png").write_bytes(b"broken")
+    assert nearkin("train", photos, *PHOTOS, "--out", "run").code == 0
+    assert "going on without 1 images" in caplog.text
+    assert str(photos / "class0" / "1.png") in caplog.text
+    fails(nearkin("train", photos, *PHOTOS, "--out", "b", "--unreadable", "stop"), "1 of 36 images cannot be read")
+
+
+def test_grey_transparent_deep_and_animated_images_are_trained_on(nearkin: Command, photos: Path) -> None:
+    Image.new("L", (20, 20), 50).save(photos / "class0" / "grey.png")
+    Image.new("RGBA", (20, 20), (0, 0, 0, 9)).save(photos / "class1" / "clear.png")
+    Image.fromarray(np.full((20, 20), 40_000, dtype=np.uint16)).save(photos / "class2" / "deep.png")
+    frames = [Image.new("RGB", (20, 20), colour) for colour in ("red", "blue")]
+    frames[0].save(photos / "class3" / "moving.gif", save_all=True, append_images=frames[1:])
+    outcome = nearkin("train", photos, *PHOTOS, "--unreadable", "stop")
+    assert outcome.code == 0, outcome.err
+
+
+def test_tables_of_datasets_and_methods(nearkin: Command, tmp_path: Path) -> None:
+    datasets = nearkin("datasets", "--root", tmp_path)
+    for word in ("glyphs", "cub200", "5,864 train", "5,924 test", "inshop", "14,218 query", "vehicleid", "dogs120"):
+        assert word in datasets.out
+    methods = nearkin("methods")
+    for word in ("rank", "Schall", "n-group", "alpha=4.0"):
+        assert word in methods.out
+
+
+def one_class(folder: Path) -> Path:
+    (folder / "one" / "only").mkdir(parents=True)
+    for number in range(4):
+        Image.new("RGB", (8, 8)).save(folder / "one" / "only" / f"{number}.png")
+    return folder / "one"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["train"], ["give data to train on"]),
+        (["train", "phtos/"], ["there is no file or folder phtos/"]),
+        (["train", "cub20"], ["did you mean 'cub200'"]),
+        (["train", "cub200", "--root", "."], ["cub200", "was not found"]),
+        (["train", TINY_GLYPHS, "--method", "ranks"], ["method 'ranks' is unknown; did you mean 'rank'?"]),
+        (["train", TINY_GLYPHS, "--backbone", "resnet5O", *QUICK], ["backbone 'resnet5O' is unknown", "did you mean"]),
+        (["train", TINY_GLYPHS, "--weights", "x.pt", *QUICK], ["there is no weights file x.pt"]),
+        (["train", TINY_GLYPHS, "--batch-size", "1000"], ["larger than the 48 training items"]),
+        (["train", TINY_GLYPHS, "--set", "momentun=1"], ["did you mean 'momentum'"]),
+        (["train", TINY_GLYPHS, "--set", "momentum"], ["write NAME=VALUE"]),
+        (["train", TINY_GLYPHS, "--set", "seed=x"], ["seed must be a whole number, not 'x'"]),
+        (["train", "--config", "no.toml"], ["there is no settings file no.toml"]),
+        (["train", "one"], ["one class only"]),
+        (["evaluate", "nowhere"], ["nowhere"]),
+        (["evaluate", "one", "--data", TINY_GLYPHS], ["holds no model"]),
+        (["embed", "one", "one"], ["holds no model"]),
+        (["evaluate", "one", "--recall-at", "1,x"], ["no list of whole numbers"]),
+        (["frobnicate"], ["No such command"]),
+    ],
+)
+def test_every_mistake_is_one_sentence(
+    nearkin: Command, tmp_path: Path, arguments: list[str], words: list[str]
+) -> None:
+    one_class(tmp_path)
+    fails(nearkin(*arguments), *words)
+    assert not (tmp_path / "runs").exists()
+
+
+def test_bad_tables_fail_before_anything_is_written(nearkin: Command, tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text("file,label\nx.png,1\n")
+    fails(nearkin("train", "t.csv"), "no column 'path'")
+    (tmp_path / "t.csv").write_text("path,label\n../secret.png,1\n")
+    fails(nearkin("train", "t.csv"), "leaves the folder")
+    assert not (tmp_path / "runs").exists()
+
+
+def test_debug_shows_the_traceback(nearkin: Command) -> None:
+    with pytest.raises(ValueError, match="did you mean 'cub200'"):
+        nearkin("train", "cub20", "--debug")
+
+
+def test_an_unexpected_error_points_at_debug(nearkin: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken() -> None:
+        raise KeyError("a bug")
+
+    monkeypatch.setattr("nearkin.report.tables.print_methods", broken)
+    outcome = nearkin("methods")
+    assert outcome.code == 1
+    assert "unexpected KeyError: 'a bug' (add --debug for the traceback)" in outcome.err

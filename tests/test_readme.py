@@ -1,0 +1,88 @@
+"""The examples in README and guide are executed, so they cannot rot; the slow ones with a smaller budget."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+
+import numpy as np
+import pytest
+from conftest import Command
+from PIL import Image
+
+ROOT = Path(__file__).parents[1]
+PAGES = [ROOT / "README.md", ROOT / "docs" / "guide.md"]
+
+# What a reader would wait for or download, and what the test does instead.
+SMALLER = {
+    "make demo": "nearkin demo --epochs 1 --data glyphs:classes=40,per_class=12",
+    "make test": "",  # this is it
+    'backbone="resnet50", epochs=10': 'backbone="small", image_size=16, epochs=1, batch_size=9, per_class=3',
+    "--backbone resnet50 --epochs 10": "--backbone small --epochs 1 --batch-size 9 --set image_size=16 --set per_class=3",
+    "--epochs 30": "--epochs 1 --batch-size 9 --set per_class=3",
+    "nearkin train glyphs": "nearkin train glyphs:classes=24,per_class=10 --batch-size 32 --epochs 1",
+    '"glyphs", ': '"glyphs:classes=40,per_class=12", batch_size=32, epochs=1, ',
+}
+
+
+def blocks(page: Path, language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```$", page.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+
+
+def smaller(example: str) -> str:
+    for slow, quick in SMALLER.items():
+        example = example.replace(slow, quick)
+    return example
+
+
+@pytest.fixture
+def reader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of someone who follows the examples: photos, a table of them, feature vectors."""
+    rng = np.random.default_rng(0)
+    rows = ["path,label,split"]
+    for animal in ("ant", "bee", "cat", "dog", "elk", "fox"):
+        (tmp_path / "photos" / animal).mkdir(parents=True)
+        for number in range(1, 7):
+            pixels = rng.integers(0, 255, (20, 24, 3), dtype=np.uint8)
+            Image.fromarray(pixels).save(tmp_path / "photos" / animal / f"{number}.jpg")
+            rows.append(f"photos/{animal}/{number}.jpg,{animal},{'train' if animal < 'd' else 'test'}")
+    (tmp_path / "photos.csv").write_text("\n".join(rows) + "\n")
+    np.savez(tmp_path / "features.npz", vectors=rng.normal(size=(40, 5)), labels=np.arange(40) // 5)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_shell_examples_work(page: Path, reader: Path, nearkin: Command) -> None:  # noqa: ARG001
+    commands = [line for block in blocks(page, "console") for line in block.splitlines()]
+    assert commands
+    for line in commands:
+        words = shlex.split(smaller(line), comments=True)
+        if words:
+            assert words[0] == "nearkin", line
+            outcome = nearkin(*words[1:])
+            assert outcome.code == 0, f"{line}: {outcome.err}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_python_examples_work(page: Path, reader: Path) -> None:  # noqa: ARG001
+    for example in blocks(page, "python"):
+        exec(compile(smaller(example), page.name, "exec"), {})
+
+
+@pytest.mark.parametrize("page", sorted([ROOT / "README.md", *(ROOT / "docs").glob("*.md")]), ids=lambda page: page.name)
+def test_links_between_pages_lead_somewhere(page: Path) -> None:
+    for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8")):
+        if not target.startswith("http"):
+            assert (page.parent / target).exists(), target
+
+
+def test_the_guide_names_every_setting() -> None:
+    from nearkin.methods import known_methods, make_method
+    from nearkin.training.settings import DataSettings, ModelSettings, TrainingSettings
+
+    guide = (ROOT / "docs" / "guide.md").read_text(encoding="utf-8")
+    names = [name for kind in (DataSettings, ModelSettings, TrainingSettings) for name in kind.__dataclass_fields__]
+    names += [name for method in known_methods() if method.paper for name in make_method(method.name).settings()]
+    assert [name for name in names if f"`{name}`" not in guide] == []

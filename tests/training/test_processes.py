@@ -1,0 +1,58 @@
+"""Two processes and one: the same loss, the same gradient, so the same weights and the same scores."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+from nearkin.api import make_settings
+from nearkin.training import Run, loop
+
+COMMON: dict[str, Any] = {
+    "backbone": "mlp",  # layer norm: batch norm's statistics would be each process's own
+    "dim": 8,
+    "epochs": 2,
+    "batch_size": 16,
+    "per_class": 4,
+    "optimizer": "sgd",
+    "learning_rate": 0.05,
+    "validation": 0.25,
+    "device": "cpu",
+}
+
+
+@pytest.fixture
+def vectors(tmp_path: Path) -> Path:
+    rng = np.random.default_rng(0)
+    labels = np.repeat(np.arange(16), 7)
+    centres = rng.normal(size=(16, 10))
+    np.savez(tmp_path / "x.npz", vectors=centres[labels] + rng.normal(size=(len(labels), 10)), labels=labels)
+    return tmp_path / "x.npz"
+
+
+def test_two_processes_train_the_same_model_as_one(vectors: Path, tmp_path: Path) -> None:
+    settings = make_settings(vectors, "rank", COMMON)
+    alone = loop.train(settings, tmp_path / "alone")
+    (tmp_path / "config.toml").write_text(settings.to_toml())
+    launch = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2", "--master_port", "29517"]
+    command = [*launch, "-m", "nearkin", "train", "--config", tmp_path / "config.toml", "--out", tmp_path / "both"]
+    done = subprocess.run([str(part) for part in command], capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr[-3000:]
+    both = Run.open(tmp_path / "both")
+    expected, found = (load_file(run.model / "model.safetensors") for run in (alone, both))
+    for name, value in expected.items():
+        assert np.allclose(found[name], value, atol=2e-5), name
+    losses = [
+        [record["loss"] for record in run.read_metrics() if record["kind"] == "training"] for run in (alone, both)
+    ]
+    assert losses[1] == pytest.approx(losses[0], rel=1e-5)
+    scores = [json.loads(run.scores.read_text())["after"]["map@r"] for run in (alone, both)]
+    assert scores[1] == pytest.approx(scores[0], abs=0.02)
+    assert len(both.read_metrics()) == len(alone.read_metrics())  # one process writes, not two
