@@ -19,7 +19,8 @@ SMALLER = {
     "make demo": "nearkin demo --epochs 1 --data glyphs:classes=40,per_class=12",
     "make test": "",  # this is it
     'backbone="resnet50", epochs=10': 'backbone="small", image_size=16, epochs=1, batch_size=9, per_class=3',
-    "--backbone resnet50 --epochs 10": "--backbone small --epochs 1 --batch-size 9 --set image_size=16 --set per_class=3",
+    "--backbone resnet50": "--backbone small --set image_size=16",
+    "--epochs 10": "--epochs 1 --batch-size 9 --set per_class=3",
     "--epochs 30": "--epochs 1 --batch-size 9 --set per_class=3",
     "nearkin train glyphs": "nearkin train glyphs:classes=24,per_class=10 --batch-size 32 --epochs 1",
     '"glyphs", ': '"glyphs:classes=40,per_class=12", batch_size=32, epochs=1, ',
@@ -71,7 +72,9 @@ def test_python_examples_work(page: Path, reader: Path) -> None:  # noqa: ARG001
         exec(compile(smaller(example), page.name, "exec"), {})
 
 
-@pytest.mark.parametrize("page", sorted([ROOT / "README.md", *(ROOT / "docs").glob("*.md")]), ids=lambda page: page.name)
+@pytest.mark.parametrize(
+    "page", sorted([ROOT / "README.md", *(ROOT / "docs").glob("*.md")]), ids=lambda page: page.name
+)
 def test_links_between_pages_lead_somewhere(page: Path) -> None:
     for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8")):
         if not target.startswith("http"):

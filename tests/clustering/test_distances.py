@@ -42,6 +42,11 @@ def test_coincident_points_all_at_once():
     assert torch.equal(through_near_origin(x, x), torch.zeros(5, 5, dtype=torch.float64))
 
 
+def test_rounding_makes_no_distance_negative():
+    x = torch.randn(200, 16, generator=torch.Generator().manual_seed(0))
+    assert SquaredDistances(x)(x).min() >= 0
+
+
 def test_precision_chosen_for_training_does_not_reach_the_distances():
     x = torch.randn(30, 8, generator=torch.Generator().manual_seed(0))
     expected = SquaredDistances(x)(x)

@@ -1,5 +1,3 @@
-import sys
-
 import numpy as np
 import pytest
 import torch
@@ -12,20 +10,10 @@ from nearkin.clustering import distances, nearest_neighbours, neighbours
 from nearkin.errors import UserError
 
 
-@pytest.fixture(params=["faiss", "torch"])
-def backend(request, monkeypatch):
-    if request.param == "torch":
-        monkeypatch.setitem(sys.modules, "faiss", None)  # what an absent faiss looks like
-    else:
-        pytest.importorskip("faiss")
-    return request.param
-
-
 def random(*shape, seed=0):
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
 
 
-@pytest.mark.usefixtures("backend")
 def test_agrees_with_scikit_learn():
     gallery, queries = random(300, 16), random(50, 16, seed=1)
     found, rows = nearest_neighbours(queries, gallery, 7)
@@ -34,7 +22,6 @@ def test_agrees_with_scikit_learn():
     np.testing.assert_array_equal(rows, expected_rows)
 
 
-@pytest.mark.usefixtures("backend")
 @settings(max_examples=60, deadline=None)
 @given(st.data())
 def test_ties_go_to_the_lowest_row_even_at_the_kth_place(data):
@@ -49,7 +36,6 @@ def test_ties_go_to_the_lowest_row_even_at_the_kth_place(data):
     np.testing.assert_allclose(found, expected, rtol=1e-6)
 
 
-@pytest.mark.usefixtures("backend")
 def test_collapsed_space_gives_the_lowest_rows_at_distance_zero():
     x = torch.full((40, 5), 0.3)
     found, rows = nearest_neighbours(x, x, 3, exclude=torch.arange(40))
@@ -59,7 +45,6 @@ def test_collapsed_space_gives_the_lowest_rows_at_distance_zero():
     assert (rows[3:] == torch.arange(3)).all()
 
 
-@pytest.mark.usefixtures("backend")
 def test_duplicates_are_at_distance_zero_far_from_the_origin():
     x = random(50, 8).repeat(2, 1) * 0.01 + 100
     found, rows = nearest_neighbours(x, x, 1, exclude=torch.arange(100))
@@ -67,7 +52,6 @@ def test_duplicates_are_at_distance_zero_far_from_the_origin():
     assert torch.equal(rows[:, 0], (torch.arange(100) + 50) % 100)
 
 
-@pytest.mark.usefixtures("backend")
 def test_blocks_change_nothing_and_stay_within_their_budget(monkeypatch):
     gallery, queries = random(200, 8), random(90, 8, seed=1)
     gallery[100:110] = gallery[:10]
@@ -86,7 +70,6 @@ def test_blocks_change_nothing_and_stay_within_their_budget(monkeypatch):
     assert max(largest) <= 3000
 
 
-@pytest.mark.usefixtures("backend")
 def test_the_whole_gallery_can_be_asked_for():
     x = random(6, 2)
     assert nearest_neighbours(x, x, 6)[1].sort().values.tolist() == [list(range(6))] * 6
@@ -111,3 +94,18 @@ def test_shapes_that_do_not_fit_are_named():
 def test_gradients_are_not_asked_for():
     x = random(5, 2).requires_grad_()
     assert not nearest_neighbours(x, x, 1)[0].requires_grad
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_on_cuda_the_neighbours_are_the_same_also_where_training_allows_tf32():
+    x = random(500, 32)
+    x[250:300] = x[:50]
+    expected = nearest_neighbours(x, x, 7, torch.arange(500))
+    torch.set_float32_matmul_precision("high")
+    try:
+        found, rows = nearest_neighbours(x.cuda(), x.cuda(), 7, torch.arange(500))
+    finally:
+        torch.set_float32_matmul_precision("highest")
+    assert rows.is_cuda
+    assert torch.equal(rows.cpu(), expected[1])
+    torch.testing.assert_close(found.cpu(), expected[0])

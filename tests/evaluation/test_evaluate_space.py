@@ -86,3 +86,15 @@ def test_only_singletons_is_a_clear_error():
 def test_recall_at_zero_is_a_clear_error(space):
     with pytest.raises(UserError, match=r"recall_at=\[0, 1\]"):
         evaluate(space, recall_at=[0, 1])
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_on_cuda_the_scores_are_the_same(space):
+    items = torch.arange(70)
+    for is_query, is_gallery in ((None, None), (items < 30, items >= 20)):
+        here = Space(space.embeddings, space.labels, items, is_query, is_gallery)
+        there = Space(space.embeddings.cuda(), space.labels, items, is_query, is_gallery)
+        expected, found = evaluate(here, clustering=False), evaluate(there, clustering=False)
+        assert found.scores == pytest.approx(expected.scores)
+        assert torch.equal(found.neighbours.cpu(), expected.neighbours)
+    assert evaluate(there).scores["nmi_geometric"] > 0.5

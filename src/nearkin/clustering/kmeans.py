@@ -95,7 +95,6 @@ def _start(x: Tensor, k: int, generator: torch.Generator) -> Tensor:
         after = torch.minimum(squares, nearest, out=squares)  # what `nearest` would be with each draw alone
         best = _best_apart(after.sum(1), too_near)[:wanted]
         nearest = after[best].amin(0)
-        nearest[draws[best]] = 0  # exactly, so that no row is drawn twice while others are left
         chosen = torch.cat([chosen, draws[best]])
     return chosen
 

@@ -1,7 +1,7 @@
-"""Nearest neighbours, exactly: in faiss on the CPU, in blocks of torch on CUDA or where faiss is missing.
+"""Nearest neighbours, exactly, in blocks of the distance matrix on any device.
 
 The search itself finds candidates by |q|² + |g|² − 2 q·g; the distances that are put in order and returned are
-computed by subtraction, so that coincident points are at distance 0 and every backend gives the same order.
+computed by subtraction, so that coincident points are at distance 0 and every device gives the same order.
 """
 
 from __future__ import annotations
@@ -75,15 +75,6 @@ def _check(queries: Tensor, gallery: Tensor, k: int, exclude: Tensor | None) -> 
 
 def _candidates(queries: Tensor, gallery: Tensor, m: int) -> Tensor:
     """(Q, m) gallery rows, the nearest in any order."""
-    if queries.device.type == "cpu":
-        try:
-            import faiss
-        except ImportError:
-            pass
-        else:
-            index = faiss.IndexFlatL2(gallery.shape[1])
-            index.add(gallery.numpy())
-            return torch.from_numpy(index.search(queries.numpy(), m)[1])
     squared_distances = SquaredDistances(gallery)
     blocks = row_blocks(len(queries), len(gallery))
     return torch.cat([squared_distances(queries[rows]).topk(m, largest=False).indices for rows in blocks])

@@ -7,7 +7,7 @@ run can be stopped and continued anywhere.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -86,16 +86,16 @@ def _transformed(
         _Reader(items, transform),
         batch_sampler=keys,
         num_workers=min(workers, len(keys)),
-        collate_fn=list,
+        collate_fn=_stack,
         generator=torch.Generator(),  # keeps the loader from consuming torch's global random state
     )
-    return (_stack(batch) for batch in loader)
+    for batch in loader:
+        if isinstance(batch, Unreadable):
+            raise UserError(f"{batch} (it could be read before; was it changed during the run?)")
+        yield batch
 
 
-def _stack(batch: Iterable[Tensor | Unreadable]) -> Tensor:
-    pictures: list[Tensor] = []
-    for picture in batch:
-        if isinstance(picture, Unreadable):
-            raise UserError(f"{picture} (it could be read before; was it changed during the run?)")
-        pictures.append(picture)
-    return torch.stack(pictures)
+def _stack(batch: list[Tensor | Unreadable]) -> Tensor | Unreadable:
+    """One tensor per batch, made in the worker: to send pictures one by one would keep the main process busy."""
+    unreadable = next((picture for picture in batch if isinstance(picture, Unreadable)), None)
+    return unreadable or torch.stack([picture for picture in batch if isinstance(picture, Tensor)])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 
 import numpy as np
@@ -39,6 +40,8 @@ def make_fabric(settings: TrainingSettings) -> Fabric:
         raise unknown_name("precision", precision, PRECISIONS)
     if precision == "bf16-mixed" and not on_cuda:
         raise UserError("bf16-mixed needs a CUDA device; on the CPU use --precision 32-true")
+    for name in ("lightning_fabric", "lightning.fabric"):  # its hints are about choices that are made here
+        logging.getLogger(name).setLevel(logging.WARNING)
     processes = int(os.environ.get("WORLD_SIZE", "1"))
     fabric = Fabric(
         accelerator="cuda" if on_cuda else "cpu",
