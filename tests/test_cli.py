@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import numpy as np
@@ -35,10 +34,8 @@ def test_the_command_and_the_module_are_the_same() -> None:
         assert done.stdout == f"nearkin {package.__version__}\n"
 
 
-def test_help_names_every_command_and_is_quick(nearkin: Command) -> None:
-    started = time.monotonic()
+def test_help_names_every_command(nearkin: Command) -> None:
     outcome = nearkin("--help")
-    assert time.monotonic() - started < 5
     for command in ("demo", "train", "evaluate", "embed", "datasets", "methods"):
         assert command in outcome.out
         assert nearkin(command, "--help").code == 0
@@ -56,8 +53,13 @@ def test_demo_prints_a_table_and_draws_two_pictures(nearkin: Command, tmp_path: 
 def test_demo_replaces_an_earlier_demo_but_nothing_else(nearkin: Command, tmp_path: Path) -> None:
     (tmp_path / "thesis").mkdir()
     (tmp_path / "thesis" / "chapter.txt").write_text("years of work")
-    fails(nearkin("demo", "--out", "thesis"), "holds something that is no run")
+    (tmp_path / "thesis" / "config.toml").write_text("title = 'of a site'")
+    fails(nearkin("demo", "--out", "thesis"), "no finished demo")
     assert (tmp_path / "thesis" / "chapter.txt").exists()
+    quick = ["demo", "--epochs", "0", "--data", "glyphs:classes=40,per_class=12", "--out", "shown"]
+    assert nearkin(*quick).code == 0
+    assert nearkin(*quick).code == 0
+    fails(nearkin("demo", "--data", "thesis"), "the demo draws glyphs")
 
 
 def test_train_evaluate_embed(nearkin: Command, tmp_path: Path) -> None:

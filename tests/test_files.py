@@ -23,19 +23,38 @@ def test_a_failed_write_leaves_the_old_file_and_no_rubbish(tmp_path: Path) -> No
     assert list(tmp_path.iterdir()) == [target]
 
 
-def test_a_full_disk_is_one_sentence_and_harms_nothing(tmp_path: Path) -> None:
+WRITERS = {
+    "text": "from nearkin.files import write_text; write_text(target, 'x' * 5000)",
+    "a checkpoint": (
+        "import torch; from nearkin.training.checkpoint import Position, save_checkpoint; "
+        "save_checkpoint(target, Position(), {'model': torch.nn.Linear(50, 50)})"
+    ),
+    "a model": (
+        "from nearkin.models import Embedder, EmbeddingModel, ModelSpec; "
+        "Embedder(EmbeddingModel(ModelSpec('linear', 50, features=50))).save(target.parent)"
+    ),
+    "vectors": (
+        "import numpy as np; from nearkin.files import atomic_path\n"
+        "    with atomic_path(target) as partial: np.savez(partial, x=np.zeros((50, 50)))"
+    ),
+}
+
+
+@pytest.mark.parametrize("what", WRITERS)
+def test_a_full_disk_is_one_sentence_and_harms_nothing(tmp_path: Path, what: str) -> None:
     """A limit on file size makes the operating system refuse the write, as a full disk does."""
-    target = tmp_path / "x.json"
+    target = tmp_path / ("model.safetensors" if what == "a model" else "x.npz")
     write_json(target, {"kept": True})
     before = target.read_text()
     code = (
         "import resource, signal, pathlib\n"
-        "from nearkin.files import write_text\n"
+        "from nearkin.errors import UserError\n"
+        f"target = pathlib.Path({str(target)!r})\n"
         "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))\n"
         "try:\n"
-        f"    write_text(pathlib.Path({str(target)!r}), 'x' * 5000)\n"
-        "except ValueError as error:\n"
+        f"    {WRITERS[what]}\n"
+        "except UserError as error:\n"
         "    print(error)\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)

@@ -192,7 +192,10 @@ def main() -> None:
 
 
 def _fail(message: str, code: int) -> None:
-    print(f"nearkin: {message}", file=sys.stderr)
+    from nearkin.progress import speaks
+
+    if speaks():
+        print(f"nearkin: {message}", file=sys.stderr)
     raise SystemExit(code)
 
 

@@ -20,12 +20,17 @@ from nearkin.space import Space
 from nearkin.training import train
 from nearkin.workflows import embed_everything
 
+MARK = "made-by-nearkin-demo"  # only a folder with this file in it is ever replaced
+
 
 def run_demo(out: Path, data: str = "glyphs", epochs: int = 20, seed: int = 0) -> None:
     """Trains, measures before and after on classes never seen in training, and draws what was learned."""
+    if data.partition(":")[0] != "glyphs":
+        raise UserError(f"the demo draws glyphs and cannot use '{data}'; for other data use: nearkin train {data}")
     _clear(out)
     settings = make_settings(data, "rank", {"epochs": epochs, "seed": seed, "evaluate_every": max(1, epochs // 4)})
     run = train(settings, out)
+    (out / MARK).touch()
     test = make_splits(load_dataset(data)).test
     assert test is not None
     pixels = evaluate(pixel_space(test)).scores
@@ -53,6 +58,6 @@ def pixel_space(dataset: Dataset) -> Space:
 def _clear(out: Path) -> None:
     """Removes an earlier demo, and nothing that is not one."""
     if out.exists() and any(out.iterdir()):
-        if not (out / "config.toml").is_file():
-            raise UserError(f"{out} holds something that is no run; choose another --out")
+        if not (out / MARK).is_file():
+            raise UserError(f"{out} holds something that is no finished demo; remove it or choose another --out")
         shutil.rmtree(out)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import typing
 from dataclasses import fields
 from typing import Any
@@ -32,6 +33,8 @@ def checked_fields(kind: type, values: dict[str, Any], where: str) -> dict[str, 
 def _typed(value: Any, wanted: type, what: str) -> Any:
     if wanted is float and type(value) is int:
         return float(value)
+    if isinstance(value, float) and not math.isfinite(value):
+        raise UserError(f"{what} must be a finite number, not {value}")
     if type(value) is not wanted:
         raise UserError(f"{what} must be {_IN_WORDS[wanted]}, not {value!r}")
     return value

@@ -47,7 +47,7 @@ def cannot_write(target: Path, error: OSError) -> UserError:
     if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
         return UserError(
             f"could not write {target}: {reason}; what was saved before is unharmed: "
-            "free some space and run the same command again"
+            "free some space and try again (a training run goes on with --resume)"
         )
     return UserError(f"could not write {target}: {reason}; choose another place or mend its permissions")
 
@@ -55,6 +55,12 @@ def cannot_write(target: Path, error: OSError) -> UserError:
 def write_text(target: Path, text: str) -> None:
     with atomic_path(target) as partial:
         partial.write_text(text, encoding="utf-8")
+
+
+def write_bytes(target: Path, content: bytes | memoryview) -> None:
+    """For libraries that would report a full disk in words of their own if they wrote the file themselves."""
+    with atomic_path(target) as partial:
+        partial.write_bytes(content)
 
 
 def write_json(target: Path, value: Any) -> None:

@@ -48,6 +48,11 @@ class Space:
         """A space from plain tensors, the rows numbered as they come."""
         return cls(embeddings, labels, torch.arange(len(embeddings)))
 
+    def to(self, device: torch.device | str) -> Space:
+        """The same space on another device."""
+        columns = {name: column.to(device) for name, column in vars(self).items() if column is not None}
+        return Space(**columns)
+
     def __len__(self) -> int:
         return len(self.embeddings)
 
@@ -66,4 +71,4 @@ class Space:
         return self._rows(self.is_gallery)
 
     def _rows(self, mask: Tensor | None) -> Tensor:
-        return torch.arange(len(self)) if mask is None else mask.nonzero().squeeze(1)
+        return torch.arange(len(self), device=self.embeddings.device) if mask is None else mask.nonzero().squeeze(1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from nearkin.space import Space
 from nearkin.training import DataSettings, Run
 from nearkin.training.prepare import load_splits, report_unreadable
 
+log = logging.getLogger("nearkin")
 PARTS = ("train", "validation", "test", "all")
 
 
@@ -30,7 +32,8 @@ def evaluate_model(
     if part not in PARTS:
         raise unknown_name("part", part, PARTS)
     dataset = _part(model, data, part, root)
-    return {part: evaluate(embed_everything(Embedder.load(model), dataset), recall_at=recall_at).scores}
+    space = embed_everything(Embedder.load(model), dataset).to(usual_device())
+    return {part: evaluate(space, recall_at=recall_at).scores}
 
 
 def embed_to_file(model: Path, data: str, out: Path, root: Path | None, unreadable: str) -> tuple[int, int]:
@@ -49,8 +52,12 @@ def embed_to_file(model: Path, data: str, out: Path, root: Path | None, unreadab
 
 def embed_everything(embedder: Embedder, dataset: Dataset) -> Space:
     """A space of the whole dataset, on the GPU where there is one."""
-    embedder.to("cuda" if torch.cuda.is_available() else "cpu")
+    embedder.to(usual_device())
     return space_of(embed_items(embedder.model, dataset.items, embedder.model.spec.preprocess), dataset)
+
+
+def usual_device() -> str:
+    return "cuda" if torch.cuda.is_available() else "cpu"
 
 
 def _part(model: Path, data: str | None, part: str, root: Path | None) -> Dataset:
@@ -66,7 +73,10 @@ def _part(model: Path, data: str | None, part: str, root: Path | None) -> Datase
         settings = replace(settings, root=str(root))
     if part == "all":
         settings, part = replace(settings, split="all", validation=0.0), "train"
-    dataset: Dataset | None = getattr(load_splits(settings, seed), part)
+    splits = load_splits(settings, seed)
+    if data is None and not run.same_data(splits.digest()) and settings.split != "all":
+        log.warning("the data are not what they were when this run began: test classes may have been trained on")
+    dataset: Dataset | None = getattr(splits, part)
     if dataset is None:
         raise UserError(f"{settings.source} has no {part} part here; choose another with --part")
     return dataset

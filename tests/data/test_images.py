@@ -85,6 +85,26 @@ def test_truncated_files_are_found_and_listed_by_path(tmp_path: Path) -> None:
     assert found[2].reason == "no such file"
 
 
+def test_a_rotated_pillow_image_is_turned_like_a_file(tmp_path: Path) -> None:
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    Image.new("RGB", (4, 2)).save(tmp_path / "x.jpg", exif=exif)
+    with Image.open(tmp_path / "x.jpg") as opened:
+        assert images.to_rgb(opened).size == (2, 4)
+
+
+def test_without_a_cache_the_check_still_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    Image.new("RGB", (8, 8)).save(tmp_path / "x.png")
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("NEARKIN_CACHE", str(tmp_path / "file"))
+    assert find_unreadable(ImageFiles([tmp_path / "x.png"])) == []
+
+
+def test_formats_that_run_other_programs_are_not_opened(tmp_path: Path) -> None:
+    (tmp_path / "x.jpg").write_bytes(b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 10 10\n%%EndComments\n")
+    assert isinstance(read_image(tmp_path / "x.jpg"), Unreadable)
+
+
 def test_the_check_is_remembered_until_a_file_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "x.png"
     Image.new("RGB", (8, 8)).save(path)

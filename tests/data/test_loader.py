@@ -40,6 +40,13 @@ def test_augmentation_follows_the_seed_whatever_the_workers(photos: Path) -> Non
     assert not torch.equal(alone[0], alone[2])
 
 
+def test_a_batch_is_augmented_alike_whether_one_process_reads_it_or_two(photos: Path) -> None:
+    items = load_dataset(str(photos)).items
+    (whole,) = input_batches(items, SQUARE, [Draw(np.arange(8), 5)], "crop-flip", 0)
+    shares = [Draw(np.arange(4), 5), Draw(np.arange(4, 8), 5, place=4)]
+    assert torch.equal(torch.cat(list(input_batches(items, SQUARE, shares, "crop-flip", 0))), whole)
+
+
 def test_augmentation_leaves_the_global_random_state_alone(photos: Path) -> None:
     items = load_dataset(str(photos)).items
     before = torch.get_rng_state()

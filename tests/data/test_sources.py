@@ -134,6 +134,9 @@ class TestArrays:
             ({"vectors": np.zeros(2), "labels": [0, 1]}, "shape (n, features)"),
             ({"vectors": np.array([[0.0], [np.nan]]), "labels": [0, 1]}, "1 vectors hold NaN or infinity"),
             ({"vectors": np.zeros((2, 3)), "labels": [0, 1, 2]}, "labels has 3 entries for 2 items"),
+            ({"vectors": np.zeros((2, 3)), "labels": [[0], [1]]}, "one whole number or text per item"),
+            ({"vectors": np.zeros((2, 3)), "labels": [0.5, 1]}, "one whole number or text per item"),
+            ({"vectors": np.zeros((2, 3)), "labels": [0, 1], "split": ["train", "val"]}, "split 'val' is not one of"),
         ],
     )
     def test_each_mistake_is_named(self, tmp_path: Path, arrays: dict[str, object], expected: str) -> None:
@@ -151,6 +154,13 @@ class TestArrays:
 
 def test_a_wrong_name_is_corrected() -> None:
     assert "did you mean 'cub200'?" in message("cub20")
+
+
+def test_a_name_wins_over_a_folder_of_the_same_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    save_images(tmp_path, "cub200/a/1.png", "cub200/b/1.png")
+    assert "was not found" in message("cub200")
+    assert load_dataset("./cub200").classes == ["a", "b"]
 
 
 def test_a_missing_path_is_told_from_a_name() -> None:

@@ -81,6 +81,36 @@ def test_each_mistake_is_named(how: str, validation: float, expected: str) -> No
         make_splits(dataset([0, 1, 2, 3]), how, validation)
 
 
+def test_a_part_without_queries_is_searched_in_itself() -> None:
+    """In-shop's training images are neither query nor gallery."""
+    labels = np.repeat(np.arange(6), 2)
+    testing = labels >= 4
+    data = Dataset(
+        "inshop",
+        Vectors(np.zeros((12, 1), np.float32)),
+        labels,
+        list("abcdef"),
+        split=np.where(testing, "test", "train"),
+        is_query=testing & (np.arange(12) % 2 == 0),
+        is_gallery=testing & (np.arange(12) % 2 == 1),
+    )
+    splits = make_splits(data, validation=0.5)
+    assert splits.validation is not None and splits.validation.is_query is None and splits.validation.is_gallery is None
+    assert splits.test is not None and splits.test.is_query is not None and splits.test.is_query.sum() == 2
+
+
+def test_at_least_two_classes_are_held_out() -> None:
+    splits = make_splits(dataset(list(range(12)) * 2), validation=0.01)
+    assert len(classes_of(splits.validation)) == 2
+
+
+def test_the_digest_tells_changed_data_from_the_same() -> None:
+    same, again = (make_splits(dataset([0, 1, 2, 3])).digest() for _ in range(2))
+    assert same == again
+    assert make_splits(dataset([0, 1, 2, 3, 3])).digest() != same
+    assert make_splits(dataset([0, 1, 2, 3]), "all").digest() != same
+
+
 def test_one_class_only_is_refused() -> None:
     with pytest.raises(UserError, match="one class only"):
         make_splits(dataset([0, 0, 0]))

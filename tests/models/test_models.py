@@ -88,6 +88,19 @@ def test_weights_come_from_a_local_file_even_with_a_classifier_and_in_half(tmp_p
         assert torch.equal(value.float(), source.state_dict()[name].float())
 
 
+def test_a_saved_model_serves_as_weights(tmp_path: Path) -> None:
+    Embedder(small_model()).save(tmp_path)
+    fresh = EmbeddingModel(ModelSpec("small", 99, "always", GREY))
+    load_weights(fresh.backbone, "small", str(tmp_path / "model.safetensors"))
+    expected = small_model().backbone.state_dict()
+    assert all(torch.equal(value, expected[name]) for name, value in fresh.backbone.state_dict().items())
+
+
+def test_a_picture_size_that_a_backbone_cannot_take_is_one_sentence() -> None:
+    with pytest.raises(UserError, match="does not take pictures of 33 pixels"):
+        EmbeddingModel(ModelSpec("test_vit", 8, "always", preprocess_of("test_vit", 33)))
+
+
 def test_weights_of_another_model_are_refused(tmp_path: Path) -> None:
     save_file({"conv.weight": torch.zeros(2)}, tmp_path / "x.safetensors")
     with pytest.raises(UserError, match="do not fit backbone"):
@@ -170,8 +183,12 @@ class TestEmbedder:
     def test_bad_input_is_one_message(self, tmp_path: Path) -> None:
         embedder = Embedder(small_model())
         (tmp_path / "x.png").write_bytes(b"broken")
-        with pytest.raises(UserError, match="1 of 1 images cannot be read"):
+        with pytest.raises(UserError, match=r"x\.png: not an image .*mend this file"):
             embedder.encode([tmp_path / "x.png"])
+        with pytest.raises(UserError, match="takes a list of items"):
+            embedder.encode(str(tmp_path / "x.png"))
+        with pytest.raises(UserError, match="either paths or Pillow images"):
+            embedder.encode([tmp_path / "x.png", Image.new("L", (4, 4))])
         with pytest.raises(UserError, match="empty"):
             embedder.encode([])
         with pytest.raises(UserError, match="must be uint8"):

@@ -30,7 +30,7 @@ from nearkin.space import Space
 from nearkin.training import Run, Settings, loop, watch
 from nearkin.training.loop import Trainer
 
-QUICK: dict[str, Any] = {"epochs": 3, "batch_size": 16, "per_class": 4, "dim": 8}
+QUICK: dict[str, Any] = {"epochs": 3, "batch_size": 16, "per_class": 4, "dim": 8, "device": "cpu"}
 
 
 def settings(**changes: Any) -> Settings:
@@ -68,7 +68,7 @@ def test_training_learns_and_leaves_a_complete_run(tmp_path: Path) -> None:
     losses = [record["loss"] for record in records if record["kind"] == "training"]
     assert len(losses) == 12 and losses[-1] < losses[0]
     assert {path.name for path in run.folder.iterdir()} == {
-        "checkpoints", "config.toml", "metrics.jsonl", "model", "scores.json", "tensorboard",
+        "checkpoints", "config.toml", "data.sha256", "metrics.jsonl", "model", "scores.json", "tensorboard",
     }  # fmt: skip
     assert Embedder.load(run.folder).encode(np.zeros((2, 16, 16), np.uint8)).shape == (2, 8)
 
@@ -121,8 +121,12 @@ def test_a_killed_run_continues_to_the_same_weights(tmp_path: Path) -> None:
 
 def test_a_run_that_never_reached_a_checkpoint_starts_over(tmp_path: Path) -> None:
     whole = loop.train(settings(), tmp_path / "whole")
-    run = Run.create(tmp_path / "early", settings())
-    assert weights(loop.resume(run.folder)) == weights(whole)
+    early = Trainer(settings(), tmp_path / "early").run
+    early.log({"kind": "before", "step": 0})
+    with early.metrics.open("a") as stream:
+        stream.write('{"kind": "torn')
+    assert weights(loop.resume(early.folder)) == weights(whole)
+    assert metrics_without_speed(early) == metrics_without_speed(whole)
 
 
 def test_resuming_a_finished_run_changes_nothing(tmp_path: Path) -> None:
@@ -146,15 +150,15 @@ def test_image_files_with_augmentation_resume_exactly(photos: Path, tmp_path: Pa
 def test_a_full_disk_while_saving_harms_no_earlier_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = loop.train(settings(), tmp_path / "whole")
     trainer = Trainer(settings(checkpoint_steps=2), tmp_path / "full")
-    save = torch.save
+    write = Path.write_bytes
 
-    def fills_up(state: Any, target: Any) -> None:
+    def fills_up(target: Path, content: bytes) -> int:
         if trainer.position.step == 4:
-            Path(target).write_bytes(b"the beginning of a check")
+            write(target, b"the beginning of a check")
             raise OSError(28, "No space left on device")
-        save(state, target)
+        return write(target, content)
 
-    monkeypatch.setattr(torch, "save", fills_up)
+    monkeypatch.setattr(Path, "write_bytes", fills_up)
     with pytest.raises(UserError, match="no space left on device; what was saved before is unharmed"):
         trainer.train()
     monkeypatch.undo()
@@ -176,14 +180,11 @@ class TestChoosing:
         return measured
 
     def test_the_best_on_validation_is_kept(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        expected = loop.train(settings(validation=0.3, epochs=4, keep="last", evaluate_every=0), tmp_path / "x")
-        assert expected  # a run of four epochs whose second is not its last
+        common = {"validation": 0.3, "schedule": "constant"}
+        two_epochs = loop.train(settings(**common, epochs=2, keep="last"), tmp_path / "two")
         measured = self.curve(monkeypatch, [0.1, 0.5, 0.3, 0.2])
-        saved: list[int] = []
-        original = Trainer._save_model
-        monkeypatch.setattr(Trainer, "_save_model", lambda self: (saved.append(self.position.epoch), original(self))[1])
-        loop.train(settings(validation=0.3, epochs=4), tmp_path / "run")
-        assert saved == [1, 2]
+        best = loop.train(settings(**common, epochs=4), tmp_path / "best")
+        assert weights(best) == weights(two_epochs)
         assert measured == ["test", *["validation"] * 4, "test"]
 
     def test_patience_ends_training(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -276,6 +277,79 @@ def test_feature_vectors_are_trained_on(tmp_path: Path) -> None:
     assert nearkin.load(run.folder).encode(np.ones((2, 6))).shape == (2, 8)
 
 
+def small_files(photos: Path) -> dict[str, Any]:
+    return {"source": str(photos), "backbone": "small", "image_size": 16, "per_class": 3, "batch_size": 9}
+
+
+def test_a_signal_to_the_whole_group_still_saves(photos: Path, tmp_path: Path) -> None:
+    """A terminal's Ctrl-C and a scheduler's SIGTERM reach the decoding workers too."""
+    whole = loop.train(settings(**small_files(photos), epochs=60, evaluate_every=0), tmp_path / "whole")
+    (tmp_path / "c.toml").write_text(whole.config.read_text())
+    cut = tmp_path / "cut"
+    command = [sys.executable, "-m", "nearkin", "train", "--config", str(tmp_path / "c.toml"), "--out", str(cut)]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True)
+    while not (cut / "checkpoints" / "last.pt").exists():
+        assert process.poll() is None, "the run ended before it could be stopped"
+        time.sleep(0.01)
+    os.killpg(process.pid, signal.SIGTERM)
+    _, message = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "continue with: nearkin train --resume" in message
+    assert weights(loop.resume(cut)) == weights(whole)
+
+
+def test_metrics_are_not_doubled_when_a_run_dies_after_an_epochs_last_checkpoint(tmp_path: Path) -> None:
+    whole = loop.train(settings(checkpoint_steps=3), tmp_path / "whole")
+    trainer = Trainer(settings(checkpoint_steps=3), tmp_path / "cut")
+
+    def dies() -> None:
+        raise SystemExit
+
+    trainer._choose_model = dies  # type: ignore[method-assign]
+    with pytest.raises(SystemExit):
+        trainer.train()
+    assert metrics_without_speed(loop.resume(tmp_path / "cut")) == metrics_without_speed(whole)
+
+
+def test_changed_data_are_noticed(photos: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    run = loop.train(settings(**small_files(photos)), tmp_path / "run")
+    (photos / "class0").rename(photos / "class9")  # the halves of the classes are others now
+    with pytest.raises(UserError, match="not what they were when it began"):
+        loop.resume(run.folder)
+    nearkin_scores(run)
+    assert "test classes may have been trained on" in caplog.text
+
+
+def test_a_run_can_be_used_from_another_folder(photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(photos.parent)
+    run = loop.train(settings(**small_files(photos) | {"source": "photos"}), tmp_path / "run")
+    monkeypatch.chdir("/")
+    assert nearkin_scores(run) >= 0
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [({"source": "few"}, "the test part .* cannot be measured"), ({"source": "single"}, "the test part .* cannot be")],
+)
+def test_a_part_that_could_not_be_measured_is_refused_before_training(
+    tmp_path: Path, changes: dict[str, Any], expected: str
+) -> None:
+    rng = np.random.default_rng(0)
+    labels = {"few": [0] * 10 + [1] * 10 + [2] * 10, "single": [0] * 10 + [1] * 10 + [2, 3]}[changes["source"]]
+    np.savez(tmp_path / "x.npz", vectors=rng.normal(size=(len(labels), 4)), labels=labels)
+    with pytest.raises(UserError, match=expected):
+        Trainer(settings(source=str(tmp_path / "x.npz")), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_feature_that_is_constant_in_training_is_not_blown_up(tmp_path: Path) -> None:
+    vectors = np.random.default_rng(0).normal(size=(64, 3))
+    vectors[:32, 0] = 5.0
+    np.savez(tmp_path / "x.npz", vectors=vectors, labels=np.arange(64) // 8)
+    trainer = Trainer(settings(source=str(tmp_path / "x.npz"), backbone="linear"), tmp_path / "run")
+    assert trainer.model.standardise.std[0] == 1.0
+
+
 class TestRefreshingMethods:
     """Methods that look at the whole space need nothing of the loop but the contract."""
 
@@ -291,18 +365,39 @@ class TestRefreshingMethods:
                 self.loss = nn.Linear(8, 1)  # a loss that learns something itself
                 self.refresh = every
                 self.looks: list[Space] = []
+                self.target = torch.zeros(8)
 
             def sampler(self, labels: Any, batch_size: int, seed: int) -> BatchSampler:
                 return GroupSampler(labels, batch_size, 4, seed)
 
             def look(self, space: Space) -> None:
                 self.looks.append(space)
+                self.target = space.embeddings.mean(dim=0)
 
             def step(self, embed: Any, batch: Any) -> Tensor:
-                scores: Tensor = self.loss(embed(batch.inputs))
+                scores: Tensor = self.loss(embed(batch.inputs) - self.target)
                 return scores.square().mean()
 
+            def state_dict(self) -> dict[str, Any]:
+                return {**super().state_dict(), "target": self.target}
+
+            def load_state_dict(self, state: dict[str, Any]) -> None:
+                super().load_state_dict(state)
+                self.target = state["target"]
+
         return Looking
+
+    def test_what_they_saw_survives_a_stop(self, tmp_path: Path) -> None:
+        self.method(Every(steps=2))
+        changes = {k: v for k, v in QUICK.items() if k != "per_class"}
+        wanted = make_settings(TINY_GLYPHS, "looking-test", changes)
+        whole = loop.train(wanted, tmp_path / "whole")
+        assert weights(loop.train(wanted, tmp_path / "again")) == weights(whole)
+        trainer = Trainer(wanted, tmp_path / "cut")
+        stop_after(trainer, 3, lambda: os.kill(os.getpid(), signal.SIGINT))
+        with pytest.raises(Interrupted):
+            trainer.train()
+        assert weights(loop.resume(tmp_path / "cut")) == weights(whole)
 
     @pytest.mark.parametrize(
         ("every", "looks"), [(Every(epochs=1), 3), (Every(epochs=2), 2), (Every(steps=2), 5), (Every(), 0)]
@@ -326,12 +421,14 @@ class TestRefreshingMethods:
         ({"batch_size": 100}, "larger than the 48 training items"),
         ({"optimizer": "adamm"}, "did you mean 'adam"),
         ({"schedule": "cosin"}, "did you mean 'cosine'"),
-        ({"learning_rate": 0.0}, "must be positive"),
+        ({"learning_rate": 0.0}, "learning_rate must be positive"),
+        ({"seed": -1}, "seed must not be negative"),
+        ({"weight_decay": -0.1}, "weight_decay must not be negative"),
+        ({"clip_norm": -1.0}, "clip_norm must not be negative"),
         ({"epochs": 1.5}, "epochs must be a whole number"),
         ({"epoch": 1}, "did you mean 'epochs'"),
         ({"alpha": "big"}, "alpha must be a number"),
         ({"method": "ranks"}, "did you mean 'rank'"),
-        ({"device": "cuda"}, "no CUDA device" if not torch.cuda.is_available() else ""),
         ({"device": "gpu"}, "device 'gpu' is unknown"),
         ({"precision": "bf16-mixed", "device": "cpu"}, "needs a CUDA device"),
         ({"backbone": "mlp"}, "reads feature vectors"),

@@ -27,6 +27,8 @@ def load_arrays(file: Path) -> Dataset:
     if labels is None or ("images" in columns) == ("vectors" in columns):
         found = ", ".join(columns) or "nothing"
         raise UserError(f"{file} must hold 'labels' and either 'images' or 'vectors' (found: {found})")
+    if labels.ndim != 1 or labels.dtype.kind not in "iuU":
+        raise UserError(f"{file}: labels must be one whole number or text per item, not {labels.dtype} {labels.shape}")
     items = array_items(columns.pop("images", None), columns.pop("vectors", None), str(file))
     codes, classes = encode_labels([str(label) for label in labels.tolist()])
     masks = {name: columns.pop(name, None) for name in ("is_query", "is_gallery")}

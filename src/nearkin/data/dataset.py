@@ -11,6 +11,7 @@ import numpy.typing as npt
 from nearkin.data.items import Indices, Items
 from nearkin.errors import UserError
 
+SPLITS = ("train", "validation", "test")
 Mask = npt.NDArray[np.bool_]
 
 
@@ -47,6 +48,9 @@ class Dataset:
         for name, column in {**columns, **self.attributes}.items():
             if column is not None and len(column) != len(self.items):
                 raise UserError(f"{self.name}: {name} has {len(column)} entries for {len(self.items)} items")
+        unknown = set() if self.split is None else set(self.split.tolist()) - set(SPLITS)
+        if unknown:
+            raise UserError(f"{self.name}: split '{unknown.pop()}' is not one of {', '.join(SPLITS)}")
 
     def __len__(self) -> int:
         return len(self.items)
@@ -69,6 +73,11 @@ class Dataset:
     def with_items(self, items: Items) -> Dataset:
         """The same items in another form, for example as the features of a frozen backbone."""
         return replace(self, items=items)
+
+    @property
+    def dense_labels(self) -> Indices:
+        """(items,) labels counted over the classes that have items here, 0…classes−1 without gaps."""
+        return np.searchsorted(self.present_classes, self.labels)
 
     @property
     def present_classes(self) -> Indices:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import os
 import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,9 +15,12 @@ import numpy.typing as npt
 from PIL import Image, ImageOps, UnidentifiedImageError
 
 from nearkin.data.items import ImageFiles
-from nearkin.files import cache_folder, write_json
+from nearkin.errors import UserError
+from nearkin.files import cache_folder, write_text
 from nearkin.progress import track
 
+# Of all that Pillow could be made to run by a file's content, only picture formats people have.
+FORMATS = ("AVIF", "BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
 MAX_PIXELS = 100_000_000  # a picture beyond this is taken for a decompression bomb
 
 # The limit above is checked before decoding; Pillow's own warning would only repeat it.
@@ -43,11 +46,12 @@ def read_image(path: Path) -> Image.Image | Unreadable:
     >>> print(read_image(Path("no-such-file.jpg")))
     no-such-file.jpg: no such file
     """
-    return _attempt(path, lambda image: to_rgb(ImageOps.exif_transpose(image)))
+    return _attempt(path, to_rgb)
 
 
 def to_rgb(image: Image.Image) -> Image.Image:
-    """Any Pillow mode as RGB: sixteen bits are scaled, transparency lies on white."""
+    """Any Pillow image upright and as RGB: sixteen bits are scaled, transparency lies on white."""
+    image = ImageOps.exif_transpose(image)
     if image.mode.startswith("I;16"):
         return Image.fromarray((np.asarray(image) >> 8).astype(np.uint8)).convert("RGB")
     if image.mode in ("I", "F"):
@@ -59,12 +63,17 @@ def to_rgb(image: Image.Image) -> Image.Image:
 
 
 def find_unreadable(files: ImageFiles) -> list[Unreadable]:
-    """Decodes every file once and lists those that cannot be read; remembered until a file changes."""
-    memory = cache_folder() / "readable" / f"{files.fingerprint()}.json"
-    if memory.exists():
-        return [Unreadable(Path(path), reason) for path, reason in json.loads(memory.read_text())]
+    """Decodes every file once and lists those that cannot be read.
+
+    That all can be read is remembered until a file changes; a failure is not, for it may be mended in many ways.
+    """
+    all_readable = cache_folder() / "readable" / files.fingerprint()
+    if all_readable.exists():
+        return []
     found = [verdict for verdict in track(_verdicts(files), "checking images", len(files)) if verdict]
-    write_json(memory, [(str(verdict.path), verdict.reason) for verdict in found])
+    if not found:
+        with suppress(UserError):  # without a cache the check is only repeated
+            write_text(all_readable, "")
     return found
 
 
@@ -85,7 +94,7 @@ def _decode_coarsely(image: Image.Image) -> Image.Image:
 
 def _attempt(path: Path, decode: Callable[[Image.Image], Image.Image]) -> Image.Image | Unreadable:
     try:
-        with Image.open(path) as image:
+        with Image.open(path, formats=FORMATS) as image:
             if image.width * image.height > MAX_PIXELS:
                 return Unreadable(path, f"{image.width}×{image.height} pixels are more than {MAX_PIXELS:,}")
             return decode(image)

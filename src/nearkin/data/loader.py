@@ -7,6 +7,7 @@ run can be stopped and continued anywhere.
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -23,10 +24,14 @@ from nearkin.errors import UserError
 
 @dataclass(frozen=True)
 class Draw:
-    """Which items to read, and the seed that their augmentation follows."""
+    """Which items to read, and the seed that their augmentation follows.
+
+    ``place`` is where they begin in the global batch, so that it is augmented alike however many processes share it.
+    """
 
     indices: Indices
     seed: int = 0
+    place: int = 0
 
 
 def input_batches(
@@ -38,6 +43,8 @@ def input_batches(
 ) -> Iterator[Tensor]:
     """Yields one input tensor per draw: (batch, channels, size, size) uint8 or (batch, features) float32."""
     if isinstance(items, Vectors):
+        if preprocess is not None:
+            raise UserError("this model reads images, but the data are feature vectors; choose other data or model")
         return (torch.from_numpy(items.values[draw.indices]) for draw in draws)
     if preprocess is None:
         raise UserError("this model reads feature vectors, but the data are images; choose an image backbone")
@@ -80,19 +87,25 @@ def _transformed(
 ) -> Iterator[Tensor]:
     if workers is None:
         workers = min(16, os.cpu_count() or 1) if isinstance(items, ImageFiles) else 0
-    # Neighbouring seeds must not give neighbouring items the same draw: each position counts on from its batch's.
-    keys = [[(int(i), draw.seed + n) for n, i in enumerate(draw.indices)] for draw in draws]
+    keys = [[(int(i), draw.seed + draw.place + n) for n, i in enumerate(draw.indices)] for draw in draws]
     loader = torch.utils.data.DataLoader(
         _Reader(items, transform),
         batch_sampler=keys,
         num_workers=min(workers, len(keys)),
         collate_fn=_stack,
+        worker_init_fn=_leave_signals_to_the_main_process,
         generator=torch.Generator(),  # keeps the loader from consuming torch's global random state
     )
     for batch in loader:
         if isinstance(batch, Unreadable):
-            raise UserError(f"{batch} (it could be read before; was it changed during the run?)")
+            raise UserError(f"{batch}; mend this file or leave it out")
         yield batch
+
+
+def _leave_signals_to_the_main_process(_: int) -> None:
+    """Ctrl-C reaches the whole process group; the loop can only finish its step if the workers live on."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
 
 
 def _stack(batch: list[Tensor | Unreadable]) -> Tensor | Unreadable:

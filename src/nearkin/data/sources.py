@@ -25,14 +25,15 @@ def load_dataset(source: str, root: Path | None = None, check_counts: bool = Tru
     Args:
         source: a folder with one folder per class, a ``.csv``, a ``.npz``, a benchmark's name (``cub200``,
             ``vehicleid:large``), or ``glyphs``, optionally sized: ``glyphs:classes=40,per_class=10``.
+            A folder that is named like a dataset is written ``./cub200``.
         root: where to look for a benchmark first.
         check_counts: whether a benchmark must have as many images as its authors published.
     """
     path = Path(source).expanduser()
     name, _, options = source.partition(":")
-    if name == "glyphs" and not path.exists():
+    if name == "glyphs":
         return glyphs(**_glyph_options(options))
-    if is_benchmark(source) and not path.exists():
+    if is_benchmark(source):
         return load_benchmark(source, root, check_counts)
     if path.is_dir():
         return load_folder(path)
@@ -45,6 +46,11 @@ def load_dataset(source: str, root: Path | None = None, check_counts: bool = Tru
     if path.suffix.lower() == ".npz":
         return load_arrays(path)
     raise UserError(f"{source} is no folder, .csv or .npz; give one of these or a name from `nearkin datasets`")
+
+
+def is_dataset_name(source: str) -> bool:
+    """Whether a source is known by name, rather than a path."""
+    return source.partition(":")[0] == "glyphs" or is_benchmark(source)
 
 
 def without_unreadable(dataset: Dataset, action: str = "skip") -> tuple[Dataset, list[Unreadable]]:

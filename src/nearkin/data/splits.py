@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import hashlib
+from dataclasses import dataclass, replace
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -22,6 +24,17 @@ class Splits:
     validation: Dataset | None
     test: Dataset | None
 
+    def digest(self) -> str:
+        """Changes when items come or go, or change their class or part; not when the folder moves as a whole."""
+        digest = hashlib.sha256()
+        for name, part in vars(self).items():
+            digest.update(f"{name}\n".encode())
+            if part is not None:
+                names = (Path(item).name for item in part.items.names())
+                rows = (f"{item}|{part.classes[label]}\n" for item, label in zip(names, part.labels, strict=True))
+                digest.update("".join(rows).encode())
+        return digest.hexdigest()
+
 
 def make_splits(dataset: Dataset, how: str | None = None, validation: float = 0.0, seed: int = 0) -> Splits:
     """Splits a dataset.
@@ -38,10 +51,11 @@ def make_splits(dataset: Dataset, how: str | None = None, validation: float = 0.
     part = _assignment(dataset, how)
     if validation:
         part = _hold_out_classes(dataset, part, validation, seed)
-    train = dataset.where(part == "train")
-    if len(train.present_classes) < 2:
+    train = _part(dataset, part == "train")
+    if train is None or len(train.present_classes) < 2:
+        found = "no items" if train is None else _classes(train)
         raise UserError(
-            f"{dataset.name}: the training part has {_classes(train)}, and two are needed to tell them apart; "
+            f"{dataset.name}: the training part has {found}, and two classes are needed to tell them apart; "
             "add classes, or train on all of them with --split all"
         )
     return Splits(train, _part(dataset, part == "validation"), _part(dataset, part == "test"))
@@ -66,12 +80,19 @@ def _hold_out_classes(dataset: Dataset, part: Parts, share: float, seed: int) ->
         raise UserError(f"validation must be a share of the training classes between 0 and 1, not {share}")
     part = np.where(part == "validation", "train", part)
     classes = np.unique(dataset.labels[part == "train"])
-    held_out = np.random.default_rng(seed).permutation(classes)[: max(1, round(share * len(classes)))]
+    held_out = np.random.default_rng(seed).permutation(classes)[: max(2, round(share * len(classes)))]
     return np.where((part == "train") & np.isin(dataset.labels, held_out), "validation", part)
 
 
 def _part(dataset: Dataset, mask: Mask) -> Dataset | None:
-    return dataset.where(mask) if mask.any() else None
+    """A part, or None where it is empty; one without queries or gallery of its own is searched in itself."""
+    if not mask.any():
+        return None
+    part = dataset.where(mask)
+    roles = (part.is_query, part.is_gallery)
+    if any(role is not None and not role.any() for role in roles):
+        return replace(part, is_query=None, is_gallery=None)
+    return part
 
 
 def _classes(dataset: Dataset) -> str:

@@ -7,14 +7,13 @@ from pathlib import Path
 
 import numpy as np
 
-from nearkin.data.dataset import Dataset, Mask, encode_labels
+from nearkin.data.dataset import SPLITS, Dataset, Mask, encode_labels
 from nearkin.data.items import ImageFiles
 from nearkin.data.paths import leads_out
 from nearkin.errors import UserError
 
 REQUIRED = ("path", "label")
 KNOWN = (*REQUIRED, "split", "is_query", "is_gallery")
-SPLITS = ("train", "validation", "test")
 TRUTH = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False, "": False}
 
 

@@ -49,8 +49,8 @@ Embed = Callable[[Tensor], Tensor]  # a process's share of the inputs -> the glo
 class Method(ABC):
     """A way to learn an embedding; its dataclass fields are its settings.
 
-    The training loop calls ``sampler`` once, ``look`` whenever ``refresh`` is due, and ``step`` for every batch; it
-    knows nothing else about a method.
+    The training loop calls ``prepare`` and ``sampler`` once, ``look`` whenever ``refresh`` is due, and ``step`` for
+    every batch; it knows nothing else about a method.
     """
 
     name: ClassVar[str]
@@ -63,6 +63,9 @@ class Method(ABC):
     refresh: Every | None = None
     loss: nn.Module
 
+    def prepare(self, classes: int, dim: int) -> None:  # noqa: B027 (most methods need not know)
+        """Builds what depends on the data before training starts, such as a proxy per class; labels are 0…classes−1."""
+
     @abstractmethod
     def sampler(self, labels: npt.ArrayLike, batch_size: int, seed: int) -> BatchSampler:
         """The batches to train on."""
@@ -74,6 +77,13 @@ class Method(ABC):
         """The loss of one batch."""
         loss: Tensor = self.loss(embed(batch.inputs), batch.labels)
         return loss
+
+    def state_dict(self) -> dict[str, Any]:
+        """All that must survive a stop, besides the sampler's own state; what ``look`` built belongs here too."""
+        return {"loss": self.loss.state_dict()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.loss.load_state_dict(state["loss"])
 
     def settings(self) -> dict[str, Any]:
         return {field.name: getattr(self, field.name) for field in fields(self)}  # type: ignore[arg-type]

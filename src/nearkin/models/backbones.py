@@ -24,8 +24,12 @@ def image_backbone(name: str, preprocess: Preprocess) -> tuple[nn.Module, int]:
         return FOR_IMAGES[name](preprocess.channels)
     backbone = _timm_model(name)
     # Asked rather than read off: which attribute holds the pooled width differs between timm's families.
-    with torch.no_grad():
-        features = backbone.eval()(torch.zeros(1, 3, preprocess.size, preprocess.size))
+    try:
+        with torch.no_grad():
+            features = backbone.eval()(torch.zeros(1, 3, preprocess.size, preprocess.size))
+    except (AssertionError, RuntimeError, ValueError) as error:
+        reason = str(error).split("\n")[0]
+        raise UserError(f"backbone '{name}' does not take pictures of {preprocess.size} pixels ({reason})") from error
     return backbone, int(features.shape[1])
 
 
@@ -64,6 +68,8 @@ def load_weights(backbone: nn.Module, name: str, weights: str) -> None:
         state = _downloaded(name)
     else:
         state = read_weights(Path(weights).expanduser())
+    # A model that nearkin saved holds the backbone under that name.
+    state = {key.removeprefix("backbone."): value for key, value in state.items()}
     wanted = backbone.state_dict()
     missing = [key for key in wanted if key not in state and not key.endswith("num_batches_tracked")]
     misshapen = [key for key in wanted if key in state and state[key].shape != wanted[key].shape]

@@ -10,14 +10,14 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from PIL import Image
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file, save
 
 from nearkin.data.arrays import array_items
-from nearkin.data.images import find_unreadable, to_rgb
+from nearkin.data.images import to_rgb
 from nearkin.data.items import ImageArray, ImageFiles, Items, Vectors
 from nearkin.data.transforms import make_transform
 from nearkin.errors import UserError
-from nearkin.files import atomic_path, write_json
+from nearkin.files import write_bytes, write_json
 from nearkin.models.embed import embed_items
 from nearkin.models.model import EmbeddingModel, ModelSpec
 
@@ -59,8 +59,8 @@ class Embedder:
 
     def save(self, folder: Path) -> None:
         """Writes ``model.safetensors`` and ``model.json``, each whole or not at all."""
-        with atomic_path(folder / "model.safetensors") as partial:
-            save_file({name: tensor.contiguous() for name, tensor in self.model.state_dict().items()}, partial)
+        weights = {name: tensor.contiguous() for name, tensor in self.model.state_dict().items()}
+        write_bytes(folder / "model.safetensors", save(weights))
         write_json(folder / "model.json", {"format": FORMAT, "spec": self.model.spec.to_json()})
 
     def encode(self, data: Encodable, batch_size: int = 256, workers: int | None = None) -> npt.NDArray[np.float32]:
@@ -77,6 +77,8 @@ class Embedder:
         return self
 
     def _items(self, data: Encodable) -> Items:
+        if isinstance(data, str | Path):
+            raise UserError(f"encode takes a list of items; write encode([{str(data)!r}])")
         if len(data) == 0:
             raise UserError("there is nothing to encode: the input is empty")
         reads_vectors = self.model.spec.preprocess is None
@@ -89,14 +91,13 @@ class Embedder:
             return items
         if reads_vectors:
             raise UserError("this model reads feature vectors; give an array of shape (n, features)")
-        if all(isinstance(picture, Image.Image) for picture in data):
-            return self._pictures([picture for picture in data if isinstance(picture, Image.Image)])
-        files = ImageFiles([Path(str(path)) for path in data])
-        unreadable = find_unreadable(files)
-        if unreadable:
-            listed = "\n  ".join(map(str, unreadable))
-            raise UserError(f"{len(unreadable)} of {len(files)} images cannot be read:\n  {listed}")
-        return files
+        pictures = [picture for picture in data if isinstance(picture, Image.Image)]
+        paths = [Path(path) for path in data if isinstance(path, str | Path)]
+        if len(paths) == len(data):
+            return ImageFiles(paths)
+        if len(pictures) == len(data):
+            return self._pictures(pictures)
+        raise UserError("encode takes either paths or Pillow images in one call, not both or anything else")
 
     def _pictures(self, pictures: list[Image.Image]) -> ImageArray:
         preprocess = self.model.spec.preprocess

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import math
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any, Protocol
 import torch
 
 from nearkin.errors import UserError
-from nearkin.files import atomic_path
+from nearkin.files import write_bytes
 
 
 @dataclass
@@ -24,6 +25,7 @@ class Position:
         spread: of the latest batch's embeddings.
         best: the best score on the watched part.
         stale_evaluations: how many evaluations did not improve on it.
+        records: lines in the run's metrics.
     """
 
     epoch: int = 0
@@ -33,6 +35,7 @@ class Position:
     spread: float = 1.0
     best: float = -math.inf
     stale_evaluations: int = 0
+    records: int = 0
 
     @property
     def mean_loss(self) -> float:
@@ -45,8 +48,9 @@ class Stateful(Protocol):
 
 
 def save_checkpoint(file: Path, position: Position, parts: dict[str, Stateful]) -> None:
-    with atomic_path(file) as partial:
-        torch.save({"position": asdict(position), **{name: part.state_dict() for name, part in parts.items()}}, partial)
+    content = io.BytesIO()
+    torch.save({"position": asdict(position), **{name: part.state_dict() for name, part in parts.items()}}, content)
+    write_bytes(file, content.getbuffer())
 
 
 def load_checkpoint(file: Path, parts: dict[str, Stateful], device: torch.device) -> Position:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 
+import numpy as np
+
 from nearkin.data import Dataset
 from nearkin.errors import UserError, unknown_name
 from nearkin.evaluation import Evaluation
@@ -28,9 +30,24 @@ def watched_part(training: TrainingSettings, parts: Mapping[str, Dataset | None]
         raise UserError("there is no test part to choose on; use another --split")
     if keep == "best-on-validation" and parts["validation"] is None:
         raise UserError("there are no validation classes to choose on; hold some out with --validation 0.1")
+    for name, part in parts.items():
+        if part is not None:
+            _check_measurable(name, part)
     if keep == "best-on-test":
         log.warning("the model is chosen on the test part, as many papers do: its scores there are optimistic")
     return "test" if keep == "best-on-test" or parts["validation"] is None else "validation"
+
+
+def _check_measurable(name: str, part: Dataset) -> None:
+    """Refuses, before hours of training, a part whose scores could not be computed afterwards."""
+    in_gallery = np.ones(len(part), bool) if part.is_gallery is None else part.is_gallery
+    is_query = np.ones(len(part), bool) if part.is_query is None else part.is_query
+    available = np.bincount(part.labels[in_gallery], minlength=len(part.classes))[part.labels]
+    if len(part.present_classes) < 2 or not (available - in_gallery)[is_query].any():
+        raise UserError(
+            f"the {name} part ({len(part)} items, {len(part.present_classes)} classes) cannot be measured: it needs "
+            "two classes and a query with another item of its class; add items, or change --split or --validation"
+        )
 
 
 def choice_in_words(training: TrainingSettings, watched: str) -> str:

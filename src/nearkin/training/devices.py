@@ -39,7 +39,7 @@ def make_fabric(settings: TrainingSettings) -> Fabric:
     if precision not in PRECISIONS:
         raise unknown_name("precision", precision, PRECISIONS)
     if precision == "bf16-mixed" and not on_cuda:
-        raise UserError("bf16-mixed needs a CUDA device; on the CPU use --precision 32-true")
+        raise UserError("bf16-mixed needs a CUDA device; on the CPU use --set precision=32-true")
     for name in ("lightning_fabric", "lightning.fabric"):  # its hints are about choices that are made here
         logging.getLogger(name).setLevel(logging.WARNING)
     processes = int(os.environ.get("WORLD_SIZE", "1"))
@@ -88,7 +88,7 @@ def embed_dataset(
     start = fabric.global_rank * share
     mine = np.arange(start, start + share) % len(dataset)  # wraps, so that all shares are equally long
     items = dataset.items.take(mine) if fabric.world_size > 1 else dataset.items
-    with fabric.autocast():
-        embeddings = embed_items(model, items, preprocess, batch_size, workers)
+    # In full precision, so that a run's own scores are those that `nearkin evaluate` finds later.
+    embeddings = embed_items(model, items, preprocess, batch_size, workers)
     embeddings = gathered(fabric, embeddings.to(fabric.device))[: len(dataset)].cpu()
     return space_of(embeddings, dataset)

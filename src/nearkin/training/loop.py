@@ -21,6 +21,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from nearkin.data import Dataset
+from nearkin.data.items import Indices
 from nearkin.data.loader import Draw, input_batches
 from nearkin.errors import Interrupted
 from nearkin.evaluation import evaluate
@@ -57,20 +58,22 @@ class Trainer:
 
     def __init__(self, settings: Settings, folder: Path, resumed: bool = False) -> None:
         optimise.check(settings.training)
+        torch.manual_seed(settings.training.seed)  # before anything that learns is made
         self.method = make_method(settings.method, **settings.method_settings)
         if not resumed:
             Run.check_free(folder)
         self.fabric = make_fabric(settings.training)
         splits = load_splits(settings.data, settings.training.seed)
-        self.settings = resolved(settings, splits.train)
+        self.settings = resolved(settings, splits)
         self.training = self.settings.training
         self.workers = None if self.settings.data.workers < 0 else self.settings.data.workers
-        self.train_set = splits.train
+        self.train_set, self.labels = splits.train, splits.train.dense_labels
         self.parts = {"validation": splits.validation, "test": splits.test}
         self.watched = watched_part(self.training, self.parts)
-        self.sampler = self.method.sampler(self.train_set.labels, self.training.batch_size, self.training.seed)
+        self.method.prepare(int(self.labels.max()) + 1, self.settings.model.dim)
+        self.sampler = self.method.sampler(self.labels, self.training.batch_size, self.training.seed)
+        share_of(np.arange(self.training.batch_size), 0, self.fabric.world_size)  # refuses what cannot be shared
 
-        torch.manual_seed(self.training.seed)
         self.model = build_model(self.settings, self.train_set)
         self.learner, self.preprocess = self._learner()
         rates = self.training
@@ -82,10 +85,15 @@ class Trainer:
         self.wrapped, self.optimizer = self.fabric.setup(self.learner, optimise.make_optimizer(parts, self.training))
         self.position = Position()
         self.run = Run(folder)
-        if self.fabric.is_global_zero and not resumed:
-            self.run = Run.create(folder, self.settings)
-        if resumed and self.run.checkpoint.is_file():
-            self._load_checkpoint()
+        if resumed:
+            self.run.check_data(splits.digest())
+            if self.run.checkpoint.is_file():
+                self.position = load_checkpoint(self.run.checkpoint, self._stateful(), self.fabric.device)
+        if self.fabric.is_global_zero:
+            if resumed:
+                self.run.keep_records(self.position.records)
+            else:
+                Run.create(folder, self.settings, splits.digest())
         self.curves = Curves(self.run, self.position.step, active=self.fabric.is_global_zero)
 
     def train(self) -> Run:
@@ -145,18 +153,12 @@ class Trainer:
             until = next((batch for batch in upcoming if self._wants_to_look(batch)), len(self.sampler))
             self.sampler.epoch, self.sampler.position = self.position.epoch, start
             drawn = [np.asarray(batch) for batch in islice(self.sampler, until - start)]
-            draws = [
-                Draw(
-                    share_of(items, self.fabric.global_rank, self.fabric.world_size),
-                    self._seed(start + ahead),
-                )
-                for ahead, items in enumerate(drawn)
-            ]
+            draws = [self._draw(items, start + ahead) for ahead, items in enumerate(drawn)]
             inputs = input_batches(
                 self.train_set.items, self.preprocess, draws, self.settings.data.augment, self.workers
             )
             for items, share in zip(drawn, inputs, strict=True):
-                labels = torch.from_numpy(self.train_set.labels[items])
+                labels = torch.from_numpy(self.labels[items])
                 yield Batch(*(x.to(self.fabric.device) for x in (share, labels, torch.from_numpy(items))))
 
     def _step(self, batch: Batch) -> None:
@@ -177,6 +179,10 @@ class Trainer:
         embeddings = gathered(self.fabric, self.wrapped(inputs))
         self.position.spread = spread(embeddings)
         return embeddings
+
+    def _draw(self, items: Indices, batch: int) -> Draw:
+        share = share_of(items, self.fabric.global_rank, self.fabric.world_size)
+        return Draw(share, self._seed(batch), place=self.fabric.global_rank * len(share))
 
     def _seed(self, batch: int) -> int:
         """The seed of everything random in one batch of the current epoch."""
@@ -200,7 +206,7 @@ class Trainer:
         space = self._space(dataset)
         scores: dict[str, float] = {}
         if self.fabric.is_global_zero:
-            scores = evaluate(space, clustering=kind != "evaluation").scores
+            scores = evaluate(space.to(self.fabric.device), clustering=kind != "evaluation").scores
         scores = self.fabric.broadcast(scores)
         self._log(kind, part=part, **scores)
         return scores
@@ -212,7 +218,8 @@ class Trainer:
         if every and (last or self.position.epoch % every == 0):
             scores = self._measure(self.watched, "evaluation")
             score = scores.get(PRIMARY, -math.inf)
-            log.info("epoch %d: %s %s %.4f", self.position.epoch, self.watched, PRIMARY, score)
+            if scores:
+                log.info("epoch %d: %s %s %.4f", self.position.epoch, self.watched, PRIMARY, score)
             if self.training.keep != "last":
                 if score > self.position.best:
                     self.position = replace(self.position, best=score, stale_evaluations=0)
@@ -265,18 +272,14 @@ class Trainer:
             self.sampler.epoch, self.sampler.position = self.position.epoch, self.position.batch
             save_checkpoint(self.run.checkpoint, self.position, self._stateful())
 
-    def _load_checkpoint(self) -> None:
-        self.position = load_checkpoint(self.run.checkpoint, self._stateful(), self.fabric.device)
-        if self.fabric.is_global_zero:
-            self.run.rewind(self.position.step)
-
     def _stateful(self) -> dict[str, Stateful]:
         return {
             "learner": self.learner,
-            "loss": self.method.loss,
+            "method": self.method,
             "optimizer": self.optimizer,
             "sampler": self.sampler,
         }
 
     def _log(self, kind: str, **values: Any) -> None:
+        self.position.records += 1
         self.curves.add({"kind": kind, "epoch": self.position.epoch, "step": self.position.step, **values})

@@ -68,8 +68,9 @@ def check(settings: TrainingSettings) -> None:
         raise unknown_name("optimizer", settings.optimizer, OPTIMIZERS)
     if settings.schedule not in SCHEDULES:
         raise unknown_name("schedule", settings.schedule, SCHEDULES)
-    if settings.epochs < 0 or not settings.learning_rate > 0 or settings.decay_every < 1:
-        raise UserError(
-            f"epochs ({settings.epochs}) must not be negative, learning_rate ({settings.learning_rate}) and "
-            f"decay_every ({settings.decay_every}) must be positive"
-        )
+    for name, value in vars(settings).items():
+        if isinstance(value, int | float) and value < 0:
+            raise UserError(f"{name} must not be negative, not {value}")
+    for name in ("learning_rate", "decay_every", "decay_factor"):
+        if getattr(settings, name) == 0:
+            raise UserError(f"{name} must be positive, not 0")

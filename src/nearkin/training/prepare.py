@@ -21,6 +21,7 @@ from nearkin.data import (
     without_unreadable,
 )
 from nearkin.data.images import Unreadable
+from nearkin.data.sources import is_dataset_name
 from nearkin.files import atomic_path, cache_folder
 from nearkin.methods import method_class
 from nearkin.models import EmbeddingModel, ModelSpec, embed_items
@@ -44,9 +45,13 @@ def report_unreadable(unreadable: list[Unreadable]) -> None:
         log.warning("going on without %d images that cannot be read:\n  %s", len(unreadable), listed)
 
 
-def resolved(settings: Settings, train: Dataset) -> Settings:
+def resolved(settings: Settings, splits: Splits) -> Settings:
     """The settings with every default that depends on the data filled in, as they are written to the run."""
     data, model, training = settings.data, settings.model, settings.training
+    train = splits.train
+    # Absolute, so that a run can be resumed and evaluated from anywhere.
+    data = replace(data, source=_absolute(data.source), root=_absolute(data.root))
+    model = replace(model, weights=_absolute(model.weights))
     if not data.augment:
         data = replace(data, augment="crop-flip" if isinstance(train.items, ImageFiles) else "none")
     if not model.backbone:
@@ -63,7 +68,7 @@ def resolved(settings: Settings, train: Dataset) -> Settings:
     if not training.loss_learning_rate:
         training = replace(training, loss_learning_rate=training.learning_rate)
     if not training.keep:
-        training = replace(training, keep="best-on-validation" if data.validation else "last")
+        training = replace(training, keep="last" if splits.validation is None else "best-on-validation")
     return replace(settings, data=data, model=model, training=training)
 
 
@@ -81,7 +86,9 @@ def build_model(settings: Settings, train: Dataset) -> EmbeddingModel:
     if isinstance(train.items, Vectors):
         values = torch.from_numpy(train.items.values)
         model.standardise.mean.copy_(values.mean(dim=0))
-        model.standardise.std.copy_(values.std(dim=0).clamp(min=1e-6))
+        deviation = values.std(dim=0)
+        # A feature that is constant in training says nothing; scaled up, it would drown all others at test.
+        model.standardise.std.copy_(deviation.where(deviation > 1e-6 * values.abs().amax(dim=0), 1.0))
     return model
 
 
@@ -103,6 +110,12 @@ def backbone_features(model: EmbeddingModel, dataset: Dataset, batch_size: int, 
     return dataset.with_items(Vectors(np.load(file, mmap_mode="r", allow_pickle=False)))
 
 
+def _absolute(path: str) -> str:
+    """A path that leads somewhere made absolute; names such as ``cub200`` or ``imagenet`` stay as they are."""
+    leads_somewhere = path and not is_dataset_name(path) and Path(path).expanduser().exists()
+    return str(Path(path).expanduser().absolute()) if leads_somewhere else path
+
+
 def _usual_backbone(train: Dataset) -> str:
     if isinstance(train.items, Vectors):
         return "mlp"
@@ -112,7 +125,8 @@ def _usual_backbone(train: Dataset) -> str:
 
 
 def _fingerprint(model: EmbeddingModel, dataset: Dataset) -> str:
-    digest = hashlib.sha256(f"{model.spec}|{dataset.items.fingerprint()}".encode())
+    inputs = (model.spec.backbone, model.spec.preprocess, dataset.items.fingerprint())
+    digest = hashlib.sha256(str(inputs).encode())
     for part in (model.standardise, model.backbone):
         for tensor in part.state_dict().values():
             digest.update(tensor.cpu().numpy().tobytes())

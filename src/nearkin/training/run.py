@@ -25,12 +25,14 @@ class Run:
         self.checkpoint = folder / "checkpoints" / "last.pt"
         self.model = folder / "model"
         self.scores = folder / "scores.json"
+        self.data = folder / "data.sha256"
 
     @classmethod
-    def create(cls, folder: Path, settings: Settings) -> Run:
+    def create(cls, folder: Path, settings: Settings, data_digest: str) -> Run:
         """A new run in an empty or new folder."""
         cls.check_free(folder)
         run = cls(folder)
+        write_text(run.data, data_digest)
         write_text(run.config, settings.to_toml())
         return run
 
@@ -48,6 +50,17 @@ class Run:
 
     def settings(self) -> Settings:
         return Settings.read(self.config)
+
+    def same_data(self, digest: str) -> bool:
+        """Whether items, classes and split are what they were when the run began."""
+        return not self.data.is_file() or self.data.read_text(encoding="utf-8") == digest
+
+    def check_data(self, digest: str) -> None:
+        if not self.same_data(digest):
+            raise UserError(
+                f"the data of {self.folder} are not what they were when it began (items, classes or split differ); "
+                "bring them back, or start a new run"
+            )
 
     def log(self, record: dict[str, Any]) -> None:
         """Appends one line to the metrics."""
@@ -69,9 +82,9 @@ class Run:
                 continue
         return records
 
-    def rewind(self, step: int) -> None:
-        """Forgets what was logged after ``step``, and the final scores: a resumed run will say it again."""
-        kept = [record for record in self.read_metrics() if record["step"] <= step and record["kind"] != "final"]
+    def keep_records(self, count: int) -> None:
+        """Forgets what was logged after the first ``count`` records: a resumed run will say it again."""
+        kept = self.read_metrics()[:count]
         write_text(self.metrics, "".join(json.dumps(record) + "\n" for record in kept))
 
     def write_scores(self, scores: dict[str, Any]) -> None:
