@@ -25,23 +25,30 @@ PARTS = ("train", "validation", "test", "all")
 
 
 def evaluate_model(
-    model: Path, data: str | None, part: str | None, recall_at: tuple[int, ...], root: Path | None = None
+    model: Path,
+    data: str | None,
+    part: str | None,
+    recall_at: tuple[int, ...],
+    root: Path | None = None,
+    check_counts: bool = True,
 ) -> dict[str, dict[str, float]]:
     """The scores of a model on a part of its own run's data (by default test), or of other data (by default all)."""
     part = part or ("all" if data else "test")
     if part not in PARTS:
         raise unknown_name("part", part, PARTS)
-    dataset = _part(model, data, part, root)
+    dataset = _part(model, data, part, root, check_counts)
     space = embed_everything(Embedder.load(model), dataset).to(usual_device())
     return {part: evaluate(space, recall_at=recall_at).scores}
 
 
-def embed_to_file(model: Path, data: str, out: Path, root: Path | None, unreadable: str) -> tuple[int, int]:
+def embed_to_file(
+    model: Path, data: str, out: Path, root: Path | None, unreadable: str, check_counts: bool = True
+) -> tuple[int, int]:
     """Writes vectors, labels and names of everything in ``data``; returns how many and how long they are."""
     if out.suffix != ".npz":
         raise UserError(f"vectors are written as .npz, not {out.name}; use --out {out.with_suffix('.npz')}")
     embedder = Embedder.load(model)
-    dataset, bad = without_unreadable(_labelled_or_flat(data, root), unreadable)
+    dataset, bad = without_unreadable(_labelled_or_flat(data, root, check_counts), unreadable)
     report_unreadable(bad)
     vectors = embed_everything(embedder, dataset).embeddings.numpy()
     labels = np.array([dataset.classes[label] for label in dataset.labels])
@@ -60,7 +67,7 @@ def usual_device() -> str:
     return "cuda" if torch.cuda.is_available() else "cpu"
 
 
-def _part(model: Path, data: str | None, part: str, root: Path | None) -> Dataset:
+def _part(model: Path, data: str | None, part: str, root: Path | None, check_counts: bool) -> Dataset:
     run = Run(model)
     seed = 0
     if run.config.is_file():
@@ -68,7 +75,7 @@ def _part(model: Path, data: str | None, part: str, root: Path | None) -> Datase
     elif data is None:
         raise UserError(f"{model} is no run folder, so it has no data of its own; name some with --data")
     if data is not None:
-        settings = DataSettings(source=data)
+        settings = DataSettings(source=data, check_counts=check_counts)
     if root is not None:
         settings = replace(settings, root=str(root))
     if part == "all":
@@ -82,9 +89,9 @@ def _part(model: Path, data: str | None, part: str, root: Path | None) -> Datase
     return dataset
 
 
-def _labelled_or_flat(data: str, root: Path | None) -> Dataset:
+def _labelled_or_flat(data: str, root: Path | None, check_counts: bool) -> Dataset:
     """A folder that holds only images needs no classes to be embedded."""
     folder = Path(data).expanduser()
     if folder.is_dir() and not any(path.is_dir() for path in folder.iterdir()):
         return load_unlabelled(folder)
-    return load_dataset(data, root)
+    return load_dataset(data, root, check_counts)

@@ -78,7 +78,7 @@ def _hold_out_classes(dataset: Dataset, part: Parts, share: float, seed: int) ->
     """Moves a share of the training classes, whole, to validation (an official validation part joins training)."""
     if not 0 < share < 1:
         raise UserError(f"validation must be a share of the training classes between 0 and 1, not {share}")
-    part = np.where(part == "validation", "train", part)
+    part = np.where(part == "validation", "train", part)  # one set of classes chooses the model, not two
     classes = np.unique(dataset.labels[part == "train"])
     held_out = np.random.default_rng(seed).permutation(classes)[: max(2, round(share * len(classes)))]
     return np.where((part == "train") & np.isin(dataset.labels, held_out), "validation", part)
