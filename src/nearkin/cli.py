@@ -17,6 +17,7 @@ app = typer.Typer(
     help="Deep metric learning that looks at the whole embedding space: train, measure, compare, search.",
 )
 
+CountCheck = typer.Option("--count-check/--no-count-check", help="Whether a benchmark must be complete.")
 Set = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="NAME=VALUE", help="Any other setting of config.toml; may be repeated."),
@@ -80,10 +81,7 @@ def train(
         typer.Option(help="last, best-on-validation, or best-on-test (as in papers: chooses on what it reports)."),
     ] = None,
     root: Annotated[str | None, typer.Option(help="Where benchmark datasets lie.")] = None,
-    check_counts: Annotated[
-        bool | None,
-        typer.Option("--count-check/--no-count-check", help="Whether a benchmark must be complete."),
-    ] = None,
+    check_counts: Annotated[bool | None, CountCheck] = None,
     unreadable: Annotated[str | None, typer.Option(help="Images that cannot be decoded: skip or stop.")] = None,
     device: Annotated[str | None, typer.Option(help="auto, cpu or cuda.")] = None,
     seed: Annotated[int | None, typer.Option(help="Of everything random.")] = None,
@@ -120,13 +118,14 @@ def evaluate(
     ] = None,
     recall_at: Annotated[str, typer.Option(help="The K of Recall@K.")] = "1,2,4,8",
     root: Annotated[Path | None, typer.Option(help="Where benchmark datasets lie.")] = None,
+    check_counts: Annotated[bool, CountCheck] = True,
     out: Annotated[Path | None, typer.Option(help="Also write the scores as JSON.")] = None,
 ) -> None:
     """Measure a trained model: Recall@K, R-precision, MAP@R, mAP, NMI."""
     from nearkin.report.tables import print_columns
     from nearkin.workflows import evaluate_model
 
-    scores = evaluate_model(model, data, part, _whole_numbers(recall_at), root)
+    scores = evaluate_model(model, data, part, _whole_numbers(recall_at), root, check_counts)
     if out is not None:
         from nearkin.files import write_json
 
@@ -141,11 +140,12 @@ def embed(
     out: Annotated[Path, typer.Option("--out", "-o", help="The .npz to write.")] = Path("vectors.npz"),
     root: Annotated[Path | None, typer.Option(help="Where benchmark datasets lie.")] = None,
     unreadable: Annotated[str, typer.Option(help="Images that cannot be decoded: skip or stop.")] = "skip",
+    check_counts: Annotated[bool, CountCheck] = True,
 ) -> None:
     """Turn items into vectors: an .npz with vectors, labels and names."""
     from nearkin.workflows import embed_to_file
 
-    count, dim = embed_to_file(model, data, out, root, unreadable)
+    count, dim = embed_to_file(model, data, out, root, unreadable, check_counts)
     typer.echo(f"{count} vectors of {dim} numbers in {out}")
 
 
