@@ -124,7 +124,7 @@ def test_unreadable_images_are_listed_and_left_out_or_stop_the_run(
 ) -> None:
     (photos / "class0" / "1.png").write_bytes(b"broken")
     assert nearkin("train", photos, *PHOTOS, "--out", "run").code == 0
-    assert "going on without 1 images" in caplog.text
+    assert "going on without images that cannot be read (1)" in caplog.text
     assert str(photos / "class0" / "1.png") in caplog.text
     fails(nearkin("train", photos, *PHOTOS, "--out", "b", "--unreadable", "stop"), "1 of 36 images cannot be read")
 
@@ -165,7 +165,7 @@ def one_class(folder: Path) -> Path:
         (["train", TINY_GLYPHS, "--method", "ranks"], ["method 'ranks' is unknown; did you mean 'rank'?"]),
         (["train", TINY_GLYPHS, "--backbone", "resnet5O", *QUICK], ["backbone 'resnet5O' is unknown", "did you mean"]),
         (["train", TINY_GLYPHS, "--weights", "x.pt", *QUICK], ["there is no weights file x.pt"]),
-        (["train", TINY_GLYPHS, "--batch-size", "1000"], ["larger than the 48 training items"]),
+        (["train", TINY_GLYPHS, "--batch-size", "1000"], ["48 training items can fill"]),
         (["train", TINY_GLYPHS, "--set", "momentun=1"], ["did you mean 'momentum'"]),
         (["train", TINY_GLYPHS, "--set", "momentum"], ["write NAME=VALUE"]),
         (["train", TINY_GLYPHS, "--set", "seed=x"], ["seed must be a whole number, not 'x'"]),

@@ -14,7 +14,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
-    help="Deep metric learning that looks at the whole embedding space: train, measure, compare, search.",
+    help="Deep metric learning that looks at the whole embedding space: train, measure, use.",
 )
 
 CountCheck = typer.Option("--count-check/--no-count-check", help="Whether a benchmark must be complete.")

@@ -22,5 +22,5 @@ def unknown_name(what: str, name: str, known: Iterable[str]) -> UserError:
     """
     known = sorted(known)
     near = difflib.get_close_matches(name, known, n=1)
-    hint = f" did you mean '{near[0]}'?" if near else ""
-    return UserError(f"{what} '{name}' is unknown;{hint} Known: {', '.join(known)}")
+    hint = f"; did you mean '{near[0]}'?" if near else "."
+    return UserError(f"{what} '{name}' is unknown{hint} Known: {', '.join(known)}")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -44,9 +46,16 @@ class Space:
                 raise UserError(f"{name} has shape {tuple(column.shape)}, but there are {len(self)} embeddings")
 
     @classmethod
-    def of(cls, embeddings: Tensor, labels: Tensor) -> Space:
-        """A space from plain tensors, the rows numbered as they come."""
-        return cls(embeddings, labels, torch.arange(len(embeddings)))
+    def of(cls, embeddings: Tensor | npt.ArrayLike, labels: Tensor | npt.ArrayLike) -> Space:
+        """A space from tensors or arrays, the rows numbered as they come; labels may be words.
+
+        >>> Space.of([[0.0], [1.0], [2.0]], ["a", "b", "a"]).labels.tolist()
+        [0, 1, 0]
+        """
+        if not isinstance(labels, Tensor):
+            labels = torch.from_numpy(np.unique(np.asarray(labels), return_inverse=True)[1])
+        points = torch.as_tensor(embeddings)
+        return cls(points, labels, torch.arange(len(points), device=points.device))
 
     def to(self, device: torch.device | str) -> Space:
         """The same space on another device."""

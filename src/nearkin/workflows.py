@@ -68,6 +68,8 @@ def usual_device() -> str:
 
 
 def _part(model: Path, data: str | None, part: str, root: Path | None, check_counts: bool) -> Dataset:
+    if not model.exists():
+        raise UserError(f"there is no folder {model}; give a run folder or a model folder")
     run = Run(model)
     seed = 0
     if run.config.is_file():

@@ -93,6 +93,7 @@ class TestTable:
             ("path,class\nx,1\n", "no column 'label'"),
             ("", "no column 'path'"),
             ("path,label\n", "no rows"),
+            ("path,label,label\nx,1,2\n", "names the column 'label' twice"),
             ("path,label\nx\n", "line 2: expected 2 fields"),
             ("path,label\nx,1,2\n", "line 2: expected 2 fields"),
             ("path,label\nx,1\n,2\n", "line 3: path and label must not be empty"),

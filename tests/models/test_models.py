@@ -185,8 +185,11 @@ class TestEmbedder:
         (tmp_path / "x.png").write_bytes(b"broken")
         with pytest.raises(UserError, match=r"x\.png: not an image .*mend this file"):
             embedder.encode([tmp_path / "x.png"])
-        with pytest.raises(UserError, match="takes a list of items"):
-            embedder.encode(str(tmp_path / "x.png"))
+        for single in (str(tmp_path / "x.png"), Image.new("L", (4, 4))):
+            with pytest.raises(UserError, match="takes a list of items"):
+                embedder.encode(single)  # type: ignore[arg-type]
+        with pytest.raises(UserError, match=r"\(n, height, width, 3\)"):
+            embedder.encode(np.zeros((40, 30, 3), np.uint8))
         with pytest.raises(UserError, match="either paths or Pillow images"):
             embedder.encode([tmp_path / "x.png", Image.new("L", (4, 4))])
         with pytest.raises(UserError, match="empty"):

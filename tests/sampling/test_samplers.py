@@ -129,10 +129,10 @@ def test_the_shares_of_all_processes_make_the_batch_in_order() -> None:
 @pytest.mark.parametrize(
     ("make_wrong", "expected"),
     [
-        (lambda: RandomSampler([0, 1], 3), "larger than the 2 training items"),
+        (lambda: RandomSampler([0, 1], 3), "2 training items can fill; use a batch size of at most 2"),
         (lambda: RandomSampler([0, 1], 1), "at least 2 items"),
         (lambda: GroupSampler([0] * 50 + [1] * 50, 32, 4), "at most 8"),
-        (lambda: GroupSampler([0, 0, 1, 1], 4, 9), "between 1 and the batch size"),
+        (lambda: GroupSampler([0, 0, 1, 1], 4, 9), "per_class must lie between 1 and the batch size"),
         (lambda: PairSampler([0, 0, 1, 1], 3), "even batch size"),
         (lambda: ClassRatioSampler([0, 0, 1, 1], 4, 0.9, 0.9), "cannot be drawn"),
         (lambda: ClassRatioSampler([0, 0, 1, 1], 4, 0.5, 0.2), "must rise"),

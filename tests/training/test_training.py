@@ -187,9 +187,13 @@ class TestChoosing:
         assert weights(best) == weights(two_epochs)
         assert measured == ["test", *["validation"] * 4, "test"]
 
-    def test_patience_ends_training(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_patience_ends_training(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    ) -> None:
         measured = self.curve(monkeypatch, [0.1, 0.5, 0.3, 0.2, 0.9])
-        loop.train(settings(validation=0.3, epochs=9, patience=2), tmp_path / "run")
+        with caplog.at_level(logging.INFO):
+            loop.train(settings(validation=0.3, epochs=9, patience=2), tmp_path / "run")
+        assert "stopped early: 2 evaluations without improvement" in caplog.text
         assert measured.count("validation") == 4
 
     def test_choosing_on_test_must_be_asked_for_and_is_said(
@@ -225,7 +229,7 @@ def test_a_nan_stops_the_run_before_it_reaches_the_weights(tmp_path: Path) -> No
         return loss * float("nan") if trainer.position.step == 4 else loss
 
     trainer.method.loss.forward = broken  # type: ignore[method-assign]
-    with pytest.raises(UserError, match=r"the loss became nan at step 4.*lower the learning rate"):
+    with pytest.raises(UserError, match=r"the loss became nan at step 4.*lower the learning rate, add"):
         trainer.train()
     assert all(parameter.isfinite().all() for parameter in trainer.model.parameters())
 
@@ -302,7 +306,7 @@ def test_metrics_are_not_doubled_when_a_run_dies_after_an_epochs_last_checkpoint
     whole = loop.train(settings(checkpoint_steps=3), tmp_path / "whole")
     trainer = Trainer(settings(checkpoint_steps=3), tmp_path / "cut")
 
-    def dies() -> None:
+    def dies(loss: float) -> None:  # noqa: ARG001
         raise SystemExit
 
     trainer._choose_model = dies  # type: ignore[method-assign]
@@ -418,7 +422,7 @@ class TestRefreshingMethods:
 @pytest.mark.parametrize(
     ("changes", "expected"),
     [
-        ({"batch_size": 100}, "larger than the 48 training items"),
+        ({"batch_size": 100}, "48 training items can fill; use a batch size of at most 24"),
         ({"optimizer": "adamm"}, "did you mean 'adam"),
         ({"schedule": "cosin"}, "did you mean 'cosine'"),
         ({"learning_rate": 0.0}, "learning_rate must be positive"),
@@ -438,6 +442,25 @@ def test_settings_that_cannot_work_are_refused_at_once(tmp_path: Path, changes: 
     with pytest.raises(UserError, match=expected):
         Trainer(settings(**changes), tmp_path / "run")
     assert not (tmp_path / "run").exists()
+
+
+def test_the_usual_batch_shrinks_to_what_the_data_can_fill(tmp_path: Path) -> None:
+    trainer = Trainer(settings(batch_size=0), tmp_path / "run")  # 6 classes × 4 items fill 24 places
+    assert trainer.sampler.batch_size == 16
+    assert "batch_size = 16" in trainer.run.config.read_text()
+
+
+def test_a_run_that_failed_before_its_first_checkpoint_does_not_block_its_folder(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="became"):
+        loop.train(settings(learning_rate=1e30), tmp_path / "run")
+    mended = loop.train(settings(), tmp_path / "run")
+    assert metrics_without_speed(mended) == metrics_without_speed(loop.train(settings(), tmp_path / "fresh"))
+
+
+def test_a_folder_that_is_no_run_is_not_called_one(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").touch()
+    with pytest.raises(UserError, match="exists already and is no run"):
+        loop.train(settings(), tmp_path)
 
 
 def test_a_run_is_never_overwritten(tmp_path: Path) -> None:

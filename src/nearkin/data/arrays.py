@@ -48,13 +48,16 @@ def load_arrays(file: Path) -> Dataset:
 def array_items(images: Array | None, vectors: Array | None, where: str) -> Items:
     """Arrays as items, with the reason where they cannot be."""
     if images is not None:
-        if images.dtype != np.uint8 or not (images.ndim == 3 or (images.ndim == 4 and images.shape[-1] == 3)):
+        # (height, width, 3) is one colour picture, not a stack of grey ones three pixels wide.
+        grey = images.ndim == 3 and images.shape[-1] != 3
+        colour = images.ndim == 4 and images.shape[-1] == 3
+        if images.dtype != np.uint8 or not (grey or colour) or images.size == 0:
             raise UserError(
                 f"{where}: images must be uint8 of shape (n, height, width) or (n, height, width, 3), "
                 f"not {images.dtype} {images.shape}"
             )
         return ImageArray(images)
-    if vectors is None or vectors.ndim != 2 or vectors.dtype.kind not in "fiu":
+    if vectors is None or vectors.ndim != 2 or vectors.dtype.kind not in "fiu" or vectors.size == 0:
         raise UserError(f"{where}: vectors must be numbers of shape (n, features)")
     unusable = np.flatnonzero(~np.isfinite(vectors).all(axis=1))
     if len(unusable):

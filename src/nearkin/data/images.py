@@ -62,6 +62,14 @@ def to_rgb(image: Image.Image) -> Image.Image:
     return image.convert("RGB")
 
 
+def listed(unreadable: list[Unreadable], most: int = 100) -> str:
+    """One line each, and how many more there are."""
+    lines = [str(each) for each in unreadable[:most]]
+    if len(unreadable) > most:
+        lines.append(f"… and {len(unreadable) - most:,} more")
+    return "\n  ".join(lines)
+
+
 def find_unreadable(files: ImageFiles) -> list[Unreadable]:
     """Decodes every file once and lists those that cannot be read.
 
@@ -100,6 +108,8 @@ def _attempt(path: Path, decode: Callable[[Image.Image], Image.Image]) -> Image.
             return decode(image)
     except FileNotFoundError:
         return Unreadable(path, "no such file")
+    except Image.DecompressionBombError:
+        return Unreadable(path, f"more than {MAX_PIXELS:,} pixels")
     except UnidentifiedImageError:
         return Unreadable(path, "not an image that can be decoded")
     # Decoders meet hostile bytes and raise nearly anything; for the user it is one thing: not readable.

@@ -11,7 +11,7 @@ from nearkin.data.benchmarks import benchmarks, is_benchmark, load_benchmark
 from nearkin.data.dataset import Dataset
 from nearkin.data.folder import load_folder
 from nearkin.data.glyphs import glyphs
-from nearkin.data.images import Unreadable, find_unreadable
+from nearkin.data.images import Unreadable, find_unreadable, listed
 from nearkin.data.items import ImageFiles
 from nearkin.data.table import load_table
 from nearkin.errors import UserError, unknown_name
@@ -40,7 +40,7 @@ def load_dataset(source: str, root: Path | None = None, check_counts: bool = Tru
     if not path.exists():
         if "/" in source or path.suffix:
             raise UserError(f"there is no file or folder {source}; check the path, or see `nearkin datasets`")
-        raise unknown_name("dataset", source, ["glyphs", *(benchmark.name for benchmark in benchmarks())])
+        raise unknown_name("folder or dataset", source, ["glyphs", *(benchmark.name for benchmark in benchmarks())])
     if path.suffix.lower() == ".csv":
         return load_table(path)
     if path.suffix.lower() == ".npz":
@@ -66,10 +66,9 @@ def without_unreadable(dataset: Dataset, action: str = "skip") -> tuple[Dataset,
     if not found:
         return dataset, []
     if action == "stop" or len(found) == len(dataset):
-        listed = "\n  ".join(map(str, found))
         raise UserError(
             f"{len(found)} of {len(dataset)} images cannot be read; mend or remove them, "
-            f"or go on without them (--unreadable skip):\n  {listed}"
+            f"or go on without them (--unreadable skip):\n  {listed(found)}"
         )
     bad = {unreadable.path for unreadable in found}
     return dataset.where(np.array([path not in bad for path in dataset.items.paths])), found

@@ -47,6 +47,9 @@ def _columns(file: Path) -> dict[str, list[str]]:
     if missing:
         found = ", ".join(header) or "nothing"
         raise UserError(f"{file} has no column '{missing[0]}'; its first line must name path,label (found: {found})")
+    twice = {name for name in header if header.count(name) > 1}
+    if twice:
+        raise UserError(f"{file} names the column '{twice.pop()}' twice; rename or remove one of them")
     if not rows:
         raise UserError(f"{file} has a header but no rows; add one line per image")
     for line, row in enumerate(rows, start=2):

@@ -40,8 +40,7 @@ def rank_approximation_loss(embeddings: Tensor, labels: Tensor, alpha: float = 4
     >>> bool(near < far)
     True
     """
-    if not (alpha > 0 and eps > 0):
-        raise UserError(f"alpha and eps must be positive, not {alpha} and {eps}")
+    _check(alpha, eps)
     embeddings = checked(embeddings, labels)
     with torch.autocast(embeddings.device.type, enabled=False):
         distances = pairwise_distances(embeddings)
@@ -74,6 +73,7 @@ class RankApproximationLoss(nn.Module):
 
     def __init__(self, alpha: float = 4.0, eps: float = 1e-4) -> None:
         super().__init__()
+        _check(alpha, eps)
         self.alpha = alpha
         self.eps = eps
 
@@ -82,6 +82,12 @@ class RankApproximationLoss(nn.Module):
 
     def extra_repr(self) -> str:
         return f"alpha={self.alpha}, eps={self.eps}"
+
+
+def _check(alpha: float, eps: float) -> None:
+    for name, value in (("alpha", alpha), ("eps", eps)):
+        if not value > 0:
+            raise UserError(f"{name} must be positive, not {value}")
 
 
 def _extreme(distances: Tensor, among: Tensor, largest: bool) -> Tensor:

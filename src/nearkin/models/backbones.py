@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,8 @@ from nearkin import _torchvision  # noqa: F401
 from nearkin.data.transforms import Preprocess
 from nearkin.errors import UserError, unknown_name
 from nearkin.models.builtin import FOR_IMAGES, FOR_VECTORS
+
+log = logging.getLogger("nearkin")
 
 
 def is_builtin(name: str) -> bool:
@@ -127,6 +130,9 @@ def _downloaded(name: str) -> dict[str, Tensor]:
 
     if is_builtin(name):
         raise UserError(f"backbone '{name}' has no ImageNet weights; use --weights none or a file")
+    log.info("fetching the ImageNet weights of %s", name)
+    for chatty in ("timm", "huggingface_hub"):  # their retries would bury the one sentence below
+        logging.getLogger(chatty).setLevel(logging.CRITICAL)
     try:
         state: dict[str, Tensor] = timm.create_model(name, pretrained=True, num_classes=0).state_dict()
     # timm and the hub raise many kinds, from missing weights to a broken connection.

@@ -14,7 +14,7 @@ from safetensors.torch import load_file, save
 
 from nearkin.data.arrays import array_items
 from nearkin.data.images import to_rgb
-from nearkin.data.items import ImageArray, ImageFiles, Items, Vectors
+from nearkin.data.items import ImageArray, ImageFiles, Items
 from nearkin.data.transforms import make_transform
 from nearkin.errors import UserError
 from nearkin.files import write_bytes, write_json
@@ -77,18 +77,13 @@ class Embedder:
         return self
 
     def _items(self, data: Encodable) -> Items:
-        if isinstance(data, str | Path):
-            raise UserError(f"encode takes a list of items; write encode([{str(data)!r}])")
+        if isinstance(data, str | Path | Image.Image):
+            raise UserError("encode takes a list of items; put the single one in brackets: encode([item])")
         if len(data) == 0:
             raise UserError("there is nothing to encode: the input is empty")
         reads_vectors = self.model.spec.preprocess is None
         if isinstance(data, np.ndarray):
-            items = array_items(None if reads_vectors else data, data if reads_vectors else None, "encode")
-            if isinstance(items, Vectors) and items.values.shape[1] != self.model.spec.features:
-                raise UserError(
-                    f"this model reads vectors of {self.model.spec.features} features, not {items.values.shape[1]}"
-                )
-            return items
+            return array_items(None if reads_vectors else data, data if reads_vectors else None, "encode")
         if reads_vectors:
             raise UserError("this model reads feature vectors; give an array of shape (n, features)")
         pictures = [picture for picture in data if isinstance(picture, Image.Image)]

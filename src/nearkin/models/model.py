@@ -48,7 +48,7 @@ class ModelSpec:
 
 
 class Standardise(nn.Module):
-    """(x·scale − mean) / std along the first dimension after the batch; pixels come as bytes."""
+    """(x − mean) / std along the first dimension after the batch; bytes are pixels and become 0…1 first."""
 
     mean: Tensor
     std: Tensor
@@ -59,6 +59,8 @@ class Standardise(nn.Module):
         self.register_buffer("std", std)
 
     def forward(self, x: Tensor) -> Tensor:
+        if x.ndim == 2 and x.shape[1] != len(self.mean):
+            raise UserError(f"this model reads vectors of {len(self.mean)} features, not {x.shape[1]}")
         if x.dtype == torch.uint8:
             x = x.to(self.mean.dtype) / 255
         return (x - self.mean) / self.std

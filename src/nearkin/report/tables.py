@@ -43,6 +43,8 @@ def print_scores(run: Run) -> None:
     if scores["after"]:
         columns = {"before training": scores["before"], "after training": scores["after"]}
         print_columns({name: column for name, column in columns.items() if column}, "test part")
+    else:
+        Console().print("there is no test part: nothing was measured")
     Console().print(f"model chosen by: {scores['chosen']}\nrun: {run.folder}", highlight=False)
 
 
@@ -57,7 +59,7 @@ def print_methods() -> None:
         "at test time",
         "settings",
     ):
-        table.add_column(heading)
+        table.add_column(heading, overflow="fold")
     for method in known_methods():
         refresh = make_method(method.name).refresh
         settings = ", ".join(f"{name}={value}" for name, value in make_method(method.name).settings().items())

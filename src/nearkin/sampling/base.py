@@ -26,15 +26,21 @@ class BatchSampler(ABC):
         self.labels = np.asarray(labels)
         if batch_size < 2:
             raise UserError(f"a batch needs at least 2 items to compare, not {batch_size}")
-        if batch_size > len(self.labels):
+        if batch_size > self.largest_batch():
             raise UserError(
-                f"a batch of {batch_size} is larger than the {len(self.labels)} training items; "
-                f"use a batch size of at most {len(self.labels)}"
+                f"a batch of {batch_size} is larger than what the {len(self.labels)} training items can fill; "
+                f"use a batch size of at most {self.largest_batch()}{self.larger_batches_by}"
             )
         self.batch_size = batch_size
         self.seed = seed
         self.epoch = 0
         self.position = 0
+
+    larger_batches_by = ""  # what else than a smaller batch would help, for the message
+
+    def largest_batch(self) -> int:
+        """The most items a batch could hold."""
+        return len(self.labels)
 
     @abstractmethod
     def batches(self, rng: np.random.Generator) -> Iterator[Indices]:

@@ -23,17 +23,16 @@ class GroupSampler(BatchSampler):
     """
 
     def __init__(self, labels: npt.ArrayLike, batch_size: int, per_class: int = 8, seed: int = 0) -> None:
-        super().__init__(labels, batch_size, seed)
         if not 1 <= per_class <= batch_size:
-            raise UserError(f"items per class must lie between 1 and the batch size {batch_size}, not {per_class}")
+            raise UserError(f"per_class must lie between 1 and the batch size {batch_size}, not {per_class}")
         self.per_class = per_class
-        self.members = self._usable(items_by_class(self.labels))
-        fill = sum(min(len(items), per_class) for items in self.members)
-        if fill < batch_size:
-            raise UserError(
-                f"{len(self.members)} classes with up to {per_class} items each fill {fill} places, "
-                f"but a batch has {batch_size}; use a batch size of at most {fill} or more items per class"
-            )
+        self.members = self._usable(items_by_class(np.asarray(labels)))
+        super().__init__(labels, batch_size, seed)
+
+    larger_batches_by = ", or more items of each class (per_class)"
+
+    def largest_batch(self) -> int:
+        return sum(min(len(items), self.per_class) for items in self.members)
 
     def _usable(self, members: list[Indices]) -> list[Indices]:
         return members

@@ -103,6 +103,8 @@ class Trainer:
         with stop_requests() as asked, bar("training", total, done=self.position.step) as advance:
             while self.position.epoch < self.training.epochs and not self._out_of_patience():
                 self._epoch(asked, advance)
+        if self._out_of_patience():
+            log.info("stopped early: %d evaluations without improvement", self.training.patience)
         self._finish()
         return self.run
 
@@ -130,17 +132,18 @@ class Trainer:
             advance(note=f"epoch {self.position.epoch + 1}, loss {self.position.mean_loss:.4f}")
             self._save_or_stop(asked())
         seconds = time.monotonic() - started
+        loss = self.position.mean_loss
+        self.position = replace(self.position, epoch=self.position.epoch + 1, batch=0, loss_sum=0.0)
         self._log(
             "training",
-            loss=self.position.mean_loss,
+            loss=loss,
             learning_rate=self.optimizer.param_groups[-1]["lr"],
             spread=self.position.spread,
             items_per_second=round((len(self.sampler) - first) * self.sampler.batch_size / seconds, 1),
         )
         if self.position.spread < COLLAPSED:
             log.warning(collapse_advice(self.position.spread))
-        self.position = replace(self.position, epoch=self.position.epoch + 1, batch=0, loss_sum=0.0)
-        self._choose_model()
+        self._choose_model(loss)
         self._save_checkpoint()
 
     def _batches(self) -> Iterator[Batch]:
@@ -211,7 +214,7 @@ class Trainer:
         self._log(kind, part=part, **scores)
         return scores
 
-    def _choose_model(self) -> None:
+    def _choose_model(self, loss: float) -> None:
         """Evaluates where it is due, and saves the model if it is the one to keep."""
         last = self.position.epoch == self.training.epochs
         every = self.training.evaluate_every
@@ -219,7 +222,8 @@ class Trainer:
             scores = self._measure(self.watched, "evaluation")
             score = scores.get(PRIMARY, -math.inf)
             if scores:
-                log.info("epoch %d: %s %s %.4f", self.position.epoch, self.watched, PRIMARY, score)
+                where = f"epoch {self.position.epoch}/{self.training.epochs}"
+                log.info("%s: loss %.4f, %s %s %.4f", where, loss, self.watched, PRIMARY, score)
             if self.training.keep != "last":
                 if score > self.position.best:
                     self.position = replace(self.position, best=score, stale_evaluations=0)

@@ -20,10 +20,11 @@ from nearkin.data import (
     make_splits,
     without_unreadable,
 )
-from nearkin.data.images import Unreadable
+from nearkin.data.images import Unreadable, listed
 from nearkin.data.sources import is_dataset_name
+from nearkin.errors import UserError
 from nearkin.files import atomic_path, cache_folder
-from nearkin.methods import method_class
+from nearkin.methods import make_method, method_class
 from nearkin.models import EmbeddingModel, ModelSpec, embed_items
 from nearkin.models.backbones import is_builtin, load_weights, preprocess_of
 from nearkin.training.settings import DataSettings, Settings
@@ -41,8 +42,7 @@ def load_splits(settings: DataSettings, seed: int) -> Splits:
 
 def report_unreadable(unreadable: list[Unreadable]) -> None:
     if unreadable:
-        listed = "\n  ".join(map(str, unreadable))
-        log.warning("going on without %d images that cannot be read:\n  %s", len(unreadable), listed)
+        log.warning("going on without images that cannot be read (%d):\n  %s", len(unreadable), listed(unreadable))
 
 
 def resolved(settings: Settings, splits: Splits) -> Settings:
@@ -67,6 +67,8 @@ def resolved(settings: Settings, splits: Splits) -> Settings:
         training = replace(training, backbone_learning_rate=share * training.learning_rate)
     if not training.loss_learning_rate:
         training = replace(training, loss_learning_rate=training.learning_rate)
+    if not training.batch_size:
+        training = replace(training, batch_size=_usual_batch(settings, train))
     if not training.keep:
         training = replace(training, keep="last" if splits.validation is None else "best-on-validation")
     return replace(settings, data=data, model=model, training=training)
@@ -114,6 +116,21 @@ def _absolute(path: str) -> str:
     """A path that leads somewhere made absolute; names such as ``cub200`` or ``imagenet`` stay as they are."""
     leads_somewhere = path and not is_dataset_name(path) and Path(path).expanduser().exists()
     return str(Path(path).expanduser().absolute()) if leads_somewhere else path
+
+
+def _usual_batch(settings: Settings, train: Dataset) -> int:
+    """128, or the largest half, quarter, … of it that the method can draw from these data."""
+    method = make_method(settings.method, **settings.method_settings)
+    for size in (128, 64, 32, 16, 8):
+        try:
+            method.sampler(train.labels, size, seed=0)
+        except UserError as error:
+            problem = error
+        else:
+            if size < 128:
+                log.info("batches of %d items: the data cannot fill larger ones", size)
+            return size
+    raise problem
 
 
 def _usual_backbone(train: Dataset) -> str:

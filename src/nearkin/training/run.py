@@ -32,13 +32,20 @@ class Run:
         """A new run in an empty or new folder."""
         cls.check_free(folder)
         run = cls(folder)
+        run.metrics.unlink(missing_ok=True)
         write_text(run.data, data_digest)
         write_text(run.config, settings.to_toml())
         return run
 
     @staticmethod
     def check_free(folder: Path) -> None:
-        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        """Refuses a folder with anything in it, unless it is a run that ended before it had saved any progress."""
+        if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
+            return
+        run = Run(folder)
+        if not run.data.is_file():
+            raise UserError(f"{folder} exists already and is no run; choose another --out")
+        if run.checkpoint.is_file() or run.model.is_dir():
             raise UserError(f"{folder} exists already; continue it with --resume {folder}, or choose another --out")
 
     @classmethod

@@ -37,6 +37,10 @@ class DataSettings:
     check_counts: bool = True
     workers: int = -1
 
+    def __post_init__(self) -> None:
+        if self.workers < -1:
+            raise UserError(f"workers must be 0 or more, or -1 for as many as there are cores, not {self.workers}")
+
 
 @dataclass(frozen=True)
 class ModelSettings:
@@ -60,6 +64,10 @@ class ModelSettings:
     freeze_backbone: bool = False
     freeze_batch_norm: bool = False
 
+    def __post_init__(self) -> None:
+        if self.dim < 1 or self.image_size < 0:
+            raise UserError(f"dim ({self.dim}) must be positive and image_size ({self.image_size}) not negative")
+
 
 @dataclass(frozen=True)
 class TrainingSettings:
@@ -67,7 +75,7 @@ class TrainingSettings:
 
     Attributes:
         epochs: passes over the data.
-        batch_size: items in a global batch, over all devices.
+        batch_size: items in a global batch, over all devices; 0: 128, or as many as the data can fill.
         optimizer: adam, adamw, sgd or rmsprop.
         learning_rate: for the head (and for everything where the next two are 0).
         backbone_learning_rate: for the backbone; 0: a tenth of the head's where it comes with weights, else the same.
@@ -88,7 +96,7 @@ class TrainingSettings:
     """
 
     epochs: int = 20
-    batch_size: int = 128
+    batch_size: int = 0
     optimizer: str = "adamw"
     learning_rate: float = 1e-3
     backbone_learning_rate: float = 0.0

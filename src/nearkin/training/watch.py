@@ -22,8 +22,8 @@ def stop_unless_finite(loss: float, gradient_norm: float, step: int) -> None:
     for what, value in (("loss", loss), ("gradient", gradient_norm)):
         if not math.isfinite(value):
             raise UserError(
-                f"the {what} became {value} at step {step}; the last checkpoint is sound: lower the learning rate, "
-                "add --set clip_norm=1.0, or look for odd values in the data"
+                f"the {what} became {value} at step {step}, and the run stopped before it reached the weights: "
+                "lower the learning rate, add --set clip_norm=1.0, or look for odd values in the data"
             )
 
 

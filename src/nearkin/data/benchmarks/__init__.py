@@ -46,7 +46,7 @@ def load_benchmark(name: str, root: Path | None = None, check_counts: bool = Tru
         sought = " and ".join(str(place) for place in _roots(root))
         raise UserError(
             f"dataset '{name}' was not found in {sought}: get it from {benchmark.source} and lay it there as "
-            f"{benchmark.layout}, or set NEARKIN_DATA to the folder that holds it"
+            f"{benchmark.layout}, or name the folder that holds it with --root or NEARKIN_DATA"
         )
     dataset = to_dataset(benchmark.name, folder, load(folder))
     if check_counts:
