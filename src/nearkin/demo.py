@@ -17,7 +17,7 @@ from nearkin.report.map import draw_map
 from nearkin.report.neighbours import draw_neighbours
 from nearkin.report.tables import print_columns
 from nearkin.space import Space
-from nearkin.training import train
+from nearkin.training.loop import Trainer
 from nearkin.workflows import embed_everything
 
 MARK = "made-by-nearkin-demo"  # only a folder with this file in it is ever replaced
@@ -29,8 +29,9 @@ def run_demo(out: Path, data: str = "glyphs", epochs: int = 20, seed: int = 0) -
         raise UserError(f"the demo draws glyphs and cannot use '{data}'; for other data use: nearkin train {data}")
     _clear(out)
     settings = make_settings(data, "rank", {"epochs": epochs, "seed": seed, "evaluate_every": max(1, epochs // 4)})
-    run = train(settings, out)
-    (out / MARK).touch()
+    trainer = Trainer(settings, out)
+    (out / MARK).touch()  # at once, so that an interrupted demo can be replaced too
+    run = trainer.train()
     test = make_splits(load_dataset(data)).test
     assert test is not None
     pixels = evaluate(pixel_space(test)).scores
@@ -59,5 +60,5 @@ def _clear(out: Path) -> None:
     """Removes an earlier demo, and nothing that is not one."""
     if out.exists() and any(out.iterdir()):
         if not (out / MARK).is_file():
-            raise UserError(f"{out} holds something that is no finished demo; remove it or choose another --out")
+            raise UserError(f"{out} holds something that is no demo; choose another --out")
         shutil.rmtree(out)

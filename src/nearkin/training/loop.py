@@ -64,7 +64,7 @@ class Trainer:
             Run.check_free(folder)
         self.fabric = make_fabric(settings.training)
         splits = load_splits(settings.data, settings.training.seed)
-        self.settings = resolved(settings, splits)
+        self.settings = resolved(settings, splits, self.method)
         self.training = self.settings.training
         self.workers = None if self.settings.data.workers < 0 else self.settings.data.workers
         self.train_set, self.labels = splits.train, splits.train.dense_labels
@@ -172,11 +172,12 @@ class Trainer:
         self.fabric.backward(loss)
         parameters = [p for group in self.optimizer.param_groups for p in group["params"]]
         norm = nn.utils.clip_grad_norm_(parameters, self.training.clip_norm or math.inf)
-        stop_unless_finite(loss.item(), norm.item(), self.position.step)
+        value = loss.item()
+        stop_unless_finite(value, norm.item(), self.position.step)
         self.optimizer.step()
         self.position.step += 1
         self.position.batch += 1
-        self.position.loss_sum += loss.item()
+        self.position.loss_sum += value
 
     def _embed(self, inputs: Tensor) -> Tensor:
         embeddings = gathered(self.fabric, self.wrapped(inputs))
@@ -258,7 +259,7 @@ class Trainer:
 
     def _save_or_stop(self, asked: bool) -> None:
         if self.fabric.world_size > 1:  # processes hear of a signal at different moments and must stop together
-            asked = bool(self.fabric.all_reduce(torch.tensor(float(asked)), reduce_op="sum"))
+            asked = bool(self.fabric.all_reduce(torch.tensor(float(asked), device=self.fabric.device), reduce_op="sum"))
         every = self.training.checkpoint_steps
         if asked or (every and self.position.step % every == 0):
             self._save_checkpoint()

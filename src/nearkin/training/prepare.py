@@ -24,7 +24,7 @@ from nearkin.data.images import Unreadable, listed
 from nearkin.data.sources import is_dataset_name
 from nearkin.errors import UserError
 from nearkin.files import atomic_path, cache_folder
-from nearkin.methods import make_method, method_class
+from nearkin.methods import Method
 from nearkin.models import EmbeddingModel, ModelSpec, embed_items
 from nearkin.models.backbones import is_builtin, load_weights, preprocess_of
 from nearkin.training.settings import DataSettings, Settings
@@ -45,7 +45,7 @@ def report_unreadable(unreadable: list[Unreadable]) -> None:
         log.warning("going on without images that cannot be read (%d):\n  %s", len(unreadable), listed(unreadable))
 
 
-def resolved(settings: Settings, splits: Splits) -> Settings:
+def resolved(settings: Settings, splits: Splits, method: Method) -> Settings:
     """The settings with every default that depends on the data filled in, as they are written to the run."""
     data, model, training = settings.data, settings.model, settings.training
     train = splits.train
@@ -59,7 +59,7 @@ def resolved(settings: Settings, splits: Splits) -> Settings:
     if not model.weights:
         model = replace(model, weights="none" if is_builtin(model.backbone) else "imagenet")
     if not model.normalize:
-        model = replace(model, normalize=method_class(settings.method).normalize)
+        model = replace(model, normalize=method.normalize)
     if not model.image_size and model.backbone == "small" and isinstance(train.items, ImageArray):
         model = replace(model, image_size=max(train.items.pixels.shape[1:3]))
     if not training.backbone_learning_rate:
@@ -68,7 +68,7 @@ def resolved(settings: Settings, splits: Splits) -> Settings:
     if not training.loss_learning_rate:
         training = replace(training, loss_learning_rate=training.learning_rate)
     if not training.batch_size:
-        training = replace(training, batch_size=_usual_batch(settings, train))
+        training = replace(training, batch_size=_usual_batch(method, train))
     if not training.keep:
         training = replace(training, keep="last" if splits.validation is None else "best-on-validation")
     return replace(settings, data=data, model=model, training=training)
@@ -118,9 +118,8 @@ def _absolute(path: str) -> str:
     return str(Path(path).expanduser().absolute()) if leads_somewhere else path
 
 
-def _usual_batch(settings: Settings, train: Dataset) -> int:
+def _usual_batch(method: Method, train: Dataset) -> int:
     """128, or the largest half, quarter, … of it that the method can draw from these data."""
-    method = make_method(settings.method, **settings.method_settings)
     for size in (128, 64, 32, 16, 8):
         try:
             method.sampler(train.labels, size, seed=0)
