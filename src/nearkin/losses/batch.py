@@ -2,25 +2,62 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import torch
 from torch import Tensor
 
 from nearkin.errors import UserError
 
 
-def checked(embeddings: Tensor, labels: Tensor) -> Tensor:
-    """The embeddings of a valid batch, half precision raised to float32; otherwise an error that says what is wrong."""
+def checked(embeddings: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    """A valid batch on one device, half precision raised to float32; otherwise an error that says what is wrong.
+
+    >>> embeddings, labels = checked(torch.zeros(2, 3, dtype=torch.float16), torch.tensor([-7, 10**12]))
+    >>> embeddings.dtype
+    torch.float32
+    """
     if embeddings.ndim != 2 or not embeddings.is_floating_point():
         raise UserError(
             f"embeddings must be floating point of shape (batch, dim), not {embeddings.dtype} {tuple(embeddings.shape)}"
         )
-    if labels.is_floating_point() or labels.is_complex() or labels.dtype == torch.bool:
-        raise UserError(f"labels must be integers, not {labels.dtype}")
-    if labels.shape != embeddings.shape[:1]:
-        raise UserError(f"{tuple(labels.shape)} labels do not match {len(embeddings)} embeddings")
-    if len(embeddings) == 0:
-        raise UserError("the batch is empty; a loss needs at least one embedding")
-    return embeddings.float() if embeddings.dtype in (torch.float16, torch.bfloat16) else embeddings
+    labels = checked_ids(labels, embeddings, "labels")
+    if embeddings.numel() == 0:
+        raise UserError(f"the batch is empty: its embeddings have the shape {tuple(embeddings.shape)}")
+    if not embeddings.detach().isfinite().all():
+        raise UserError(
+            "the embeddings contain NaN or infinite values; lower the learning rate, or look for odd values in the data"
+        )
+    return embeddings.float() if embeddings.dtype in (torch.float16, torch.bfloat16) else embeddings, labels
+
+
+def checked_ids(ids: Tensor, embeddings: Tensor, name: str) -> Tensor:
+    """One integer per embedding, on its device."""
+    if ids.is_floating_point() or ids.is_complex() or ids.dtype == torch.bool:
+        raise UserError(f"{name} must be integers, not {ids.dtype}")
+    if ids.shape != embeddings.shape[:1]:
+        raise UserError(f"{name} of shape {tuple(ids.shape)} do not match {len(embeddings)} embeddings")
+    return ids.to(embeddings.device)
+
+
+def positive_number(**settings: float) -> None:
+    """Refuses a setting that is not a positive number.
+
+    >>> positive_number(alpha=0.0)
+    Traceback (most recent call last):
+    nearkin.errors.UserError: alpha must be positive, not 0.0
+    """
+    for name, value in settings.items():
+        if not value > 0:
+            raise UserError(f"{name} must be positive, not {value}")
+
+
+@contextmanager
+def full_precision(embeddings: Tensor) -> Iterator[None]:
+    """Switches autocast off for the device of the embeddings."""
+    with torch.autocast(embeddings.device.type, enabled=False):
+        yield
 
 
 def same_class_masks(labels: Tensor) -> tuple[Tensor, Tensor]:
@@ -31,14 +68,5 @@ def same_class_masks(labels: Tensor) -> tuple[Tensor, Tensor]:
     [[0, 1, 0], [1, 0, 0], [0, 0, 0]]
     """
     same = labels[:, None] == labels[None, :]
-    itself = torch.eye(len(labels), dtype=torch.bool, device=labels.device)
-    return same & ~itself, ~same
-
-
-def pairwise_distances(embeddings: Tensor) -> Tensor:
-    """Euclidean distances within a batch, (batch, batch); the gradient at coincident points is zero.
-
-    Differences are squared one by one: the matrix-product form is faster but loses half of the digits where points
-    lie close together, which is where losses look.
-    """
-    return torch.cdist(embeddings, embeddings, compute_mode="donot_use_mm_for_euclid_dist")
+    positive = same.clone().fill_diagonal_(False)
+    return positive, ~same

@@ -12,8 +12,8 @@ import math
 import torch
 from torch import Tensor, nn
 
-from nearkin.errors import UserError
-from nearkin.losses.batch import checked, pairwise_distances, same_class_masks
+from nearkin.losses.batch import checked, full_precision, positive_number, same_class_masks
+from nearkin.losses.distances import pairwise_distances, widened
 
 
 def rank_approximation_loss(embeddings: Tensor, labels: Tensor, alpha: float = 4.0, eps: float = 1e-4) -> Tensor:
@@ -40,10 +40,11 @@ def rank_approximation_loss(embeddings: Tensor, labels: Tensor, alpha: float = 4
     >>> bool(near < far)
     True
     """
-    _check(alpha, eps)
-    embeddings = checked(embeddings, labels)
-    with torch.autocast(embeddings.device.type, enabled=False):
-        distances = pairwise_distances(embeddings)
+    positive_number(alpha=alpha, eps=eps)
+    embeddings, labels = checked(embeddings, labels)
+    with full_precision(embeddings):
+        # Ranks are differences of distances, and 1/ε magnifies their rounding.
+        distances = pairwise_distances(widened(embeddings))
         positive, negative = same_class_masks(labels)
         farthest = _extreme(distances, positive | negative, largest=True)
         nearest = _extreme(distances, positive | negative, largest=False)
@@ -58,7 +59,7 @@ def rank_approximation_loss(embeddings: Tensor, labels: Tensor, alpha: float = 4
         push = -torch.log(_transfer(gap_before_negatives, alpha) + eps)
         pull = torch.where(ranked & positive.any(dim=1), pull, 0.0)
         push = torch.where(ranked & negative.any(dim=1), push, 0.0)
-        return (pull + push).mean()
+        return (pull + push).mean().to(embeddings.dtype)
 
 
 class RankApproximationLoss(nn.Module):
@@ -73,7 +74,7 @@ class RankApproximationLoss(nn.Module):
 
     def __init__(self, alpha: float = 4.0, eps: float = 1e-4) -> None:
         super().__init__()
-        _check(alpha, eps)
+        positive_number(alpha=alpha, eps=eps)
         self.alpha = alpha
         self.eps = eps
 
@@ -82,12 +83,6 @@ class RankApproximationLoss(nn.Module):
 
     def extra_repr(self) -> str:
         return f"alpha={self.alpha}, eps={self.eps}"
-
-
-def _check(alpha: float, eps: float) -> None:
-    for name, value in (("alpha", alpha), ("eps", eps)):
-        if not value > 0:
-            raise UserError(f"{name} must be positive, not {value}")
 
 
 def _extreme(distances: Tensor, among: Tensor, largest: bool) -> Tensor:

@@ -1,0 +1,152 @@
+"""What every loss promises: order and names do not matter, gradients are right and finite, bad batches are refused."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable
+
+import pytest
+import torch
+from reference.batches import DEGENERATE, gradient, random_batch
+from torch import Tensor, nn
+
+from nearkin.errors import UserError
+from nearkin.losses import RankApproximationLoss
+
+CLASSES, DIM = 6, 3
+# A loss for up to 6 classes in 3 dimensions. Losses with learnable parameters are built from one seed.
+LOSSES: dict[str, Callable[[], nn.Module]] = {
+    "rank": RankApproximationLoss,
+    "rank, linear": lambda: RankApproximationLoss(alpha=1.0),
+    "rank, root": lambda: RankApproximationLoss(alpha=0.5),
+}
+DENSE_LABELS: set[str] = set()  # these know their classes beforehand and need labels 0…classes−1
+SCALE_FREE = {"rank"}
+SAMPLED: set[str] = set()  # these draw at random, so another order of the batch is another draw
+
+
+Loss = Callable[[Tensor, Tensor], Tensor]
+
+
+def pure(name: str) -> Loss:
+    """The loss as a function of its batch alone."""
+    torch.manual_seed(0)
+    module = LOSSES[name]()
+
+    def seeded(x: Tensor, y: Tensor) -> Tensor:
+        torch.manual_seed(0)
+        result: Tensor = module.to(x.dtype if x.dtype == torch.float64 else torch.float32)(x, y)
+        return result
+
+    return seeded
+
+
+@pytest.fixture(params=LOSSES)
+def name(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def loss(name: str) -> Loss:
+    return pure(name)
+
+
+def test_it_is_a_scalar_of_full_precision_with_a_gradient(loss: Loss) -> None:
+    x, y = random_batch()
+    value = loss(x.float().requires_grad_(), y)
+    assert value.shape == ()
+    assert value.dtype == torch.float32
+    assert gradient(loss, x, y).abs().sum() > 0
+
+
+def test_the_gradient_is_right(loss: Loss) -> None:
+    x, y = random_batch(3)
+    assert torch.autograd.gradcheck(lambda x: loss(x, y), x.requires_grad_())
+
+
+def test_the_order_of_the_batch_does_not_matter(loss: Loss, name: str) -> None:
+    if name in SAMPLED:
+        pytest.skip("another order is another draw")
+    x, y = random_batch()
+    order = torch.randperm(len(x))
+    assert loss(x[order], y[order]).item() == pytest.approx(loss(x, y).item(), rel=1e-9)
+    assert torch.allclose(gradient(loss, x[order], y[order]), gradient(loss, x, y)[order])
+
+
+def test_the_names_of_the_classes_do_not_matter(loss: Loss, name: str) -> None:
+    x, y = random_batch()
+    renamed = torch.tensor([-7, 10**12, 3, 0])[y]
+    if name in DENSE_LABELS:
+        with pytest.raises(UserError, match="labels must lie in 0…5"):
+            loss(x, renamed)
+    else:
+        assert loss(x, renamed).item() == pytest.approx(loss(x, y).item(), rel=1e-12)
+
+
+@pytest.mark.parametrize("scale", [1e-12, 1e-3, 1e12])
+@pytest.mark.parametrize("name", sorted(SCALE_FREE))
+def test_the_scale_does_not_matter_where_it_should_not(name: str, scale: float) -> None:
+    x, y = random_batch()
+    loss = pure(name)
+    assert loss(x * scale, y).item() == pytest.approx(loss(x, y).item(), rel=1e-9)
+    assert loss(x.float() * scale, y).item() == pytest.approx(loss(x, y).item(), rel=1e-4)
+
+
+@pytest.mark.parametrize("case", DEGENERATE)
+def test_every_finite_batch_has_a_finite_loss_and_gradient(loss: Loss, case: str) -> None:
+    x, y = DEGENERATE[case]
+    assert loss(x, y).isfinite()
+    assert gradient(loss, x, y).isfinite().all()
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_precision_is_computed_in_single(loss: Loss, dtype: torch.dtype) -> None:
+    x, y = random_batch()
+    half = x.to(dtype)
+    with torch.autocast("cpu", dtype=torch.float16):  # bfloat16 would need processors that have it
+        value = loss(half, y)
+        slope = gradient(loss, half, y)
+    assert value.dtype == torch.float32
+    assert value.item() == pytest.approx(loss(half.double(), y).item(), rel=1e-4, abs=1e-5)
+    assert slope.dtype == dtype
+    assert slope.isfinite().all()
+
+
+def test_integers_of_any_width_are_labels(loss: Loss) -> None:
+    x, y = random_batch()
+    for dtype in (torch.int8, torch.uint8, torch.int16, torch.int32):
+        assert torch.equal(loss(x, y.to(dtype)), loss(x, y))
+
+
+def test_a_large_batch_needs_no_cubic_memory(loss: Loss) -> None:
+    x = torch.randn(1200, DIM)  # the cube would be 7 GB
+    assert gradient(loss, x, torch.arange(1200) % CLASSES).isfinite().all()
+
+
+def test_it_can_be_copied_saved_and_printed(name: str) -> None:
+    module = LOSSES[name]()
+    pickle.loads(pickle.dumps(module)).load_state_dict(module.state_dict())
+    assert repr(module)
+
+
+NAN = torch.tensor([[0.0, 1.0, 2.0], [3.0, float("nan"), 1.0]])
+
+
+@pytest.mark.parametrize(
+    ("x", "y", "expected"),
+    [
+        (torch.zeros(4), torch.zeros(4, dtype=torch.long), "shape"),
+        (torch.zeros(4, DIM, dtype=torch.long), torch.zeros(4, dtype=torch.long), "floating point"),
+        (torch.zeros(4, DIM), torch.zeros(3, dtype=torch.long), "do not match"),
+        (torch.zeros(4, DIM), torch.zeros(4, 1, dtype=torch.long), "do not match"),
+        (torch.zeros(4, DIM), torch.zeros(4), "must be integers"),
+        (torch.zeros(4, DIM), torch.zeros(4, dtype=torch.bool), "must be integers"),
+        (torch.zeros(0, DIM), torch.zeros(0, dtype=torch.long), "empty"),
+        (torch.zeros(2, 0), torch.zeros(2, dtype=torch.long), "empty"),
+        (NAN, torch.tensor([0, 1]), "NaN or infinite"),
+        (NAN.nan_to_num(float("inf")), torch.tensor([0, 1]), "NaN or infinite"),
+    ],
+)
+def test_a_wrong_batch_is_refused(loss: Loss, x: Tensor, y: Tensor, expected: str) -> None:
+    with pytest.raises(UserError, match=expected):
+        loss(x, y)
