@@ -41,6 +41,22 @@ def checked_ids(ids: Tensor, embeddings: Tensor, name: str) -> Tensor:
     return ids.to(embeddings.device)
 
 
+def dense_labels(labels: Tensor, classes: int) -> Tensor:
+    """Labels that number something learnt per class, as int64; an error where one has no class.
+
+    >>> dense_labels(torch.tensor([0, 7]), classes=6)
+    Traceback (most recent call last):
+    nearkin.errors.UserError: labels must lie in 0…5 because this loss learns something for each class, but 7 is there
+    """
+    outside = labels[(labels < 0) | (labels >= classes)]
+    if len(outside):
+        raise UserError(
+            f"labels must lie in 0…{classes - 1} because this loss learns something for each class, "
+            f"but {int(outside[0])} is there"
+        )
+    return labels.long()
+
+
 def positive_number(**settings: float) -> None:
     """Refuses a setting that is not a positive number.
 
