@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 import typing
 from dataclasses import fields
-from typing import Any
+from typing import Any, TypeVar
 
 from nearkin.errors import UserError, unknown_name
+
+Built = TypeVar("Built")
 
 _IN_WORDS = {str: "a text", int: "a whole number", float: "a number", bool: "true or false"}
 
@@ -28,6 +31,52 @@ def checked_fields(kind: type, values: dict[str, Any], where: str) -> dict[str, 
         if name not in known:
             raise unknown_name(f"{where}: setting", name, known)
     return {name: _typed(value, hints[name], f"{where}: {name}") for name, value in values.items()}
+
+
+def build(kind: type[Built], settings: dict[str, Any], where: str) -> Built:
+    """An object of a class, made from settings that its constructor, or one it hands them on to, knows by name.
+
+    >>> class Sides:
+    ...     def __init__(self, width: float, height: float = 1.0) -> None:
+    ...         self.area = width * height
+    >>> build(Sides, {"width": 2.0}, "sides").area
+    2.0
+    >>> build(Sides, {"height": 2.0}, "sides")
+    Traceback (most recent call last):
+    nearkin.errors.UserError: sides needs width
+    """
+    known = _arguments(kind)
+    for name in settings:
+        if name not in known:
+            raise unknown_name(f"{where}: setting", name, known)
+    missing = [name for name, needed in known.items() if needed and name not in settings]
+    if missing:
+        raise UserError(f"{where} needs {' and '.join(missing)}")
+    try:
+        return kind(**settings)
+    except UserError:
+        raise
+    except (TypeError, ValueError, AssertionError) as error:
+        raise UserError(f"{where} cannot be made from {settings}: {error}") from error
+
+
+def _arguments(kind: type) -> dict[str, bool]:
+    """The constructor's arguments and whether each must be given, with those that it hands on to the classes above."""
+    found: dict[str, bool] = {}
+    hands_on_all = True  # also what has no default, as *args do
+    for each in kind.__mro__:
+        if "__init__" in vars(each):
+            parameters = list(inspect.signature(each.__init__).parameters.values())[1:]  # type: ignore[misc]
+            named = [p for p in parameters if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
+            found |= {
+                p.name: p.default is p.empty
+                for p in named
+                if p.name not in found and (hands_on_all or p.default is not p.empty)
+            }
+            hands_on_all &= any(p.kind is p.VAR_POSITIONAL for p in parameters)
+            if not any(p.kind is p.VAR_KEYWORD for p in parameters):
+                break
+    return found
 
 
 def _typed(value: Any, wanted: type, what: str) -> Any:

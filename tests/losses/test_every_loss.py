@@ -11,18 +11,54 @@ from reference.batches import DEGENERATE, gradient, random_batch
 from torch import Tensor, nn
 
 from nearkin.errors import UserError
-from nearkin.losses import RankApproximationLoss
+from nearkin.losses import (
+    ContrastiveLoss,
+    FacilityLocationLoss,
+    LiftedStructureLoss,
+    MagnetLoss,
+    MarginLoss,
+    NCALoss,
+    NPairsLoss,
+    ProxyNCALoss,
+    RankApproximationLoss,
+    SoftmaxLoss,
+    SpectralClusteringLoss,
+    TripletSemiHardLoss,
+)
 
 CLASSES, DIM = 6, 3
 # A loss for up to 6 classes in 3 dimensions. Losses with learnable parameters are built from one seed.
 LOSSES: dict[str, Callable[[], nn.Module]] = {
+    "contrastive": ContrastiveLoss,
+    "contrastive, any length": lambda: ContrastiveLoss(normalize=False),
+    "facility-location": FacilityLocationLoss,
+    "facility-location, any length": lambda: FacilityLocationLoss(normalize=False, exchange="all", margin="ami"),
+    "lifted": LiftedStructureLoss,
+    "magnet": MagnetLoss,
+    "magnet, eq5": lambda: MagnetLoss(variance="eq5"),
+    "margin": lambda: MarginLoss(nu=0.01),
+    "margin, any length": lambda: MarginLoss(normalize=False),
+    "margin, per class": lambda: MarginLoss(classes=CLASSES),
+    "nca": NCALoss,
+    "nca, unit length": lambda: NCALoss(scale=4.0, normalize=True),
+    "npairs": NPairsLoss,
+    "proxy-nca": lambda: ProxyNCALoss(CLASSES, DIM),
+    "proxy-nca, softmax": lambda: ProxyNCALoss(CLASSES, DIM, scale=4.0, positive_in_denominator=True),
     "rank": RankApproximationLoss,
     "rank, linear": lambda: RankApproximationLoss(alpha=1.0),
     "rank, root": lambda: RankApproximationLoss(alpha=0.5),
+    "rank, sighted": lambda: RankApproximationLoss(sighted=True),
+    "softmax": lambda: SoftmaxLoss(CLASSES, DIM),
+    "spectral": SpectralClusteringLoss,
+    "triplet": TripletSemiHardLoss,
+    "triplet, any length": lambda: TripletSemiHardLoss(normalize=False),
 }
-DENSE_LABELS: set[str] = set()  # these know their classes beforehand and need labels 0…classes−1
-SCALE_FREE = {"rank"}
-SAMPLED: set[str] = set()  # these draw at random, so another order of the batch is another draw
+# These know their classes beforehand and need labels 0…classes−1.
+DENSE_LABELS = {"margin, per class", "proxy-nca", "proxy-nca, softmax", "softmax"}
+SCALE_FREE = {"contrastive", "magnet", "margin", "nca, unit length", "proxy-nca", "rank", "rank, sighted", "spectral"}
+SCALE_FREE |= {"facility-location", "triplet"}
+# These draw at random, so another order of the batch is another draw.
+SAMPLED = {"margin", "margin, any length", "margin, per class"}
 
 
 Loss = Callable[[Tensor, Tensor], Tensor]

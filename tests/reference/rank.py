@@ -31,3 +31,27 @@ def rank_approximation_loss(x: np.ndarray, y: np.ndarray, alpha: float = 4.0, ep
             similarity = 1 - transfer((min(negatives) - low) / (high - low), alpha)
             total -= math.log(1 - similarity + eps)
     return total / m
+
+
+def sighted_term(rank: float, alpha: float, eps: float) -> float:
+    """−log(w + ε) from ¼ upwards, and the straight line that continues it below."""
+    if rank >= 0.25:
+        return -math.log(transfer(rank, alpha) + eps)
+    slope = alpha * 0.5 ** (alpha - 1) / (transfer(0.25, alpha) + eps)
+    return sighted_term(0.25, alpha, eps) + slope * (0.25 - rank)
+
+
+def sighted_loss(x: np.ndarray, y: np.ndarray, alpha: float = 4.0, eps: float = 1e-4) -> float:
+    """The variant that counts r⁻ from the nearest positive and r⁺ up to the farthest negative."""
+    m = len(x)
+    total = 0.0
+    for i in range(m):
+        positives = [math.dist(x[i], x[j]) for j in range(m) if j != i and y[j] == y[i]]
+        negatives = [math.dist(x[i], x[j]) for j in range(m) if y[j] != y[i]]
+        everything = positives + negatives
+        if not positives or not negatives or max(everything) == min(everything):
+            continue
+        spread = max(everything) - min(everything)
+        total += sighted_term((max(negatives) - max(positives)) / spread, alpha, eps)
+        total += sighted_term((min(negatives) - min(positives)) / spread, alpha, eps)
+    return total / m

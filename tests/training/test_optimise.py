@@ -12,6 +12,8 @@ from torch import nn
 
 from nearkin.api import make_settings
 from nearkin.errors import UserError
+from nearkin.losses import ProxyNCALoss, SoftmaxLoss
+from nearkin.methods.rank import Rank
 from nearkin.training import Settings, TrainingSettings, loop
 from nearkin.training.loop import Trainer
 from nearkin.training.optimise import make_optimizer, rate_factor, set_rates
@@ -108,3 +110,19 @@ def test_each_mistake_in_a_settings_file_is_named(tmp_path: Path, text: str, exp
 def test_assignments_are_values_where_they_can_be() -> None:
     values = ["a=1", "a=1e-3", "a=true", "a=text", "a='quoted'", "a="]
     assert [parse_assignment(value)[1] for value in values] == [1, 0.001, True, "text", "quoted", ""]
+
+
+@pytest.mark.parametrize("kind", [ProxyNCALoss, SoftmaxLoss])
+def test_what_a_loss_learns_is_learnt_at_its_own_rate(
+    kind: type[nn.Module], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Rank, "prepare", lambda self, classes, dim: setattr(self, "loss", kind(classes, dim)))
+    changes = {"epochs": 1, "batch_size": 16, "per_class": 4, "evaluate_every": 0, "loss_learning_rate": 0.07}
+    trainer = Trainer(make_settings(TINY_GLYPHS, "rank", changes), tmp_path / "run")
+    (group,) = [group for group in trainer.optimizer.param_groups if group["name"] == "loss"]
+    learnt = list(trainer.method.loss.parameters())
+    assert group["rate"] == 0.07
+    assert {id(parameter) for parameter in group["params"]} == {id(parameter) for parameter in learnt}
+    before = [parameter.detach().clone() for parameter in learnt]
+    trainer.train()
+    assert all(not torch.equal(old, new) for old, new in zip(before, learnt, strict=True))

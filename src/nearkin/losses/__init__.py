@@ -1,5 +1,48 @@
 """Vectors and labels to one number; usable in anybody's training loop."""
 
+from nearkin.losses.by_name import known_losses, make_loss
+from nearkin.losses.contrastive import ContrastiveLoss, contrastive_loss
+from nearkin.losses.facility_location import FacilityLocationLoss, facility_location_loss
+from nearkin.losses.lifted import LiftedStructureLoss, lifted_structure_loss
+from nearkin.losses.magnet import MagnetLoss, magnet_loss
+from nearkin.losses.margin import MarginLoss, margin_loss
+from nearkin.losses.nca import NCALoss, nca_loss
+from nearkin.losses.npairs import NPairsLoss, n_pairs_loss
+from nearkin.losses.pml import PMLLoss
+from nearkin.losses.proxynca import ProxyNCALoss, proxy_nca_loss
 from nearkin.losses.rank import RankApproximationLoss, rank_approximation_loss
+from nearkin.losses.sampled_negatives import distance_weighted_sampling
+from nearkin.losses.softmax import SoftmaxLoss, softmax_loss
+from nearkin.losses.spectral import SpectralClusteringLoss, spectral_clustering_loss
+from nearkin.losses.triplet import TripletSemiHardLoss, triplet_semi_hard_loss
 
-__all__ = ["RankApproximationLoss", "rank_approximation_loss"]
+__all__ = [
+    "ContrastiveLoss",
+    "FacilityLocationLoss",
+    "LiftedStructureLoss",
+    "MagnetLoss",
+    "MarginLoss",
+    "NCALoss",
+    "NPairsLoss",
+    "PMLLoss",
+    "ProxyNCALoss",
+    "RankApproximationLoss",
+    "SoftmaxLoss",
+    "SpectralClusteringLoss",
+    "TripletSemiHardLoss",
+    "contrastive_loss",
+    "distance_weighted_sampling",
+    "facility_location_loss",
+    "known_losses",
+    "lifted_structure_loss",
+    "magnet_loss",
+    "make_loss",
+    "margin_loss",
+    "n_pairs_loss",
+    "nca_loss",
+    "proxy_nca_loss",
+    "rank_approximation_loss",
+    "softmax_loss",
+    "spectral_clustering_loss",
+    "triplet_semi_hard_loss",
+]

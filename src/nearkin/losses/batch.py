@@ -57,6 +57,20 @@ def dense_labels(labels: Tensor, classes: int) -> Tensor:
     return labels.long()
 
 
+def checked_for_classes(embeddings: Tensor, labels: Tensor, per_class: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """A valid batch for a loss that learns a vector per class, (classes, dim), and these vectors in its precision.
+
+    >>> _ = checked_for_classes(torch.zeros(1, 3), torch.tensor([0]), torch.zeros(6, 8))
+    Traceback (most recent call last):
+    nearkin.errors.UserError: this loss was built for embeddings of 8 dimensions, but they have 3
+    """
+    embeddings, labels = checked(embeddings, labels)
+    classes, dim = per_class.shape
+    if embeddings.shape[1] != dim:
+        raise UserError(f"this loss was built for embeddings of {dim} dimensions, but they have {embeddings.shape[1]}")
+    return embeddings, dense_labels(labels, classes), per_class.to(embeddings.dtype)
+
+
 def positive_number(**settings: float) -> None:
     """Refuses a setting that is not a positive number.
 
@@ -67,6 +81,18 @@ def positive_number(**settings: float) -> None:
     for name, value in settings.items():
         if not value > 0:
             raise UserError(f"{name} must be positive, not {value}")
+
+
+def not_negative(**settings: float) -> None:
+    """Refuses a setting below 0.
+
+    >>> not_negative(nu=-1.0)
+    Traceback (most recent call last):
+    nearkin.errors.UserError: nu must not be negative, but is -1.0
+    """
+    for name, value in settings.items():
+        if not value >= 0:
+            raise UserError(f"{name} must not be negative, but is {value}")
 
 
 @contextmanager
@@ -86,3 +112,47 @@ def same_class_masks(labels: Tensor) -> tuple[Tensor, Tensor]:
     same = labels[:, None] == labels[None, :]
     positive = same.clone().fill_diagonal_(False)
     return positive, ~same
+
+
+def comparable(labels: Tensor) -> bool:
+    """Whether a batch has a positive pair and a negative one.
+
+    >>> comparable(torch.tensor([0, 0, 1])), comparable(torch.tensor([0, 0])), comparable(torch.tensor([0, 1]))
+    (True, False, False)
+    """
+    return 1 < len(labels.unique()) < len(labels)
+
+
+def zero_loss(embeddings: Tensor) -> Tensor:
+    """The loss of a batch with nothing to compare: 0, and backward() still works and gives a gradient of zeros.
+
+    >>> zero_loss(torch.ones(2, 3, requires_grad=True))
+    tensor(0., grad_fn=<SumBackward0>)
+    """
+    return embeddings[:0].sum()
+
+
+def group_means(rows: Tensor, group: Tensor, sizes: Tensor) -> Tensor:
+    """The mean row of each group, (batch, dim) to (groups, dim), for groups numbered 0…groups−1 of the given sizes.
+
+    >>> group_means(torch.tensor([[1.0], [3.0], [5.0]]), torch.tensor([0, 0, 1]), torch.tensor([2, 1])).tolist()
+    [[2.0], [5.0]]
+    """
+    return rows.new_zeros(len(sizes), rows.shape[1]).index_add(0, group, rows) / sizes[:, None]
+
+
+def classmates(labels: Tensor) -> tuple[Tensor, Tensor]:
+    """Row numbers of each item's class, (batch, size of the largest class), and which of them are other items.
+
+    These are the positive pairs without a (batch, batch) mask. Smaller classes repeat their last row.
+
+    >>> rows, others = classmates(torch.tensor([7, 5, 7]))
+    >>> rows.tolist(), others.tolist()
+    ([[0, 2], [1, 1], [0, 2]], [[False, True], [False, False], [True, False]])
+    """
+    _, of_class, sizes = labels.unique(return_inverse=True, return_counts=True)
+    places = torch.arange(int(sizes.max()), device=labels.device)
+    members = (sizes.cumsum(0) - sizes)[:, None] + places.minimum(sizes[:, None] - 1)
+    rows = of_class.argsort(stable=True)[members][of_class]
+    others = (places < sizes[of_class, None]) & (rows != torch.arange(len(labels), device=labels.device)[:, None])
+    return rows, others

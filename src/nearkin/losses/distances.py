@@ -13,12 +13,13 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+CACHED = 2**16  # elements of a block: its several passes then stay within half a megabyte
 # Squared distances below this share of the squared lengths are rounding, not distance: such points coincide.
 COINCIDENT = 64 * torch.finfo(torch.float64).eps
 
 
 def pairwise_distances(embeddings: Tensor) -> Tensor:
-    """Euclidean distances within a batch, (batch, dim) to (batch, batch), exactly symmetric.
+    """Euclidean distances within a batch, (batch, dim) to (batch, batch).
 
     The gradient at coincident points is zero.
 
@@ -30,7 +31,7 @@ def pairwise_distances(embeddings: Tensor) -> Tensor:
 
 
 def pairwise_squared_distances(embeddings: Tensor) -> Tensor:
-    """Squared Euclidean distances within a batch, (batch, dim) to (batch, batch), exactly symmetric.
+    """Squared Euclidean distances within a batch, (batch, dim) to (batch, batch).
 
     >>> pairwise_squared_distances(torch.tensor([[0.0, 0.0], [3.0, 4.0]])).tolist()
     [[0.0, 25.0], [25.0, 0.0]]
@@ -45,10 +46,8 @@ def unit_length(embeddings: Tensor) -> Tensor:
     >>> unit_length(torch.tensor([[3.0, 4.0], [0.0, 0.0]])).tolist()
     [[0.6000000238418579, 0.800000011920929], [0.0, 0.0]]
     """
-    # Scaled first: the square of a very small or very large coordinate would leave float32.
-    largest = embeddings.detach().abs().amax(dim=1, keepdim=True)
-    embeddings = embeddings / torch.where(largest > 0, largest, torch.inf)
-    length = embeddings.norm(dim=1, keepdim=True)
+    # In float64, the squares of very small and very large coordinates do not leave the range of numbers.
+    length = widened(embeddings).norm(dim=1, keepdim=True).to(embeddings.dtype)
     return embeddings / torch.where(length > 0, length, torch.inf)
 
 
@@ -66,15 +65,17 @@ class _Distances(torch.autograd.Function):
     def forward(ctx: Any, embeddings: Tensor, squared: bool) -> Tensor:
         points = widened(embeddings.detach())
         points = points - points.mean(dim=0)
-        products = points @ points.T
-        norms = products.diagonal()
-        distances = (norms[:, None] + norms[None, :]).sub_(products).sub_(products.T)
-        distances.masked_fill_(distances <= COINCIDENT * torch.maximum(norms[:, None], norms[None, :]), 0.0)
+        norms = points.square().sum(dim=1)
+        one = torch.ones_like(norms)
+        left = torch.cat([-2 * points, norms[:, None], one[:, None]], dim=1)
+        right = torch.cat([points, one[:, None], norms[:, None]], dim=1).T  # left @ right = |a|² + |b|² − 2 a·b
+        distances = embeddings.new_empty(len(points), len(points))
+        for rows in _row_blocks(points):
+            block = left[rows] @ right
+            block.masked_fill_(block <= COINCIDENT * torch.maximum(norms[rows, None], norms), 0.0)
+            distances[rows] = block if squared else block.sqrt_()
         distances.fill_diagonal_(0.0)
-        if not squared:
-            distances.sqrt_()
         ctx.squared = squared
-        distances = distances.to(embeddings.dtype)
         ctx.save_for_backward(points, distances)
         return distances
 
@@ -82,11 +83,19 @@ class _Distances(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
         points, distances = ctx.saved_tensors
-        weights = gradient + gradient.T
-        if ctx.squared:
-            weights = 2 * weights
-        else:
-            weights = torch.where(distances > 0, weights / distances, 0.0)
-        wide = weights.to(points.dtype)
-        along = wide.sum(dim=1, keepdim=True) * points - wide @ points
+        along = torch.empty_like(points)
+        for rows in _row_blocks(points):
+            weights = gradient[rows] + gradient[:, rows].T
+            if ctx.squared:
+                weights.mul_(2)
+            else:
+                weights.div_(distances[rows]).masked_fill_(distances[rows] == 0, 0.0)
+            wide = weights.to(points.dtype)
+            along[rows] = wide.sum(dim=1, keepdim=True) * points[rows] - wide @ points
         return along.to(gradient.dtype), None
+
+
+def _row_blocks(points: Tensor) -> list[slice]:
+    """Rows of the distance matrix that fit into a processor's cache together; all of them on other devices."""
+    step = max(16, CACHED // len(points)) if points.device.type == "cpu" else len(points)
+    return [slice(start, start + step) for start in range(0, len(points), step)]

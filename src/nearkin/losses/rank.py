@@ -3,6 +3,13 @@
 Schall, Barthel, Hezel, Jung: Deep Metric Learning using Similarities from Nonlinear Rank Approximations, 2019,
 Eq. 5–13. The paper leaves three cases open; here an anchor without positives (or without negatives) drops that term,
 an anchor with all others at one distance drops both, and the mean is still taken over all anchors.
+
+``sighted`` is not in the paper, whose form is blind where it errs most: an anchor whose nearest point of all is a
+negative measures that distance from itself (r⁻ = 0 whatever the distance is), and the same holds where the farthest
+point of all is a positive. Sighted, r⁻ counts from the nearest positive and r⁺ up to the farthest negative, which is
+the same elsewhere; ranks outside 0…1 say how wrong the order is. From ¼ before the wrong end on, each term is its
+tangent at ¼, so that all such pairs are moved firmly. An anchor without positives (or without negatives) has nothing to
+count from and drops both terms.
 """
 
 from __future__ import annotations
@@ -15,21 +22,27 @@ from torch import Tensor, nn
 from nearkin.losses.batch import checked, full_precision, positive_number, same_class_masks
 from nearkin.losses.distances import pairwise_distances, widened
 
+STRAIGHT_BELOW = 0.25  # the gap below which a sighted term is straight
 
-def rank_approximation_loss(embeddings: Tensor, labels: Tensor, alpha: float = 4.0, eps: float = 1e-4) -> Tensor:
+
+def rank_approximation_loss(
+    embeddings: Tensor, labels: Tensor, alpha: float = 4.0, eps: float = 1e-4, sighted: bool = False
+) -> Tensor:
     """Pulls in each anchor's farthest positive and pushes off its nearest negative, by approximated rank.
 
     Every distance of an anchor is mapped linearly to a rank in 0…1 (its nearest other point 0, its farthest 1), ranks
     to similarities by a sigmoid-like curve, and the two hardest similarities to a loss.
 
-    For α > 1 the curve is flat at 0, so an anchor whose nearest point of all is a negative gets the full loss for it
-    but no gradient from that term; other anchors of the batch still see the pair.
+    An anchor whose nearest point of all is a negative gets the full loss for it but, unless ``sighted``, no gradient
+    from that term; other anchors of the batch still see the pair.
 
     Args:
         embeddings: (batch, dim), not normalised in the paper.
         labels: (batch,) integers.
         alpha: α in Eq. 10, the steepness of the curve.
-        eps: ε in Eq. 13, bounds each term by −log ε.
+        eps: ε in Eq. 13, bounds each term by −log ε unless ``sighted``.
+        sighted: whether a term has a gradient also where the nearest point of all is a negative or the farthest a
+            positive.
 
     Returns:
         A scalar.
@@ -52,13 +65,17 @@ def rank_approximation_loss(embeddings: Tensor, labels: Tensor, alpha: float = 4
         # Not only > 0: a quotient by a spread that underflows would have an infinite gradient.
         ranked = spread > torch.finfo(spread.dtype).tiny
         spread = torch.where(ranked, spread, 1.0)
+        has_positives, has_negatives, term = positive.any(dim=1), negative.any(dim=1), _term
+        if sighted:
+            nearest = _extreme(distances, positive, largest=False)
+            farthest = _extreme(distances, negative, largest=True)
+            ranked, term = ranked & has_positives & has_negatives, _sighted_term
         # s⁺ = 1 − w(r⁺) = w(1 − r⁺), because the curve is point-symmetric: both terms are −log w(some gap).
-        gap_beyond_positives = _gap(farthest, _extreme(distances, positive, largest=True)) / spread  # 1 − r⁺
-        gap_before_negatives = _gap(_extreme(distances, negative, largest=False), nearest) / spread  # r⁻
-        pull = -torch.log(_transfer(gap_beyond_positives, alpha) + eps)
-        push = -torch.log(_transfer(gap_before_negatives, alpha) + eps)
-        pull = torch.where(ranked & positive.any(dim=1), pull, 0.0)
-        push = torch.where(ranked & negative.any(dim=1), push, 0.0)
+        gap_beyond_positives = (farthest - _extreme(distances, positive, largest=True)) / spread  # 1 − r⁺
+        gap_before_negatives = (_extreme(distances, negative, largest=False) - nearest) / spread  # r⁻
+        pull, push = term(gap_beyond_positives, alpha, eps), term(gap_before_negatives, alpha, eps)
+        pull = torch.where(ranked & has_positives, pull, 0.0)
+        push = torch.where(ranked & has_negatives, push, 0.0)
         return (pull + push).mean().to(embeddings.dtype)
 
 
@@ -72,17 +89,18 @@ class RankApproximationLoss(nn.Module):
     torch.Size([])
     """
 
-    def __init__(self, alpha: float = 4.0, eps: float = 1e-4) -> None:
+    def __init__(self, alpha: float = 4.0, eps: float = 1e-4, sighted: bool = False) -> None:
         super().__init__()
         positive_number(alpha=alpha, eps=eps)
         self.alpha = alpha
         self.eps = eps
+        self.sighted = sighted
 
     def forward(self, embeddings: Tensor, labels: Tensor) -> Tensor:
-        return rank_approximation_loss(embeddings, labels, self.alpha, self.eps)
+        return rank_approximation_loss(embeddings, labels, self.alpha, self.eps, self.sighted)
 
     def extra_repr(self) -> str:
-        return f"alpha={self.alpha}, eps={self.eps}"
+        return f"alpha={self.alpha}, eps={self.eps}, sighted={self.sighted}"
 
 
 def _extreme(distances: Tensor, among: Tensor, largest: bool) -> Tensor:
@@ -93,12 +111,20 @@ def _extreme(distances: Tensor, among: Tensor, largest: bool) -> Tensor:
     return smallest.where(among.any(dim=1), 0.0)
 
 
-def _gap(larger: Tensor, smaller: Tensor) -> Tensor:
-    """A difference that is never negative; where both are the same pair it is exactly 0, and so is its gradient.
+def _term(rank: Tensor, alpha: float, eps: float) -> Tensor:
+    """−log(w(r) + ε), Eq. 13; at rank 0 without gradient.
 
-    Left to itself, autograd would subtract two huge equal numbers there (up to 1/ε each).
+    Both distances are the same pair there, and autograd would subtract two huge equal numbers (up to 1/ε each).
     """
-    return torch.where(larger > smaller, larger - smaller, 0.0)
+    return -torch.log(_transfer(torch.where(rank > 0, rank, 0.0), alpha) + eps)
+
+
+def _sighted_term(rank: Tensor, alpha: float, eps: float) -> Tensor:
+    """The same from rank ¼ upwards, and its tangent at ¼ below."""
+    height = 0.5 * (2 * STRAIGHT_BELOW) ** alpha + eps
+    slope = alpha * (2 * STRAIGHT_BELOW) ** (alpha - 1) / height
+    tangent = slope * (STRAIGHT_BELOW - rank) - math.log(height)
+    return torch.where(rank < STRAIGHT_BELOW, tangent, _term(rank.clamp(min=STRAIGHT_BELOW), alpha, eps))
 
 
 def _transfer(rank: Tensor, alpha: float) -> Tensor:

@@ -22,6 +22,8 @@ class Rank(Method):
     Args:
         alpha: steepness of the transfer function (α in Eq. 10).
         eps: bounds the loss of one pair by −log ε (Eq. 13).
+        sighted: whether an anchor's nearest point moves if it is a negative, and its farthest if it is a positive; the
+            paper's form is blind to both.
         per_class: items of one class in a batch (n of the n-group; 8 for CUB and Cars, 4 for products).
     """
 
@@ -33,10 +35,11 @@ class Rank(Method):
 
     alpha: float = 4.0
     eps: float = 1e-4
+    sighted: bool = False
     per_class: int = 8
 
     def __post_init__(self) -> None:
-        self.loss = RankApproximationLoss(self.alpha, self.eps)
+        self.loss = RankApproximationLoss(self.alpha, self.eps, self.sighted)
 
     def sampler(self, labels: npt.ArrayLike, batch_size: int, seed: int) -> BatchSampler:
         return GroupSampler(labels, batch_size, self.per_class, seed)

@@ -76,7 +76,7 @@ def text_rows(file: Path, columns: str, header_line: int = 0) -> Iterator[Row]:
 
 def mat_rows(file: Path, *variables: str) -> Iterator[Row]:
     """The entries of MATLAB arrays of one length, side by side; "annotations.class" is a struct's field."""
-    from scipy.io import loadmat  # type: ignore[import-untyped]  # imported here because it is slow
+    from scipy.io import loadmat  # imported here because it is slow
 
     try:
         with file.open("rb") as opened:

@@ -1,0 +1,26 @@
+"""The compiled inside of `class_medoids`."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from nearkin.clustering._compiled import compiled
+
+
+@compiled
+def medoids(
+    distances: npt.NDArray[np.float64], by_class: npt.NDArray[np.int64], ends: npt.NDArray[np.int64]
+) -> npt.NDArray[np.int64]:
+    """The medoid of every class, (C,): class c holds the points by_class[ends[c] : ends[c + 1]]; lowest index first."""
+    best = np.empty(len(ends) - 1, np.int64)
+    for c in range(len(best)):
+        members = by_class[ends[c] : ends[c + 1]]
+        least = np.inf
+        for j in members:
+            cost = 0.0
+            for i in members:
+                cost += distances[j, i]
+            if cost < least:
+                best[c], least = j, cost
+    return best

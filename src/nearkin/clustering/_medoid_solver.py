@@ -1,0 +1,315 @@
+"""The compiled inside of `facility_location`: greedy choice and exchange of medoids under a clustering margin.
+
+Fast by three observations, none of which changes the result:
+
+- The cost of adding a candidate is kept for all candidates at once. Only points that change their facility alter it,
+  and each such point alters it in one pass over a row of the distance matrix.
+- How far one new cluster can lower NMI is bounded by how many points it takes (`_bounds`). Candidates that cannot win
+  by their cost and this bound are not looked at; of hundreds, a few remain.
+- A candidate's agreement with the labels follows from the contingency table's cells that change (look-ups of n log n).
+
+Distances and tables are rounded to a grid on which every sum that occurs is exact in float64. The order of summation
+then does not matter: ties are ties, and the lowest index wins, on every machine.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+from numba import njit
+
+from nearkin.clustering._compiled import compiled
+
+Floats = npt.NDArray[np.float64]
+Integers = npt.NDArray[np.int64]
+
+NMI, AMI, ARI = range(3)
+GREEDY_ALONE, OBJECTIVE, ALGORITHM_2, WITH_ALL = range(4)
+FAR = 2.0**60  # farther than any distance on the grid: from the facility of a point that has none yet
+
+# Called per candidate or per point: as calls of their own they would spend most of their time passing the state.
+inlined = njit(inline="always")
+
+
+class Margin(NamedTuple):
+    """How a clustering's agreement with the labels follows from sums of look-ups over counts (see `agreement.py`)."""
+
+    kind: int
+    counts: Floats  # (m + 1,) per count, summed over the contingency table's cells and over its clusters
+    steps: Floats  # (m + 1,) counts[n] − counts[n − 1]
+    expected: Floats  # (m + 1,) per count, summed over the clusters; AMI alone
+    labels: float  # `counts`, summed over the classes
+    whole: float  # `counts` of all points together
+
+
+class State(NamedTuple):
+    """A set of facilities, and all that follows from it."""
+
+    distances: Floats  # (m, m), in units of `unit`, exactly symmetric
+    classes: Integers  # (m,)
+    facilities: Integers  # (K,), −1 where there is none
+    owner: Integers  # (m,) position in `facilities`, −1 before the first
+    near: Floats  # (m,) distance to the owner; the greatest distance before the first
+    cost: Floats  # (m,) sum of distances if the point were a facility too
+    reach: Integers  # (m,) how many points it could then take
+    table: Integers  # (K, C) contingency table
+    sizes: Integers  # (K,)
+    sums: Floats  # (2,) the margin's look-ups, summed over the table and over the sizes
+
+
+@compiled
+def solve(distances, unit, classes, n_classes, n_facilities, gamma, margin, exchange, exchange_steps, drawn):
+    """Greedy from the empty set, then rounds of exchange.
+
+    `distances` are whole numbers of `unit`; `exchange` is one of the constants; `drawn` (K, r) are the points that each
+    greedy step may choose from, and have no rows where it may choose from all.
+    Returns facilities (K,), assignment (m,), agreement and objective.
+    """
+    m = len(classes)
+    state = State(
+        distances,
+        classes,
+        np.full(n_facilities, -1),
+        np.full(m, -1),
+        np.full(m, FAR),
+        np.zeros(m),
+        np.full(m, m),
+        np.zeros((n_facilities, n_classes), np.int64),
+        np.zeros(n_facilities, np.int64),
+        np.zeros(2),
+    )
+    for i in range(m):
+        for j in range(m):
+            state.cost[j] += distances[i, j]
+    everything = np.arange(m)
+    is_facility = np.zeros(m, np.bool_)
+    for k in range(n_facilities):
+        best = _best(state, k, k, drawn[k] if len(drawn) else everything, is_facility, unit, gamma, margin)
+        if best < 0:  # all that were drawn are facilities already
+            best = _best(state, k, k, everything, is_facility, unit, gamma, margin)
+        _attach(state, k, best, margin)
+        is_facility[best] = True
+    changed = exchange != GREEDY_ALONE
+    for _ in range(exchange_steps):
+        if not changed:
+            break
+        changed = False
+        stale_owner = state.owner.copy()
+        for k in range(n_facilities):
+            members = _members(stale_owner, k)
+            if len(members) == 1 and exchange != WITH_ALL:
+                continue
+            old = state.facilities[k]
+            is_facility[old] = False
+            _detach(state, k, margin)
+            if exchange == ALGORITHM_2:
+                best = _best_by_stale_cost(state, k, members, unit, gamma, margin)
+            else:
+                candidates = everything if exchange == WITH_ALL else members
+                best = _best(state, k, n_facilities - 1, candidates, is_facility, unit, gamma, margin)
+            _attach(state, k, best, margin)
+            is_facility[best] = True
+            changed |= best != old
+    found = _agreement(margin, state.sums[0], state.sums[1], state.sizes)
+    return state.facilities, state.owner, found, -state.near.sum() * unit + gamma * (1 - found)
+
+
+@compiled
+def _best(state, k, clusters, candidates, is_facility, unit, gamma, margin):
+    """The candidate with the greatest objective as the k-th facility beside `clusters` others; −1 if there is none."""
+    most = 0
+    for j in candidates:
+        most = max(most, state.reach[j])
+    bounds = _bounds(state, clusters, most, gamma, margin)
+    promise = np.full(len(candidates), -np.inf)
+    favourite = -1  # looked at first, it rules most others out
+    for p, j in enumerate(candidates):
+        if not is_facility[j]:
+            promise[p] = bounds[state.reach[j]] - state.cost[j] * unit
+            if favourite < 0 or promise[p] > promise[favourite]:
+                favourite = p
+    best, best_score = -1, -np.inf
+    for turn in range(-1, len(candidates) if favourite >= 0 else -1):
+        p = turn if turn >= 0 else favourite
+        j = candidates[p]
+        if is_facility[j] or turn == favourite or promise[p] < best_score:
+            continue
+        score = -state.cost[j] * unit + gamma * (1 - _agreement_with(state, k, j, margin))
+        if score > best_score or (score == best_score and j < best):
+            best, best_score = j, score
+    return best
+
+
+@compiled
+def _best_by_stale_cost(state, k, members, unit, gamma, margin):
+    """As Algorithm 2 prints it: the distances are those of the cluster's members when the round began."""
+    best, best_score = -1, -np.inf
+    for j in members:
+        cost = 0.0
+        for i in members:
+            cost += state.distances[j, i]
+        score = -cost * unit + gamma * (1 - _agreement_with(state, k, j, margin))
+        if score > best_score:
+            best, best_score = j, score
+    return best
+
+
+@compiled
+def _bounds(state, clusters, most, gamma, margin):
+    """Per number of points 0…most that a new cluster takes, how large γ·(1 − agreement) can become, (most + 1,).
+
+    Let y be the clustering before, y′ after, and Y the labels. The new cluster takes c of m points, so
+    H(y′ | y) ≤ h(c/m), h the binary entropy, and H(y | y′) ≤ (c/m) log min(c, clusters). Hence
+    MI(y′, Y) ≥ MI(y, Y) − H(y | y′) and H(y′) ≤ H(y) + H(y′ | y), which bounds NMI from below.
+    """
+    m = len(state.classes)
+    if margin.kind == AMI:
+        return np.full(most + 1, np.inf)
+    if margin.kind == ARI:
+        return np.full(most + 1, 1.5 * gamma + 1e-9)  # ARI ≥ −½
+    bounds = np.full(most + 1, gamma)
+    labels = margin.whole - margin.labels
+    if clusters > 0 and labels > 0:
+        in_cells, in_sizes = state.sums
+        mutual, entropy = in_cells - in_sizes - margin.labels + margin.whole, margin.whole - in_sizes
+        for c in range(1, most + 1):
+            half = min(c, m // 2)  # h falls beyond ½; the bound shall not
+            binary = margin.whole - margin.counts[half] - margin.counts[m - half]
+            lost = c * np.log(min(c, clusters))
+            lowest = (mutual - lost) / np.sqrt((entropy + binary) * labels) if binary > 0 else 0.0
+            if lowest <= 0:
+                break
+            bounds[c] = gamma * (1 - lowest)
+    return bounds + 1e-9 * gamma  # room for the rounding of these very lines
+
+
+@inlined
+def _taken(state, k, j):
+    """The points that j takes as the k-th facility: the first facility wins a tie, a facility keeps itself."""
+    # Fields are unpacked before the loops here and below: numba counts references at each access.
+    row, near, owner, facilities = state.distances[j], state.near, state.owner, state.facilities
+    taken = np.empty(state.reach[j], np.int64)
+    count = 0
+    for i in range(len(row)):
+        if row[i] > near[i]:
+            continue
+        tie_lost = row[i] == near[i] and owner[i] >= 0 and (k > owner[i] or facilities[owner[i]] == i)
+        if i == j or not tie_lost:
+            taken[count] = i
+            count += 1
+    return taken[:count]
+
+
+@inlined
+def _agreement_with(state, k, j, margin):
+    """The agreement if j became the k-th facility: points are moved in the table, and moved back."""
+    table, sizes, owner, classes, steps = state.table, state.sizes, state.owner, state.classes, margin.steps
+    in_cells, in_sizes = state.sums
+    taken = _taken(state, k, j)
+    for i in taken:
+        a, b = owner[i], classes[i]
+        if a >= 0:
+            in_cells -= steps[table[a, b]]
+            in_sizes -= steps[sizes[a]]
+            table[a, b] -= 1
+            sizes[a] -= 1
+        table[k, b] += 1
+        in_cells += steps[table[k, b]]
+    sizes[k] = len(taken)
+    found = _agreement(margin, in_cells, in_sizes + margin.counts[len(taken)], sizes)
+    for i in taken:
+        a, b = owner[i], classes[i]
+        table[k, b] -= 1
+        if a >= 0:
+            table[a, b] += 1
+            sizes[a] += 1
+    sizes[k] = 0
+    return found
+
+
+@inlined
+def _agreement(margin, in_cells, in_sizes, sizes):
+    """NMI (geometric mean), AMI (arithmetic mean) or ARI from the summed look-ups."""
+    if margin.kind == ARI:
+        chance = in_sizes * margin.labels / margin.whole if margin.whole > 0 else 0.0
+        best = 0.5 * (in_sizes + margin.labels)
+        return (in_cells - chance) / (best - chance) if best != chance else 1.0
+    mutual = in_cells - in_sizes - margin.labels + margin.whole
+    clusters, labels = margin.whole - in_sizes, margin.whole - margin.labels  # entropies, times m
+    if margin.kind == NMI:
+        if clusters <= 0 or labels <= 0:
+            return 1.0 if clusters <= 0 and labels <= 0 else 0.0
+        return max(mutual, 0.0) / np.sqrt(clusters * labels)
+    expected = 0.0
+    for size in sizes:
+        expected += margin.expected[size]
+    span = 0.5 * (clusters + labels) - expected
+    return (mutual - expected) / span if abs(span) > 1e-9 * margin.whole else 1.0
+
+
+@compiled
+def _attach(state, k, j, margin):
+    """Makes j the k-th facility."""
+    taken = _taken(state, k, j)
+    state.facilities[k] = j
+    near = np.empty(len(taken))
+    for p, i in enumerate(taken):
+        near[p] = state.distances[j, i]
+    _hand_over(state, taken, np.full(len(taken), k), near, margin)
+
+
+@compiled
+def _detach(state, k, margin):
+    """Takes the k-th facility away; its points go to their nearest other one, the first on a tie."""
+    distances, facilities = state.distances, state.facilities
+    facilities[k] = -1
+    points = _members(state.owner, k)
+    owner, near = np.full(len(points), -1), np.full(len(points), FAR)
+    for p, i in enumerate(points):
+        for other, facility in enumerate(facilities):
+            if facility >= 0 and distances[i, facility] < near[p]:
+                owner[p], near[p] = other, distances[i, facility]
+    _hand_over(state, points, owner, near, margin)
+
+
+@compiled
+def _members(owner, k):
+    members = np.empty(len(owner), np.int64)
+    count = 0
+    for i in range(len(owner)):
+        if owner[i] == k:
+            members[count] = i
+            count += 1
+    return members[:count]
+
+
+@inlined
+def _hand_over(state, points, owners, nears, margin):
+    """Gives points to other facilities, and tells all candidates what that means for them."""
+    distances, owner, near, cost, reach = state.distances, state.owner, state.near, state.cost, state.reach
+    table, sizes, classes, steps = state.table, state.sizes, state.classes, margin.steps
+    in_cells, in_sizes = state.sums
+    for p, i in enumerate(points):
+        b, source, target = classes[i], owner[i], owners[p]
+        if source >= 0:
+            in_cells -= steps[table[source, b]]
+            in_sizes -= steps[sizes[source]]
+            table[source, b] -= 1
+            sizes[source] -= 1
+        if target >= 0:
+            table[target, b] += 1
+            sizes[target] += 1
+            in_cells += steps[table[target, b]]
+            in_sizes += steps[sizes[target]]
+        _shift(cost, reach, distances[i], near[i], nears[p])
+        owner[i], near[i] = target, nears[p]
+    state.sums[0], state.sums[1] = in_cells, in_sizes
+
+
+@njit(fastmath=True)  # all sums are exact on the grid, so their order is free
+def _shift(cost, reach, row, old, new):
+    for j in range(len(row)):
+        cost[j] += min(row[j], new) - min(row[j], old)
+        reach[j] += np.int64(row[j] <= new) - np.int64(row[j] <= old)

@@ -1,0 +1,68 @@
+"""Agreement of a clustering with labels, as look-up tables over counts: NMI, AMI and ARI.
+
+All three are functions of sums over the contingency table's cells n_ab and over the cluster sizes n_a. A point that
+changes its cluster changes a few counts, so the solver needs a few look-ups instead of a new computation.
+
+NMI has the geometric mean of the entropies, as in Eq. 9 of the facility-location paper (Song et al. 2017), AMI and ARI
+are scikit-learn's (AMI with its default, the arithmetic mean).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from scipy.special import gammaln
+
+from nearkin.clustering._medoid_solver import AMI, ARI, NMI, Floats, Integers, Margin
+
+KINDS = {"nmi": NMI, "ami": AMI, "ari": ARI}
+
+
+def margin_tables(name: str, class_sizes: Integers) -> Margin:
+    """The tables of one measure for labels with these class sizes, (C,).
+
+    >>> tables = margin_tables("ari", np.array([2, 2]))
+    >>> tables.counts.tolist(), tables.labels
+    ([0.0, 0.0, 1.0, 3.0, 6.0], 2.0)
+    """
+    counts = np.arange(class_sizes.sum() + 1, dtype=np.float64)
+    pairs = (counts * counts - counts) / 2
+    table = pairs if name == "ari" else _exact_sums(counts * np.log(np.maximum(counts, 1)))
+    expected = _exact_sums(_expected_information(class_sizes)) if name == "ami" else np.zeros_like(counts)
+    steps = np.diff(table, prepend=0.0)
+    return Margin(KINDS[name], table, steps, expected, float(table[class_sizes].sum()), float(table[-1]))
+
+
+def _exact_sums(table: Floats) -> Floats:
+    """Rounded to a grid on which sums over a partition of the points are exact in float64."""
+    unit = 2.0 ** (np.ceil(np.log2(max(1.0, np.abs(table).sum()))) - 52)
+    return np.asarray(np.rint(table / unit) * unit)
+
+
+def _expected_information(class_sizes: Integers) -> Floats:
+    """Per cluster size 0…m its part of the expected mutual information of random labels, times m.
+
+    The expectation (Vinh, Epps, Bailey 2010, Eq. 24a) is a sum over clusters and classes whose terms know only the
+    cluster's size: so it is a table over sizes too.
+    """
+    m = int(class_sizes.sum())
+    log_factorial = gammaln(np.arange(m + 1) + 1.0)
+    size = np.arange(m + 1)[:, None]  # of the cluster
+    total = np.zeros(m + 1)
+    for class_size, how_many in zip(*np.unique(class_sizes, return_counts=True), strict=True):
+        n = np.arange(1, class_size + 1)[None, :]  # in both
+        possible = (n <= size) & (size + class_size - n <= m)
+        n_out, rest = np.where(possible, size - n, 0), np.where(possible, m - size - class_size + n, 0)
+        log_probability = (
+            log_factorial[size]
+            + log_factorial[m - size]
+            + log_factorial[class_size]
+            + log_factorial[m - class_size]
+            - log_factorial[m]
+            - log_factorial[n]
+            - log_factorial[n_out]
+            - log_factorial[class_size - n]
+            - log_factorial[rest]
+        )
+        gain = n * np.log(m * n / (np.maximum(size, 1) * class_size))
+        total += how_many * (gain * np.exp(np.where(possible, log_probability, -np.inf))).sum(axis=1)
+    return total

@@ -1,0 +1,186 @@
+"""Facility location with a clustering margin: the best violating clustering of a labelled batch.
+
+Song, Jegelka, Rathod, Murphy: Deep Metric Learning via Facility Location, 2017, section 3.4, Algorithms 1 and 2.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from nearkin.errors import UserError, unknown_name
+
+Exchange = Literal["objective", "algorithm-2", "all"]
+AgreementName = Literal["nmi", "ami", "ari"]
+Matrix = npt.NDArray[np.float64]
+_EXCHANGES: dict[str | None, int] = {None: 0, "objective": 1, "algorithm-2": 2, "all": 3}
+
+
+@dataclass(frozen=True)
+class FacilityLocation:
+    """Facilities among m points.
+
+    Attributes:
+        facilities: (K,) the chosen points, in the order of their choice (an exchange keeps the place).
+        assignment: (m,) for each point the place of its facility in ``facilities``.
+        agreement: NMI (or AMI, ARI) of the assignment with the labels.
+        objective: A(S) = −(sum of the points' distances to their facilities) + γ (1 − agreement).
+    """
+
+    facilities: Tensor
+    assignment: Tensor
+    agreement: float
+    objective: float
+
+
+def facility_location(
+    distances: Tensor,
+    labels: Tensor,
+    n_facilities: int,
+    gamma: float = 1.0,
+    exchange: Exchange | None = "objective",
+    exchange_steps: int = 5,
+    margin: AgreementName = "nmi",
+    stochastic: float | None = None,
+    seed: int = 0,
+) -> FacilityLocation:
+    """Chooses facilities that are near all points and yet cluster them unlike their labels (Eq. 6).
+
+    Greedily from the empty set, then by exchange; the lowest index wins every tie. It runs on one CPU core, wherever
+    the distances lie, and gives the same facilities on every machine.
+
+    Args:
+        distances: (m, m), symmetric with a zero diagonal.
+        labels: (m,) integers.
+        n_facilities: K, how many points to choose; the number of classes in the paper.
+        gamma: γ, the weight of the margin.
+        exchange: what replaces a facility, cluster by cluster. ``"objective"``: the point of its cluster with the
+            greatest objective, which so never falls (Lemma 1). ``"algorithm-2"``: the paper's listing to the letter,
+            which counts the distances of the members that the cluster had when the round began. ``"all"``: any point
+            (with enough steps a local optimum, Lemma 2). None: greedy alone.
+        exchange_steps: T, rounds of exchange; it ends earlier when a round changes nothing.
+        margin: the agreement with the labels, ``"nmi"`` as in the paper, ``"ami"`` or ``"ari"``.
+        stochastic: ε of stochastic greedy (Mirzasoleiman et al. 2015): each choice looks at m/K · ln(1/ε) random points
+            only. None: at all points.
+        seed: of the random points.
+
+    >>> points = torch.tensor([[0.0], [1.0], [10.0], [11.0], [12.0]])
+    >>> found = facility_location(torch.cdist(points, points), torch.tensor([0, 0, 1, 1, 1]), n_facilities=2, gamma=0.0)
+    >>> found.facilities.tolist(), found.assignment.tolist(), found.objective
+    ([3, 0], [1, 1, 0, 0, 0], -3.0)
+    """
+    matrix = _checked(distances, labels)
+    chosen, assignment, agreement, objective = solve_facilities(
+        matrix, labels.cpu().numpy(), n_facilities, gamma, exchange, exchange_steps, margin, stochastic, seed
+    )
+    device = distances.device
+    return FacilityLocation(
+        torch.from_numpy(chosen).to(device), torch.from_numpy(assignment).to(device), agreement, objective
+    )
+
+
+def class_medoids(distances: Tensor, labels: Tensor) -> Tensor:
+    """For each point the medoid of its class: the member with the least sum of distances to the others, (m,).
+
+    >>> points = torch.tensor([[0.0], [1.0], [10.0], [11.0], [12.0]])
+    >>> class_medoids(torch.cdist(points, points), torch.tensor([0, 0, 1, 1, 1])).tolist()
+    [0, 0, 3, 3, 3]
+    """
+    medoids = solve_medoids(_checked(distances, labels), labels.cpu().numpy())
+    return torch.from_numpy(medoids).to(distances.device)
+
+
+def solve_facilities(
+    matrix: Matrix,
+    labels: npt.NDArray[np.integer],
+    n_facilities: int,
+    gamma: float,
+    exchange: Exchange | None,
+    exchange_steps: int,
+    margin: AgreementName,
+    stochastic: float | None,
+    seed: int,
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], float, float]:
+    """`facility_location` on a float64 matrix known to be right, which it may change."""
+    from nearkin.clustering._medoid_solver import solve
+    from nearkin.clustering.agreement import margin_tables
+
+    check_settings(gamma, exchange, exchange_steps, margin, stochastic)
+    if not 1 <= n_facilities <= len(matrix):
+        raise UserError(f"n_facilities must lie in 1…{len(matrix)}, the number of points, not {n_facilities}")
+    _, classes, class_sizes = np.unique(labels, return_inverse=True, return_counts=True)
+    chosen, assignment, agreement, objective = solve(
+        *_on_grid(matrix),
+        classes,
+        len(class_sizes),
+        n_facilities,
+        float(gamma),
+        margin_tables(margin, class_sizes),
+        _EXCHANGES[exchange],
+        exchange_steps,
+        _drawn(len(matrix), n_facilities, stochastic, seed),
+    )
+    return chosen, assignment, agreement, objective
+
+
+def solve_medoids(matrix: Matrix, labels: npt.NDArray[np.integer]) -> npt.NDArray[np.int64]:
+    """`class_medoids` on a float64 matrix known to be right, which it may change."""
+    from nearkin.clustering._class_medoids import medoids
+
+    _, classes, class_sizes = np.unique(labels, return_inverse=True, return_counts=True)
+    by_class = np.argsort(classes, kind="stable")
+    found: npt.NDArray[np.int64] = medoids(_on_grid(matrix)[0], by_class, np.append(0, np.cumsum(class_sizes)))
+    return found[classes]
+
+
+def check_settings(
+    gamma: float, exchange: str | None, exchange_steps: int, margin: str, stochastic: float | None
+) -> None:
+    if not (gamma >= 0 and math.isfinite(gamma)):
+        raise UserError(f"gamma must be 0 or positive, not {gamma}")
+    if exchange not in _EXCHANGES:
+        raise unknown_name("exchange", str(exchange), [name for name in _EXCHANGES if name])
+    if exchange_steps < 0:
+        raise UserError(f"exchange_steps must be 0 or positive, not {exchange_steps}")
+    if margin not in ("nmi", "ami", "ari"):
+        raise unknown_name("margin", margin, ("nmi", "ami", "ari"))
+    if stochastic is not None and not 0 < stochastic < 1:
+        raise UserError(f"stochastic must lie between 0 and 1, not {stochastic}")
+
+
+def _on_grid(matrix: Matrix) -> tuple[Matrix, float]:
+    """Rounds in place to whole numbers of a unit, a power of two so chosen that sums of rows are exact in float64."""
+    exponent = math.frexp(float(matrix.max()))[1] + math.ceil(math.log2(len(matrix))) - 52
+    unit = 2.0**exponent
+    matrix *= 1 / unit
+    return np.rint(matrix, out=matrix), unit
+
+
+def _drawn(points: int, n_facilities: int, stochastic: float | None, seed: int) -> npt.NDArray[np.int64]:
+    """The candidates of each greedy step, (K, r) in ascending order; no rows for all."""
+    if stochastic is None:
+        return np.empty((0, 0), np.int64)
+    candidates = min(points, math.ceil(points / n_facilities * math.log(1 / stochastic)))
+    rng = np.random.default_rng(seed)
+    return np.stack([np.sort(rng.choice(points, candidates, replace=False)) for _ in range(n_facilities)])
+
+
+def _checked(distances: Tensor, labels: Tensor) -> Matrix:
+    """A float64 copy of the distances."""
+    m = len(labels)
+    if distances.shape != (m, m) or not m:
+        raise UserError(f"distances must have the shape (m, m) for m ≥ 1 labels, not {tuple(distances.shape)} for {m}")
+    if labels.is_floating_point() or labels.is_complex() or labels.ndim != 1:
+        raise UserError(f"labels must be integers of shape (m,), not {labels.dtype} {tuple(labels.shape)}")
+    matrix = distances.detach().to("cpu", torch.float64, copy=True)
+    if not (matrix.isfinite().all() and (matrix >= 0).all()):
+        raise UserError("distances must be finite and not negative")
+    if not torch.equal(matrix, matrix.T.contiguous()) or matrix.diagonal().any():
+        raise UserError("distances must be symmetric with a zero diagonal")
+    return matrix.numpy()

@@ -1,0 +1,113 @@
+"""Magnet loss.
+
+Rippel, Paluri, Dollár, Bourdev: Metric Learning with Adaptive Density Discrimination, ICLR 2016, Eq. 4 and 5.
+
+The paper calls Σ|r − μ|²/(N − 1) the variance σ² in Eq. 4 and σ̂ in Eq. 5. Eq. 4 makes the loss independent of scale, as
+the paper wants it, and is the default; ``variance="eq5"`` squares the sum once more, as public implementations do.
+Means and variance come from the batch and are differentiated through. No ε is added: the sum is a log-sum-exp.
+
+Where all examples lie on their means, the variance of 0 is taken as the least that float64 can tell from 0. This is the
+limit: an example away from other classes' means has a loss of 0, and one on m of them α + log m. In Eq. 5 the sum is
+kept above 1e-15, so that gradients stay finite.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from nearkin.errors import UserError, unknown_name
+from nearkin.losses.batch import checked, checked_ids, full_precision, group_means
+from nearkin.losses.distances import COINCIDENT, widened
+
+VARIANCES = ("eq4", "eq5")
+REDUCTIONS = ("mean", "none")
+
+
+def magnet_loss(
+    embeddings: Tensor,
+    labels: Tensor,
+    clusters: Tensor | None = None,
+    alpha: float = 1.0,
+    variance: str = "eq4",
+    reduction: str = "mean",
+) -> Tensor:
+    """Pulls examples to the mean of their cluster and pushes them off the means of other classes' clusters.
+
+    Args:
+        embeddings: (batch, dim).
+        labels: (batch,) integers.
+        clusters: (batch,) integers, which cluster of its class each row belongs to; without, a class is one cluster.
+        alpha: α in Eq. 5, the gap between clusters that is asked for, in units of the variance.
+        variance: "eq4" or "eq5", see above.
+        reduction: "mean", or "none" for the losses of the examples.
+
+    Returns:
+        A scalar, or (batch,) losses.
+
+    >>> points = torch.tensor([[0.0], [1.0], [8.0], [9.0]])
+    >>> near = magnet_loss(points, torch.tensor([0, 0, 1, 1]))
+    >>> far = magnet_loss(points, torch.tensor([0, 1, 0, 1]))
+    >>> bool(near < far)
+    True
+    """
+    _check(alpha, variance, reduction)
+    embeddings, labels = checked(embeddings, labels)
+    clusters = labels if clusters is None else checked_ids(clusters, embeddings, "clusters")
+    _, cluster, sizes = clusters.unique(return_inverse=True, return_counts=True)
+    class_of = labels.new_zeros(len(sizes)).scatter(0, cluster, labels)
+    if not torch.equal(class_of[cluster], labels):
+        mixed = clusters[class_of[cluster] != labels][0]
+        raise UserError(f"cluster {int(mixed)} holds items of two classes; number the clusters of all classes apart")
+    with full_precision(embeddings):
+        points = widened(embeddings)
+        means = group_means(points, cluster, sizes)
+        lengths = points.square().sum(dim=1)
+        rounding = (COINCIDENT * lengths.detach().amax()).clamp(min=torch.finfo(points.dtype).tiny)
+        distances = lengths[:, None] + means.square().sum(dim=1) - 2 * points @ means.T  # squared, (batch, clusters)
+        distances = torch.where(distances > rounding, distances, 0.0)
+        own = distances.gather(1, cluster[:, None]).squeeze(1)
+        spread = (own.sum() / max(1, len(points) - 1)).clamp(min=rounding)
+        if variance == "eq5":
+            spread = spread.clamp(min=1e-15).square()
+        # Finite, so that an example without impostors has a gradient (0) too.
+        lowest = torch.finfo(points.dtype).min
+        impostors = (-distances / (2 * spread)).masked_fill(labels[:, None] == class_of, lowest)
+        losses = torch.relu(own / (2 * spread) + alpha + impostors.logsumexp(dim=1)).to(embeddings.dtype)
+        return losses if reduction == "none" else losses.mean()
+
+
+class MagnetLoss(nn.Module):
+    """Magnet (Rippel et al. 2016): whole clusters, several to a class, attract and repel.
+
+    Needs batches of some neighbouring clusters of several classes with a few examples each (the paper: 12 × 4), and
+    their cluster numbers as third argument; without, each class is one cluster.
+
+    >>> loss = MagnetLoss()(torch.randn(8, 4), torch.tensor([0, 0, 0, 0, 1, 1, 2, 2]), torch.arange(8) // 2)
+    >>> loss.shape
+    torch.Size([])
+    """
+
+    def __init__(self, alpha: float = 1.0, variance: str = "eq4", reduction: str = "mean") -> None:
+        super().__init__()
+        _check(alpha, variance, reduction)
+        self.alpha = alpha
+        self.variance = variance
+        self.reduction = reduction
+
+    def forward(self, embeddings: Tensor, labels: Tensor, clusters: Tensor | None = None) -> Tensor:
+        return magnet_loss(embeddings, labels, clusters, self.alpha, self.variance, self.reduction)
+
+    def extra_repr(self) -> str:
+        return f"alpha={self.alpha}, variance={self.variance}, reduction={self.reduction}"
+
+
+def _check(alpha: float, variance: str, reduction: str) -> None:
+    if not math.isfinite(alpha):
+        raise UserError(f"alpha must be a finite number, not {alpha}")
+    if variance not in VARIANCES:
+        raise unknown_name("variance", variance, VARIANCES)
+    if reduction not in REDUCTIONS:
+        raise unknown_name("reduction", reduction, REDUCTIONS)

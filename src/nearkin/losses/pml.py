@@ -1,0 +1,65 @@
+"""The losses of pytorch-metric-learning, each under its name and with its own arguments.
+
+Musgrave, Belongie, Lim: PyTorch Metric Learning, 2020. Formulas and edge cases are theirs; batches are checked and
+computed in full precision like everywhere here.
+"""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+from torch import Tensor, nn
+
+from nearkin.errors import UserError, unknown_name
+from nearkin.fields import build
+from nearkin.losses.batch import checked, dense_labels, full_precision
+
+_FOUNDATIONS = {"BaseLossWrapper", "BaseMetricLossFunction", "GenericPairLoss"}
+_WITHOUT_LABELS = {
+    "ManifoldLoss": "learns without labels",
+    "SelfSupervisedLoss": "compares two views of each item and knows no labels",
+    "VICRegLoss": "compares two views of each item and knows no labels",
+}
+
+
+class PMLLoss(nn.Module):
+    """A loss of pytorch-metric-learning; its parameters, if it has any, are this module's too.
+
+    Args:
+        name: the name of a class in ``pytorch_metric_learning.losses``.
+        settings: arguments of that class. Distances, reducers, miners and other losses are passed as objects.
+
+    >>> PMLLoss("TripletMarginLoss", margin=0.1).loss.margin
+    0.1
+    """
+
+    def __init__(self, name: str, **settings: Any) -> None:
+        super().__init__()
+        if name in _WITHOUT_LABELS:
+            raise UserError(f"loss 'pml:{name}' {_WITHOUT_LABELS[name]}")
+        known = pml_losses()
+        if name not in known:
+            raise unknown_name("loss", f"pml:{name}", [f"pml:{each}" for each in known])
+        self.loss = build(known[name], settings, f"loss 'pml:{name}'")
+        self.classes: int | None = settings.get("num_classes")
+        self.counts_labels = name == "SmoothAPLoss"  # from 0 up to the largest
+
+    def forward(self, embeddings: Tensor, labels: Tensor) -> Tensor:
+        embeddings, labels = checked(embeddings, labels)
+        if self.classes is not None:
+            labels = dense_labels(labels, self.classes)
+        if self.counts_labels:
+            labels = labels.unique(return_inverse=True)[1]
+        with full_precision(embeddings):
+            loss: Tensor = self.loss(embeddings, labels)
+            return loss
+
+
+def pml_losses() -> dict[str, type[nn.Module]]:
+    """The losses of pytorch-metric-learning that work on labels, by name."""
+    from pytorch_metric_learning import losses  # slow to import, and most never need it
+
+    classes = {name: kind for name, kind in vars(losses).items() if inspect.isclass(kind)}
+    without = _FOUNDATIONS | _WITHOUT_LABELS.keys()
+    return {name: kind for name, kind in classes.items() if issubclass(kind, nn.Module) and name not in without}

@@ -1,0 +1,79 @@
+"""Proxy-NCA: each class is represented by one learnt point.
+
+Movshovitz-Attias, Toshev, Leung, Ioffe, Singh: No Fuss Distance Metric Learning using Proxies, ICCV 2017, Eq. 4 with
+static assignment. As there, embeddings and proxies have unit length, distances are squared, and the denominator leaves
+out the example's own proxy, so that the loss may be negative; ``positive_in_denominator`` makes it a softmax, as most
+implementations do. With a single class the paper's denominator is empty; the loss is 0.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from nearkin.losses.batch import checked_for_classes, full_precision, positive_number, zero_loss
+from nearkin.losses.distances import unit_length
+
+
+def proxy_nca_loss(
+    embeddings: Tensor,
+    labels: Tensor,
+    proxies: Tensor,
+    scale: float = 1.0,
+    positive_in_denominator: bool = False,
+) -> Tensor:
+    """Pulls embeddings to the proxy of their class and pushes them off all other proxies.
+
+    Args:
+        embeddings: (batch, dim), brought to unit length here.
+        labels: (batch,) integers in 0…classes−1.
+        proxies: (classes, dim), brought to unit length here.
+        scale: factor of the squared distances; 1 in the paper.
+        positive_in_denominator: whether the denominator sums over all proxies or over those of other classes.
+
+    Returns:
+        A scalar.
+
+    >>> points, proxies = torch.tensor([[1.0, 0.0], [0.0, 2.0]]), torch.eye(2)
+    >>> proxy_nca_loss(points, torch.tensor([0, 1]), proxies).item()
+    -2.0
+    """
+    positive_number(scale=scale)
+    embeddings, labels, proxies = checked_for_classes(embeddings, labels, proxies)
+    if len(proxies) == 1 and not positive_in_denominator:
+        return zero_loss(embeddings)
+    with full_precision(embeddings):
+        # −scale · distance² = 2 · scale · cosine − 2 · scale, and the constant cancels.
+        nearness = 2 * scale * unit_length(embeddings) @ unit_length(proxies).T
+        if positive_in_denominator:
+            return F.cross_entropy(nearness, labels)
+        own = labels[:, None]
+        others = nearness.scatter(1, own, -torch.inf).logsumexp(dim=1, keepdim=True)
+        return (others - nearness.gather(1, own)).mean()
+
+
+class ProxyNCALoss(nn.Module):
+    """Proxy-NCA (Movshovitz-Attias et al. 2017): no pairs within the batch, one learnt proxy per class instead.
+
+    Needs no particular batches, but the number of classes beforehand and labels 0…classes−1. The proxies are
+    parameters of the loss: give them to the optimiser, usually with a higher learning rate.
+
+    >>> loss = ProxyNCALoss(classes=3, dim=4)(torch.randn(8, 4), torch.tensor([0, 0, 1, 1, 2, 2, 0, 1]))
+    >>> loss.shape
+    torch.Size([])
+    """
+
+    def __init__(self, classes: int, dim: int, scale: float = 1.0, positive_in_denominator: bool = False) -> None:
+        super().__init__()
+        positive_number(classes=classes, dim=dim, scale=scale)
+        self.proxies = nn.Parameter(torch.randn(classes, dim))
+        self.scale = scale
+        self.positive_in_denominator = positive_in_denominator
+
+    def forward(self, embeddings: Tensor, labels: Tensor) -> Tensor:
+        return proxy_nca_loss(embeddings, labels, self.proxies, self.scale, self.positive_in_denominator)
+
+    def extra_repr(self) -> str:
+        classes, dim = self.proxies.shape
+        return f"{classes=}, {dim=}, scale={self.scale}, positive_in_denominator={self.positive_in_denominator}"

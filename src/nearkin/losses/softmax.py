@@ -1,0 +1,50 @@
+"""Softmax: a linear classifier on the embeddings, the baseline of the magnet paper (Rippel et al. 2016, 4.1)."""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from nearkin.losses.batch import checked_for_classes, full_precision, positive_number
+
+
+def softmax_loss(embeddings: Tensor, labels: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """Cross-entropy of a linear classifier.
+
+    Args:
+        embeddings: (batch, dim).
+        labels: (batch,) integers in 0…classes−1.
+        weight: (classes, dim).
+        bias: (classes,).
+
+    Returns:
+        A scalar.
+
+    >>> import torch
+    >>> softmax_loss(torch.zeros(1, 2), torch.tensor([0]), torch.eye(2), torch.zeros(2)).item()
+    0.6931471824645996
+    """
+    embeddings, labels, weight = checked_for_classes(embeddings, labels, weight)
+    with full_precision(embeddings):
+        return F.cross_entropy(F.linear(embeddings, weight, bias.to(embeddings.dtype)), labels)
+
+
+class SoftmaxLoss(nn.Module):
+    """A linear classifier with cross-entropy; what is kept of it afterwards are the embeddings.
+
+    Needs no particular batches, but the number of classes beforehand and labels 0…classes−1. The classifier belongs to
+    the loss: give its parameters to the optimiser.
+
+    >>> SoftmaxLoss(classes=3, dim=4)
+    SoftmaxLoss(
+      (classifier): Linear(in_features=4, out_features=3, bias=True)
+    )
+    """
+
+    def __init__(self, classes: int, dim: int) -> None:
+        super().__init__()
+        positive_number(classes=classes, dim=dim)
+        self.classifier = nn.Linear(dim, classes)
+
+    def forward(self, embeddings: Tensor, labels: Tensor) -> Tensor:
+        return softmax_loss(embeddings, labels, self.classifier.weight, self.classifier.bias)

@@ -1,0 +1,110 @@
+"""Deep spectral clustering learning (DSCL).
+
+Law, Urtasun, Zemel: Deep Spectral Clustering Learning, ICML 2017, Eq. 7–10.
+
+Deviations: the gradient is the true one, Eq. 8; the paper's Algorithm 1 follows half of it (Eq. 9). Singular values
+that are rounding at the precision of the input (below max(batch, dim) · ε · the largest, with the ε of float32 for half
+precision too) count as 0. Computed in float64, so that nothing but the input is rounded.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+
+from nearkin.losses.batch import checked, full_precision, group_means
+from nearkin.losses.distances import widened
+
+
+def spectral_clustering_loss(embeddings: Tensor, labels: Tensor) -> Tensor:
+    """How far the embeddings' column space is from containing the classes: k − tr(C F F⁺).
+
+    F are the embeddings, C the projection onto the k classes of the batch, F F⁺ the one onto the columns of F: what
+    relaxed k-means would find. The loss lies in 0…k and is 0 when every class indicator is a linear function of the
+    embeddings, so also whenever dim ≥ batch. Invertible linear maps of the embeddings, such as their scale, do not
+    change it.
+
+    Args:
+        embeddings: (batch, dim), neither centred nor normalised in the paper.
+        labels: (batch,) integers.
+
+    Returns:
+        A scalar.
+
+    >>> points = torch.tensor([[2.0, 0.0], [2.0, 0.0], [0.0, 3.0], [0.0, 3.0]])
+    >>> spectral_clustering_loss(points, torch.tensor([0, 0, 1, 1])).item()
+    0.0
+    >>> spectral_clustering_loss(points, torch.tensor([0, 1, 0, 1])).item()
+    1.0
+    """
+    embeddings, labels = checked(embeddings, labels)
+    with full_precision(embeddings):
+        loss: Tensor = _SpectralClustering.apply(embeddings, labels)  # type: ignore[no-untyped-call]
+        return loss
+
+
+class SpectralClusteringLoss(nn.Module):
+    """DSCL (Law et al. 2017): the whole batch as one clustering problem, with a gradient in closed form.
+
+    Needs large batches, more items than dimensions, and about as many classes as dimensions or more (the paper: 70
+    classes × 18, 100 dimensions).
+
+    >>> loss = SpectralClusteringLoss()(torch.randn(8, 4), torch.tensor([0, 0, 1, 1, 2, 2, 3, 3]))
+    >>> loss.shape
+    torch.Size([])
+    """
+
+    def forward(self, embeddings: Tensor, labels: Tensor) -> Tensor:
+        return spectral_clustering_loss(embeddings, labels)
+
+
+class _SpectralClustering(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, embeddings: Tensor, labels: Tensor) -> Tensor:
+        basis, inverse = _factors(widened(embeddings), torch.finfo(embeddings.dtype).eps)
+        _, of_class, sizes = labels.unique(return_inverse=True, return_counts=True)
+        means = group_means(basis, of_class, sizes)
+        overlap = (means.T * sizes) @ means  # Uᵀ C U
+        ctx.save_for_backward(basis, means @ inverse, overlap @ inverse, of_class)
+        loss: Tensor = (len(sizes) - overlap.trace()).clamp(min=0)
+        return loss.to(embeddings.dtype)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        basis, pull, turn, of_class = ctx.saved_tensors
+        largest = torch.finfo(gradient.dtype).max  # reached where embeddings are all but 0
+        weight = 2 * gradient.to(basis.dtype)
+        slope = torch.addmm((-weight * pull)[of_class], basis, weight * turn)
+        return slope.clamp_(-largest, largest).to(gradient.dtype), None
+
+
+def _factors(points: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+    """U (batch, rank), an orthonormal basis of the columns of F (batch, dim), and W (rank, dim) with (F⁺)ᵀ = U W."""
+    rounding = max(points.shape) * eps
+    if points.shape[0] >= points.shape[1]:
+        basis, inverse, condition = _cholesky_qr(points)
+        if condition < min(1 / rounding, 0.1 * torch.finfo(points.dtype).eps ** -0.5):
+            return basis, inverse.T
+    left, singular, right = torch.linalg.svd(points, full_matrices=False)
+    kept = singular > rounding * singular[0]
+    return left * kept, right * torch.where(kept, 1 / singular, 0.0)[:, None]
+
+
+def _cholesky_qr(points: Tensor) -> tuple[Tensor, Tensor, float]:
+    """Q and R⁻¹ of F = Q R, and a bound of F's condition; NaN where F has not full rank.
+
+    Matrix products and two small factorisations are many times as fast as an SVD; the second pass makes Q orthogonal
+    to the last digits (Yamamoto et al. 2015) as long as the condition is well below ε^−½.
+    """
+    identity = torch.eye(points.shape[1], dtype=points.dtype, device=points.device)
+    basis, inverse, failed = points, identity, torch.zeros((), device=points.device)
+    for _ in range(2):
+        upper, status = torch.linalg.cholesky_ex(basis.T @ basis, upper=True)
+        step = torch.linalg.solve_triangular(upper, identity, upper=True)
+        basis, inverse, failed = basis @ step, inverse @ step, failed + status
+    condition = torch.where(failed == 0, points.norm() * inverse.norm(), torch.nan)
+    return basis, inverse, condition.item()

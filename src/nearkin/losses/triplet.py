@@ -1,0 +1,87 @@
+"""Triplet loss with semi-hard negatives.
+
+Schroff, Kalenichenko, Philbin: FaceNet, 2015, in the form of Song, Jegelka, Rathod, Murphy: Deep Metric Learning via
+Facility Location, 2017, section 2.1. Distances are squared, pairs are ordered, and pairs without loss count in the
+mean. Deviations: embeddings are normalised here, as FaceNet does, unless told otherwise; a batch without positive
+pairs or without negatives has the loss 0, where TensorFlow's function gives NaN or a loss without meaning.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from nearkin.losses.batch import checked, comparable, full_precision, positive_number, same_class_masks, zero_loss
+from nearkin.losses.distances import pairwise_squared_distances, unit_length
+
+
+def triplet_semi_hard_loss(embeddings: Tensor, labels: Tensor, margin: float = 0.2, normalize: bool = True) -> Tensor:
+    """Wants each negative farther from the anchor than the positive, by a margin, and trains on negatives just beyond.
+
+    Every positive pair (anchor, positive) is compared with one negative: the nearest that is strictly farther from the
+    anchor than the positive is, or the farthest of all where none is.
+
+    Args:
+        embeddings: (batch, dim).
+        labels: (batch,) integers.
+        margin: α in section 2.1, in squared distance.
+        normalize: Whether embeddings are brought to unit length first.
+
+    Returns:
+        A scalar.
+
+    >>> points = torch.tensor([[0.0], [1.0], [10.0], [11.0]])
+    >>> triplet_semi_hard_loss(points, torch.tensor([0, 0, 1, 1]), normalize=False).item()
+    0.0
+    >>> triplet_semi_hard_loss(points, torch.tensor([0, 1, 0, 1]), normalize=False).item() > 0
+    True
+    """
+    positive_number(margin=margin)
+    embeddings, labels = checked(embeddings, labels)
+    if not comparable(labels):
+        return zero_loss(embeddings)
+    positive, negative = same_class_masks(labels)
+    pairs = positive.sum(dim=1)
+    with full_precision(embeddings):
+        distances = pairwise_squared_distances(unit_length(embeddings) if normalize else embeddings)
+        # Each row's positives, padded with −∞ where others have more of them; such a pair never has a loss.
+        to_positives = distances.where(positive, -math.inf).topk(int(pairs.max()), dim=1).values
+        to_negatives = distances.gather(1, _semi_hard(distances.detach(), negative, to_positives.detach()))
+        return F.relu(to_positives + margin - to_negatives).sum() / pairs.sum()
+
+
+class TripletSemiHardLoss(nn.Module):
+    """Triplet loss with semi-hard negatives (Schroff et al. 2015): every positive pair and the next negative beyond it.
+
+    Needs several items per class in a batch, and large batches: the more negatives, the nearer is the next one.
+
+    >>> loss = TripletSemiHardLoss()(torch.randn(8, 4), torch.tensor([0, 0, 1, 1, 2, 2, 3, 3]))
+    >>> loss.shape
+    torch.Size([])
+    """
+
+    def __init__(self, margin: float = 0.2, normalize: bool = True) -> None:
+        super().__init__()
+        positive_number(margin=margin)
+        self.margin = margin
+        self.normalize = normalize
+
+    def forward(self, embeddings: Tensor, labels: Tensor) -> Tensor:
+        return triplet_semi_hard_loss(embeddings, labels, self.margin, self.normalize)
+
+    def extra_repr(self) -> str:
+        return f"margin={self.margin}, normalize={self.normalize}"
+
+
+def _semi_hard(distances: Tensor, negative: Tensor, to_positives: Tensor) -> Tensor:
+    """Which negative goes with each of the positives, (batch, most positives) like ``to_positives``.
+
+    Sorted rows find it in O(B² log B) time and O(B²) memory, however many positives there are.
+    """
+    ascending, order = distances.masked_fill(~negative, math.inf).sort(dim=1)
+    beyond = torch.searchsorted(ascending, to_positives.contiguous(), right=True)
+    farthest = negative.sum(dim=1, keepdim=True) - 1
+    return order.gather(1, torch.minimum(beyond, farthest))

@@ -1,0 +1,185 @@
+"""The medoid solver: the same facilities as brute force, in every mode, also where distances tie."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from reference.batches import golden_files
+from reference.facility_location import Problem, assign
+from torch import Tensor
+
+from nearkin.clustering import class_medoids, facility_location
+from nearkin.errors import UserError
+
+
+def distances_of(points: np.ndarray) -> np.ndarray:
+    d = np.linalg.norm(points[:, None] - points[None], axis=2)
+    return (d + d.T) / 2
+
+
+def float32_distances(points: Tensor) -> Tensor:
+    """As the loss has them: computed in float64, rounded to float32."""
+    return torch.from_numpy(distances_of(points.double().cpu().numpy())).float().to(points.device)
+
+
+@st.composite
+def problems(draw: st.DrawFn, most: int = 16) -> tuple[np.ndarray, np.ndarray, float]:
+    """Distances, labels and γ; every other one on a small grid of whole numbers, where many distances tie."""
+    rng = np.random.default_rng(draw(st.integers(0, 10_000)))
+    m, dim = draw(st.integers(1, most)), draw(st.integers(2, 3))
+    points = rng.normal(size=(m, dim))
+    if draw(st.booleans()):
+        points = np.round(1.5 * points)
+    labels = rng.integers(0, draw(st.integers(1, m)), m)
+    return distances_of(points), labels, draw(st.sampled_from([0.0, 0.3, 1.0, 10.0, 100.0]))
+
+
+@pytest.mark.parametrize("margin", ["nmi", "ami", "ari"])
+@pytest.mark.parametrize("exchange", [None, "objective", "algorithm-2", "all"])
+@given(problems())
+@settings(max_examples=25, deadline=None)
+def test_it_chooses_what_brute_force_chooses(
+    exchange: str | None, margin: str, problem: tuple[np.ndarray, np.ndarray, float]
+) -> None:
+    d, y, gamma = problem
+    slow = Problem(d, y, gamma, margin)
+    chosen = slow.greedy(len(set(y.tolist())))
+    if exchange:
+        chosen = slow.exchange(chosen, exchange)
+    found = facility_location(
+        torch.from_numpy(d), torch.from_numpy(y), len(chosen), gamma, exchange=exchange, margin=margin
+    )
+    assert found.facilities.tolist() == chosen
+    assert found.assignment.tolist() == assign(d, chosen).tolist()
+    assert found.objective == pytest.approx(slow.objective(chosen), abs=1e-8 * max(1, gamma))
+
+
+@pytest.mark.parametrize("exchange", ["objective", "all"])
+@given(problems(most=40))
+@settings(max_examples=40, deadline=None)
+def test_exchange_never_lowers_the_objective(exchange: str, problem: tuple[np.ndarray, np.ndarray, float]) -> None:
+    """Lemma 1: round after round."""
+    d, y, gamma = problem
+    objectives = [
+        facility_location(
+            torch.from_numpy(d), torch.from_numpy(y), len(set(y)), gamma, exchange=exchange, exchange_steps=steps
+        ).objective
+        for steps in range(5)
+    ]
+    assert all(later >= earlier - 1e-9 * max(1, gamma) for earlier, later in itertools.pairwise(objectives))
+
+
+@given(problems(most=14))
+@settings(max_examples=30, deadline=None)
+def test_exchange_with_all_points_ends_where_no_swap_helps(problem: tuple[np.ndarray, np.ndarray, float]) -> None:
+    """Lemma 2: a local optimum."""
+    d, y, gamma = problem
+    found = facility_location(
+        torch.from_numpy(d), torch.from_numpy(y), len(set(y)), gamma, exchange="all", exchange_steps=1000
+    )
+    chosen, slow = found.facilities.tolist(), Problem(d, y, gamma)
+    for k in range(len(chosen)):
+        for j in set(range(len(d))) - set(chosen):
+            swapped = [*chosen[:k], j, *chosen[k + 1 :]]
+            assert slow.objective(swapped) <= found.objective + 1e-8 * max(1, gamma)
+
+
+@pytest.mark.parametrize("file", golden_files("p*.npz"), ids=lambda file: file.stem)
+@pytest.mark.parametrize(
+    ("exchange", "key"), [(None, "greedy"), ("algorithm-2", "pam_alg2"), ("objective", "pam_fullA")]
+)
+def test_objectives_and_facilities_are_the_golden_ones(file, exchange: str | None, key: str) -> None:
+    stored = np.load(file)
+    x, y = torch.from_numpy(stored["x"]).double(), torch.from_numpy(stored["labels"])
+    prefix = "fl_oracle64_geometric"
+    facilities = stored[f"{prefix}/S_{key}"]
+    found = facility_location(
+        torch.from_numpy(distances_of(x.numpy())), y, len(facilities), float(stored["gamma"]), exchange=exchange
+    )
+    assert found.objective == pytest.approx(float(stored[f"{prefix}/A_{key}"]), rel=1e-9)
+    if stored[f"{prefix}/gap_{key}"] > 1e-4 and stored[f"{prefix}/gap_greedy"] > 1e-4:
+        assert found.facilities.tolist() == facilities.tolist()
+
+
+def large(items: int = 200, classes: int = 40) -> tuple[Tensor, Tensor]:
+    x = torch.randn(items, 8, generator=torch.Generator().manual_seed(0))
+    return float32_distances(x), torch.arange(items) % classes
+
+
+def test_stochastic_greedy_is_nearly_as_good_and_follows_its_seed() -> None:
+    d, y = large()
+    full = facility_location(d, y, 40, exchange=None).objective
+    drawn = [facility_location(d, y, 40, exchange=None, stochastic=0.1, seed=seed) for seed in (0, 0, 1)]
+    assert torch.equal(drawn[0].facilities, drawn[1].facilities)
+    assert not torch.equal(drawn[0].facilities, drawn[2].facilities)
+    for found in drawn:
+        assert len(set(found.facilities.tolist())) == 40
+        assert 1.25 * full < found.objective < full  # both are negative
+
+
+def test_stochastic_greedy_that_draws_only_facilities_looks_at_all() -> None:
+    d, y = large(items=12, classes=12)
+    found = facility_location(d, y, 12, stochastic=0.99)  # one candidate a step
+    assert sorted(found.facilities.tolist()) == list(range(12))
+
+
+def test_integers_of_any_kind_are_labels() -> None:
+    d, y = large()
+    assert torch.equal(facility_location(d, 10**12 - 7 * y, 40).facilities, facility_location(d, y, 40).facilities)
+
+
+@pytest.mark.parametrize("scale", [1e-30, 1e-3, 1e30])
+def test_the_scale_of_distances_matters_only_against_gamma(scale: float) -> None:
+    d, y = large(60, 12)
+    found = facility_location(d.double(), y, 12)
+    scaled = facility_location(d.double() * scale, y, 12, gamma=scale)
+    assert scaled.objective == pytest.approx(found.objective * scale)
+
+
+def test_medoids_have_the_least_sum_of_distances() -> None:
+    d, y = large(60, 7)
+    medoids = class_medoids(d, y)
+    for i in range(60):
+        members = (y == y[i]).nonzero()[:, 0]
+        sums = d[members][:, members].double().sum(dim=0)
+        assert medoids[i] == members[sums.argmin()]
+
+
+def test_coincident_points_can_all_be_facilities() -> None:
+    found = facility_location(torch.zeros(5, 5), torch.tensor([0, 0, 1, 1, 2]), 5)
+    assert found.facilities.tolist() == [0, 1, 2, 3, 4]
+    assert found.assignment.tolist() == [0, 1, 2, 3, 4]
+
+
+D, Y = large(6, 2)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        ({"distances": D[:, :5]}, r"shape \(m, m\)"),
+        ({"labels": Y[:5]}, r"shape \(m, m\)"),
+        ({"distances": torch.zeros(0, 0), "labels": Y[:0]}, "m ≥ 1"),
+        ({"labels": Y.float()}, "must be integers"),
+        ({"distances": -D}, "not negative"),
+        ({"distances": D * float("nan")}, "finite"),
+        ({"distances": D + torch.rand(6, 6)}, "symmetric"),
+        ({"distances": D + 1}, "zero diagonal"),
+        ({"n_facilities": 0}, "n_facilities must lie in 1…6"),
+        ({"n_facilities": 7}, "n_facilities must lie in 1…6"),
+        ({"gamma": -1.0}, "gamma"),
+        ({"gamma": float("nan")}, "gamma"),
+        ({"exchange": "objectiv"}, "did you mean 'objective'"),
+        ({"margin": "nmj"}, "did you mean 'nmi'"),
+        ({"exchange_steps": -1}, "exchange_steps"),
+        ({"stochastic": 1.5}, "between 0 and 1"),
+    ],
+)
+def test_wrong_input_is_refused(arguments: dict[str, object], expected: str) -> None:
+    with pytest.raises(UserError, match=expected):
+        facility_location(**{"distances": D, "labels": Y, "n_facilities": 2, **arguments})

@@ -1,0 +1,124 @@
+"""Losses by name: all of ours, all of pytorch-metric-learning's, and a sentence for each mistake."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from pytorch_metric_learning import distances, losses, miners
+from reference.batches import gradient, random_batch
+from torch import Tensor, nn
+
+import nearkin.losses
+from nearkin.errors import UserError
+from nearkin.losses import PMLLoss, known_losses, make_loss
+
+CLASSES, DIM = 4, 8
+FOR_CLASSES = {"num_classes": CLASSES, "embedding_size": DIM}
+# What the losses that cannot be built from nothing need.
+NEEDED: dict[str, dict[str, Any]] = {
+    "proxy-nca": {"classes": CLASSES, "dim": DIM},
+    "softmax": {"classes": CLASSES, "dim": DIM},
+    **{f"pml:{name}Loss": FOR_CLASSES for name in ("ArcFace", "CosFace", "LargeMarginSoftmax", "NormalizedSoftmax")},
+    **{f"pml:{name}Loss": FOR_CLASSES for name in ("ProxyAnchor", "ProxyNCA", "SphereFace", "SubCenterArcFace")},
+    "pml:SoftTripleLoss": FOR_CLASSES,
+    "pml:P2SGradLoss": {"num_classes": CLASSES, "descriptors_dim": DIM},
+    "pml:HistogramLoss": {"n_bins": 20},
+    "pml:RankedListLoss": {"margin": 0.4, "Tn": 1},
+    "pml:CrossBatchMemory": {"loss": losses.ContrastiveLoss(), "embedding_size": DIM},
+    "pml:MultipleLosses": {"losses": [losses.ContrastiveLoss(), losses.NTXentLoss()], "weights": [1.0, 2.0]},
+}
+
+
+def batch() -> tuple[Tensor, Tensor]:
+    x, _ = random_batch(items=16, dim=DIM)
+    return x.float(), torch.arange(16) % CLASSES
+
+
+@pytest.mark.parametrize("name", known_losses())
+def test_every_name_makes_a_loss(name: str) -> None:
+    torch.manual_seed(0)
+    loss = make_loss(name, **NEEDED.get(name, {}))
+    x, y = batch()
+    value = loss(x.requires_grad_(), y)
+    assert value.shape == ()
+    assert value.dtype == torch.float32
+    value.backward()
+    assert x.grad.isfinite().all()
+    assert all(parameter.grad is not None for parameter in loss.parameters())
+
+
+def test_every_loss_of_ours_has_a_name() -> None:
+    exported = {
+        kind for kind in vars(nearkin.losses).values() if isinstance(kind, type) and issubclass(kind, nn.Module)
+    }
+    named = {type(make_loss(name, **NEEDED.get(name, {}))) for name in known_losses()}
+    assert exported == named
+
+
+def test_every_loss_of_pytorch_metric_learning_that_takes_labels_is_known() -> None:
+    theirs = {name for name in dir(losses) if name.endswith(("Loss", "Losses", "Memory"))}
+    known = {name.removeprefix("pml:") for name in known_losses()}
+    assert theirs - known == {"GenericPairLoss", "ManifoldLoss", "SelfSupervisedLoss", "VICRegLoss"}
+
+
+def test_their_labels_can_have_any_names_as_well() -> None:
+    x, y = batch()
+    renamed = torch.tensor([-7, 10**12, 3, 0])[y]
+    for name in ("SmoothAPLoss", "FastAPLoss", "SupConLoss", "InstanceLoss"):
+        assert PMLLoss(name)(x, renamed).isfinite()
+
+
+def test_arguments_reach_the_loss_objects_among_them() -> None:
+    x, y = batch()
+    distance = distances.LpDistance(normalize_embeddings=False, power=2)
+    ours = make_loss("pml:TripletMarginLoss", margin=0.7, distance=distance)
+    assert ours(x, y).item() == losses.TripletMarginLoss(margin=0.7, distance=distance)(x, y).item()
+    miner = miners.MultiSimilarityMiner()
+    memory = PMLLoss("CrossBatchMemory", loss=losses.NTXentLoss(), embedding_size=DIM, miner=miner)
+    assert memory(x, y).isfinite()
+
+
+def test_what_a_loss_of_theirs_learns_is_a_parameter() -> None:
+    loss = PMLLoss("ProxyAnchorLoss", **FOR_CLASSES)
+    assert [tuple(parameter.shape) for parameter in loss.parameters()] == [(CLASSES, DIM)]
+    assert list(loss.state_dict()) == ["loss.proxies"]
+
+
+def test_half_precision_is_computed_in_single() -> None:
+    x, y = batch()
+    half = x.half()
+    with torch.autocast("cpu", dtype=torch.float16):
+        value = PMLLoss("MultiSimilarityLoss")(half, y)
+        slope = gradient(PMLLoss("MultiSimilarityLoss"), half, y)
+    assert value.dtype == torch.float32
+    assert value.item() == losses.MultiSimilarityLoss()(half.float(), y).item()
+    assert slope.dtype == torch.float16
+
+
+def test_their_batches_are_checked_too() -> None:
+    with pytest.raises(UserError, match="labels must be integers"):
+        PMLLoss("CircleLoss")(torch.zeros(2, 2), torch.zeros(2))
+    with pytest.raises(UserError, match="labels must lie in 0…3"):
+        PMLLoss("ArcFaceLoss", **FOR_CLASSES)(torch.ones(1, DIM), torch.tensor([4]))
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "expected"),
+    [
+        ("ranks", {}, "loss 'ranks' is unknown; did you mean 'rank'?"),
+        ("pml:CircelLoss", {}, "loss 'pml:CircelLoss' is unknown; did you mean 'pml:CircleLoss'?"),
+        ("pml:VICRegLoss", {}, "compares two views of each item and knows no labels"),
+        ("rank", {"alhpa": 1}, "loss 'rank': setting 'alhpa' is unknown; did you mean 'alpha'?"),
+        ("rank", {"alpha": -1}, "alpha must be positive"),
+        ("rank", {"alpha": "big"}, "loss 'rank' cannot be made from"),
+        ("proxy-nca", {}, "loss 'proxy-nca' needs classes and dim"),
+        ("pml:TripletMarginLoss", {"margni": 1}, "did you mean 'margin'.* Known: .*distance"),
+        ("pml:CosFaceLoss", {"margin": 1}, "loss 'pml:CosFaceLoss' needs num_classes and embedding_size"),
+        ("pml:CircleLoss", {"distance": distances.LpDistance()}, "loss 'pml:CircleLoss' cannot be made from"),
+    ],
+)
+def test_each_mistake_is_named(name: str, settings: dict[str, Any], expected: str) -> None:
+    with pytest.raises(UserError, match=expected):
+        make_loss(name, **settings)

@@ -1,0 +1,86 @@
+"""Magnet: equal to both readings of its equations and to the golden numbers, with clusters of any names and sizes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from reference.batches import assert_gradient_is, assert_loss_is, golden_files, gradient, random_batch
+from reference.magnet import magnet_losses as oracle
+from torch import Tensor
+
+from nearkin.errors import UserError
+from nearkin.losses import MagnetLoss, magnet_loss
+
+
+@pytest.mark.parametrize("file", golden_files("magnet_*.npz"), ids=lambda file: file.stem)
+@pytest.mark.parametrize(("variance", "key"), [("eq4", "oracle64_eq4_sigma2"), ("eq5", "oracle64_eq5_literal")])
+def test_loss_and_gradient_are_the_golden_ones(file: Path, variance: str, key: str) -> None:
+    stored = np.load(file)
+    clusters = torch.arange(int(stored["M"])).repeat_interleave(int(stored["D"]))
+    x, y = torch.from_numpy(stored["x"]), torch.from_numpy(stored["cluster_classes"])[clusters]
+    magnet = MagnetLoss(float(stored["alpha"]), variance)
+
+    def loss(x: Tensor, y: Tensor) -> Tensor:
+        return magnet(x, y, clusters)
+
+    assert_loss_is(loss, x, y, float(stored[f"{key}/loss"]))
+    assert_gradient_is(loss, x, y, stored[f"{key}/grad"])
+    single = magnet_loss(x.double(), y, clusters, float(stored["alpha"]), variance, reduction="none")
+    assert np.allclose(single, stored[f"{key}/per_example"], rtol=1e-9)
+
+
+@given(st.integers(0, 10_000), st.integers(3, 24), st.integers(1, 5), st.integers(1, 8), st.floats(-1, 4))
+@settings(max_examples=60, deadline=None)
+def test_it_is_what_the_equations_say(seed: int, items: int, dim: int, clusters: int, alpha: float) -> None:
+    x, cluster = random_batch(seed, items, dim, clusters)
+    y = cluster % 3
+    for variance in ("eq4", "eq5"):
+        if len(cluster.unique()) < items:  # else every variance is 0
+            expected = oracle(x.numpy(), y.numpy(), cluster.numpy(), alpha, variance)
+            found = magnet_loss(x, y, 10**12 - 7 * cluster, alpha, variance, reduction="none")
+            assert found.tolist() == pytest.approx(expected, rel=1e-9, abs=1e-9)
+            assert magnet_loss(x, y, cluster, alpha, variance).item() == pytest.approx(np.mean(expected), rel=1e-9)
+
+
+def test_the_gradient_goes_through_means_and_variance() -> None:
+    x, cluster = random_batch(items=16, dim=3, classes=6)
+    for variance in ("eq4", "eq5"):
+        magnet = MagnetLoss(variance=variance)
+        assert torch.autograd.gradcheck(lambda x, f=magnet: f(x, cluster // 2, cluster), x.requires_grad_())
+
+
+def test_without_clusters_each_class_is_one() -> None:
+    x, y = random_batch()
+    assert torch.equal(magnet_loss(x, y), magnet_loss(x, y, clusters=y))
+
+
+def test_examples_on_their_means_have_the_loss_of_the_limit() -> None:
+    apart, y = torch.tensor([[0.3], [0.3], [0.7], [0.7]]), torch.tensor([0, 0, 1, 1])
+    assert magnet_loss(apart, y).item() == 0.0
+    together = torch.full((6, 1), 0.3)
+    y = torch.tensor([0, 0, 1, 1, 2, 2])
+    assert magnet_loss(together, y).item() == pytest.approx(1 + np.log(2))
+    assert not gradient(magnet_loss, together, y).any()
+
+
+def test_a_cluster_of_two_classes_is_refused() -> None:
+    with pytest.raises(UserError, match="cluster 7 holds items of two classes"):
+        magnet_loss(torch.randn(3, 2), torch.tensor([0, 0, 1]), torch.tensor([5, 7, 7]))
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ({"alpha": float("nan")}, "alpha must be a finite number"),
+        ({"variance": "eq6"}, "variance 'eq6' is unknown"),
+        ({"reduction": "sum"}, "reduction 'sum' is unknown"),
+    ],
+)
+def test_settings_that_make_no_sense_are_refused(settings: dict[str, object], expected: str) -> None:
+    with pytest.raises(UserError, match=expected):
+        MagnetLoss(**settings)  # type: ignore[arg-type]
