@@ -39,7 +39,7 @@ class Margin(NamedTuple):
     kind: int
     counts: Floats  # (m + 1,) per count, summed over the contingency table's cells and over its clusters
     steps: Floats  # (m + 1,) counts[n] − counts[n − 1]
-    expected: Floats  # (m + 1,) per count, summed over the clusters; AMI alone
+    expected: Floats  # (m + 1,) per count, summed over the clusters; read for AMI alone
     labels: float  # `counts`, summed over the classes
     whole: float  # `counts` of all points together
 

@@ -9,8 +9,9 @@ are scikit-learn's (AMI with its default, the arithmetic mean).
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import numpy as np
-from scipy.special import gammaln
 
 from nearkin.clustering._medoid_solver import AMI, ARI, NMI, Floats, Integers, Margin
 
@@ -24,12 +25,22 @@ def margin_tables(name: str, class_sizes: Integers) -> Margin:
     >>> tables.counts.tolist(), tables.labels
     ([0.0, 0.0, 1.0, 3.0, 6.0], 2.0)
     """
-    counts = np.arange(class_sizes.sum() + 1, dtype=np.float64)
-    pairs = (counts * counts - counts) / 2
-    table = pairs if name == "ari" else _exact_sums(counts * np.log(np.maximum(counts, 1)))
-    expected = _exact_sums(_expected_information(class_sizes)) if name == "ami" else np.zeros_like(counts)
-    steps = np.diff(table, prepend=0.0)
+    points = int(class_sizes.sum())
+    table, steps = _pairs(points) if name == "ari" else _n_log_n(points)
+    expected = _exact_sums(_expected_information(class_sizes)) if name == "ami" else table
     return Margin(KINDS[name], table, steps, expected, float(table[class_sizes].sum()), float(table[-1]))
+
+
+@lru_cache(maxsize=8)
+def _n_log_n(points: int) -> tuple[Floats, Floats]:
+    counts = np.arange(points + 1, dtype=np.float64)
+    table = _exact_sums(counts * np.log(np.maximum(counts, 1)))
+    return table, np.diff(table, prepend=0.0)
+
+
+def _pairs(points: int) -> tuple[Floats, Floats]:
+    counts = np.arange(points + 1, dtype=np.float64)
+    return (counts * counts - counts) / 2, np.maximum(counts - 1, 0)
 
 
 def _exact_sums(table: Floats) -> Floats:
@@ -44,6 +55,8 @@ def _expected_information(class_sizes: Integers) -> Floats:
     The expectation (Vinh, Epps, Bailey 2010, Eq. 24a) is a sum over clusters and classes whose terms know only the
     cluster's size: so it is a table over sizes too.
     """
+    from scipy.special import gammaln  # slow to import
+
     m = int(class_sizes.sum())
     log_factorial = gammaln(np.arange(m + 1) + 1.0)
     size = np.arange(m + 1)[:, None]  # of the cluster

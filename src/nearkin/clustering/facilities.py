@@ -19,6 +19,7 @@ from nearkin.errors import UserError, unknown_name
 Exchange = Literal["objective", "algorithm-2", "all"]
 AgreementName = Literal["nmi", "ami", "ari"]
 Matrix = npt.NDArray[np.float64]
+Indices = npt.NDArray[np.int64]
 _EXCHANGES: dict[str | None, int] = {None: 0, "objective": 1, "algorithm-2": 2, "all": 3}
 
 
@@ -75,9 +76,12 @@ def facility_location(
     >>> found.facilities.tolist(), found.assignment.tolist(), found.objective
     ([3, 0], [1, 1, 0, 0, 0], -3.0)
     """
-    matrix = _checked(distances, labels)
+    check_settings(gamma, exchange, exchange_steps, margin, stochastic)
+    problem = Problem.of(_checked(distances, labels), labels.cpu().numpy())
+    if not 1 <= n_facilities <= len(labels):
+        raise UserError(f"n_facilities must lie in 1…{len(labels)}, the number of points, not {n_facilities}")
     chosen, assignment, agreement, objective = solve_facilities(
-        matrix, labels.cpu().numpy(), n_facilities, gamma, exchange, exchange_steps, margin, stochastic, seed
+        problem, n_facilities, gamma, exchange, exchange_steps, margin, stochastic, seed
     )
     device = distances.device
     return FacilityLocation(
@@ -92,13 +96,30 @@ def class_medoids(distances: Tensor, labels: Tensor) -> Tensor:
     >>> class_medoids(torch.cdist(points, points), torch.tensor([0, 0, 1, 1, 1])).tolist()
     [0, 0, 3, 3, 3]
     """
-    medoids = solve_medoids(_checked(distances, labels), labels.cpu().numpy())
+    medoids = solve_medoids(Problem.of(_checked(distances, labels), labels.cpu().numpy()))
     return torch.from_numpy(medoids).to(distances.device)
 
 
+@dataclass(frozen=True)
+class Problem:
+    """What the solvers work on; distances are whole numbers of ``unit``, so that sums of rows are exact in float64."""
+
+    distances: Matrix  # (m, m)
+    unit: float  # a power of two
+    classes: Indices  # (m,) in 0…C−1
+    class_sizes: Indices  # (C,)
+
+    @classmethod
+    def of(cls, distances: Matrix, labels: npt.NDArray[np.integer]) -> Problem:
+        exponent = math.frexp(float(distances.max()))[1] + math.ceil(math.log2(len(labels))) - 52
+        unit = 2.0**exponent
+        whole = distances * (1 / unit)
+        _, classes, class_sizes = np.unique(labels, return_inverse=True, return_counts=True)
+        return cls(np.rint(whole, out=whole), unit, classes, class_sizes)
+
+
 def solve_facilities(
-    matrix: Matrix,
-    labels: npt.NDArray[np.integer],
+    problem: Problem,
     n_facilities: int,
     gamma: float,
     exchange: Exchange | None,
@@ -106,37 +127,33 @@ def solve_facilities(
     margin: AgreementName,
     stochastic: float | None,
     seed: int,
-) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], float, float]:
-    """`facility_location` on a float64 matrix known to be right, which it may change."""
+) -> tuple[Indices, Indices, float, float]:
+    """`facility_location` without its checks: facilities, assignment, agreement and objective."""
     from nearkin.clustering._medoid_solver import solve
     from nearkin.clustering.agreement import margin_tables
 
-    check_settings(gamma, exchange, exchange_steps, margin, stochastic)
-    if not 1 <= n_facilities <= len(matrix):
-        raise UserError(f"n_facilities must lie in 1…{len(matrix)}, the number of points, not {n_facilities}")
-    _, classes, class_sizes = np.unique(labels, return_inverse=True, return_counts=True)
     chosen, assignment, agreement, objective = solve(
-        *_on_grid(matrix),
-        classes,
-        len(class_sizes),
+        problem.distances,
+        problem.unit,
+        problem.classes,
+        len(problem.class_sizes),
         n_facilities,
         float(gamma),
-        margin_tables(margin, class_sizes),
+        margin_tables(margin, problem.class_sizes),
         _EXCHANGES[exchange],
         exchange_steps,
-        _drawn(len(matrix), n_facilities, stochastic, seed),
+        _drawn(len(problem.classes), n_facilities, stochastic, seed),
     )
     return chosen, assignment, agreement, objective
 
 
-def solve_medoids(matrix: Matrix, labels: npt.NDArray[np.integer]) -> npt.NDArray[np.int64]:
-    """`class_medoids` on a float64 matrix known to be right, which it may change."""
+def solve_medoids(problem: Problem) -> Indices:
+    """`class_medoids` without its checks."""
     from nearkin.clustering._class_medoids import medoids
 
-    _, classes, class_sizes = np.unique(labels, return_inverse=True, return_counts=True)
-    by_class = np.argsort(classes, kind="stable")
-    found: npt.NDArray[np.int64] = medoids(_on_grid(matrix)[0], by_class, np.append(0, np.cumsum(class_sizes)))
-    return found[classes]
+    by_class = np.argsort(problem.classes, kind="stable")
+    found: Indices = medoids(problem.distances, by_class, np.append(0, np.cumsum(problem.class_sizes)))
+    return found[problem.classes]
 
 
 def check_settings(
@@ -154,15 +171,7 @@ def check_settings(
         raise UserError(f"stochastic must lie between 0 and 1, not {stochastic}")
 
 
-def _on_grid(matrix: Matrix) -> tuple[Matrix, float]:
-    """Rounds in place to whole numbers of a unit, a power of two so chosen that sums of rows are exact in float64."""
-    exponent = math.frexp(float(matrix.max()))[1] + math.ceil(math.log2(len(matrix))) - 52
-    unit = 2.0**exponent
-    matrix *= 1 / unit
-    return np.rint(matrix, out=matrix), unit
-
-
-def _drawn(points: int, n_facilities: int, stochastic: float | None, seed: int) -> npt.NDArray[np.int64]:
+def _drawn(points: int, n_facilities: int, stochastic: float | None, seed: int) -> Indices:
     """The candidates of each greedy step, (K, r) in ascending order; no rows for all."""
     if stochastic is None:
         return np.empty((0, 0), np.int64)

@@ -8,23 +8,25 @@ Lemma 1 does; the paper's listing (``exchange="algorithm-2"``) scores stale clus
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 
 from nearkin.clustering.facilities import (
     AgreementName,
     Exchange,
+    Problem,
     check_settings,
     solve_facilities,
     solve_medoids,
 )
 from nearkin.errors import UserError
-from nearkin.losses.batch import checked, full_precision
-from nearkin.losses.distances import pairwise_distances, unit_length, widened
+from nearkin.losses.batch import checked
 
 
 def facility_location_loss(
@@ -58,28 +60,17 @@ def facility_location_loss(
     """
     check_settings(gamma, exchange, exchange_steps, margin, stochastic)
     embeddings, labels = checked(embeddings, labels)
-    with full_precision(embeddings):
-        points = unit_length(embeddings) if normalize else embeddings
-        # Rounded to the embeddings' precision, the distances are the same numbers on every device.
-        distances = pairwise_distances(points.detach()).cpu().double()
-        matrix = torch.maximum(distances, distances.T).numpy()
-        classes = labels.cpu().numpy()
-        medoids = solve_medoids(matrix.copy(), classes)
-        facilities, assignment, agreement, _ = solve_facilities(
-            matrix,
-            classes,
-            len(np.unique(medoids)),
-            gamma,
-            exchange,
-            exchange_steps,
-            margin,
-            stochastic,
-            seed=0 if stochastic is None else int(torch.randint(2**31, ())),
-        )
-        travel_of_labels = _travel(points, medoids)
-        travel_of_violation = _travel(points, facilities[assignment])
-        loss = travel_of_labels - travel_of_violation + gamma * (1 - agreement)
-        return loss.clamp(min=0).to(embeddings.dtype)
+    search = partial(
+        solve_facilities,
+        gamma=gamma,
+        exchange=exchange,
+        exchange_steps=exchange_steps,
+        margin=margin,
+        stochastic=stochastic,
+        seed=0 if stochastic is None else int(torch.randint(2**31, ())),
+    )
+    loss: Tensor = _FacilityLocation.apply(embeddings, labels, gamma, normalize, search)  # type: ignore[no-untyped-call]
+    return loss
 
 
 class FacilityLocationLoss(nn.Module):
@@ -143,9 +134,33 @@ class FacilityLocationLoss(nn.Module):
         return f"gamma={self.gamma}, exchange={self.exchange!r}, margin={self.margin!r}, normalize={self.normalize}"
 
 
-def _travel(points: Tensor, to: npt.NDArray[np.int64]) -> Tensor:
-    """The summed distances of all points (batch, dim) to one point each, (batch,), in float64."""
-    points = widened(points)
-    away = points - points[torch.from_numpy(to).to(points.device)]
-    travel: Tensor = torch.linalg.vector_norm(away, dim=1).sum()
-    return travel
+class _FacilityLocation(torch.autograd.Function):
+    """Value and gradient, computed on the host in float64: hundreds of small steps, one after the other.
+
+    A batch on a GPU is solved by the very same code; its embeddings travel once in each direction.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, embeddings: Tensor, labels: Tensor, gamma: float, normalize: bool, search: Callable[..., Any]
+    ) -> Tensor:
+        from nearkin.losses._travel import points_and_distances, slope_of
+
+        vectors = embeddings.detach().cpu().numpy().astype(np.float64)
+        single = embeddings.dtype == torch.float32
+        points, lengths, distances = points_and_distances(vectors, normalize, single)
+        problem = Problem.of(distances, labels.cpu().numpy())
+        medoids = solve_medoids(problem)
+        facilities, assignment, agreement, _ = search(problem, len(problem.class_sizes))
+        nearest = facilities[assignment]
+        everyone = np.arange(len(points))
+        loss = distances[everyone, medoids].sum() - distances[everyone, nearest].sum() + gamma * (1 - agreement)
+        slope = slope_of(points, lengths, distances, medoids, nearest, normalize) if loss > 0 else np.zeros_like(points)
+        ctx.save_for_backward(torch.from_numpy(slope).to(embeddings))
+        return embeddings.new_tensor(max(0.0, loss))
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None, None, None]:
+        (slope,) = ctx.saved_tensors
+        return gradient * slope, None, None, None, None

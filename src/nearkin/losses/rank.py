@@ -56,23 +56,24 @@ def rank_approximation_loss(
     positive_number(alpha=alpha, eps=eps)
     embeddings, labels = checked(embeddings, labels)
     with full_precision(embeddings):
-        # Ranks are differences of distances, and 1/ε magnifies their rounding.
-        distances = pairwise_distances(widened(embeddings))
         positive, negative = same_class_masks(labels)
-        farthest = _extreme(distances, positive | negative, largest=True)
-        nearest = _extreme(distances, positive | negative, largest=False)
+        distances = pairwise_distances(embeddings.detach())
+        nearest_positive, farthest_positive = _extremes(embeddings, distances, positive)
+        nearest_negative, farthest_negative = _extremes(embeddings, distances, negative)
+        has_positives, has_negatives, term = positive.any(dim=1), negative.any(dim=1), _term
+        nearest = torch.minimum(nearest_positive, nearest_negative)
+        nearest = nearest.where(has_positives, nearest_negative).where(has_negatives, nearest_positive)
+        farthest = torch.maximum(farthest_positive, farthest_negative)
         spread = farthest - nearest
         # Not only > 0: a quotient by a spread that underflows would have an infinite gradient.
         ranked = spread > torch.finfo(spread.dtype).tiny
         spread = torch.where(ranked, spread, 1.0)
-        has_positives, has_negatives, term = positive.any(dim=1), negative.any(dim=1), _term
         if sighted:
-            nearest = _extreme(distances, positive, largest=False)
-            farthest = _extreme(distances, negative, largest=True)
-            ranked, term = ranked & has_positives & has_negatives, _sighted_term
+            nearest, farthest, term = nearest_positive, farthest_negative, _sighted_term
+            ranked = ranked & has_positives & has_negatives
         # s⁺ = 1 − w(r⁺) = w(1 − r⁺), because the curve is point-symmetric: both terms are −log w(some gap).
-        gap_beyond_positives = (farthest - _extreme(distances, positive, largest=True)) / spread  # 1 − r⁺
-        gap_before_negatives = (_extreme(distances, negative, largest=False) - nearest) / spread  # r⁻
+        gap_beyond_positives = (farthest - farthest_positive) / spread  # 1 − r⁺
+        gap_before_negatives = (nearest_negative - nearest) / spread  # r⁻
         pull, push = term(gap_beyond_positives, alpha, eps), term(gap_before_negatives, alpha, eps)
         pull = torch.where(ranked & has_positives, pull, 0.0)
         push = torch.where(ranked & has_negatives, push, 0.0)
@@ -103,12 +104,16 @@ class RankApproximationLoss(nn.Module):
         return f"alpha={self.alpha}, eps={self.eps}, sighted={self.sighted}"
 
 
-def _extreme(distances: Tensor, among: Tensor, largest: bool) -> Tensor:
-    """Per anchor the largest or smallest distance ``among`` some others, (batch,); 0 where there are none."""
-    if largest:
-        return distances.where(among, 0.0).amax(dim=1)
-    smallest = distances.where(among, math.inf).amin(dim=1)
-    return smallest.where(among.any(dim=1), 0.0)
+def _extremes(embeddings: Tensor, distances: Tensor, among: Tensor) -> tuple[Tensor, Tensor]:
+    """Per anchor the smallest and the largest distance ``among`` some others, (batch,) each; 0 where there are none.
+
+    In float64, because ranks are differences of distances and 1/ε magnifies their rounding.
+    """
+    nearest = distances.where(among, math.inf).argmin(dim=1)
+    farthest = distances.where(among, -1.0).argmax(dim=1)
+    points, some = widened(embeddings), among.any(dim=1)
+    near, far = (torch.linalg.vector_norm(points - points[other], dim=1) for other in (nearest, farthest))
+    return near.where(some, 0.0), far.where(some, 0.0)
 
 
 def _term(rank: Tensor, alpha: float, eps: float) -> Tensor:

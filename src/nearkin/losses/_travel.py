@@ -1,0 +1,60 @@
+"""The compiled parts of the facility-location loss: distances before the search, and the gradient after it."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+from numba import njit
+
+from nearkin.clustering._compiled import compiled
+
+Matrix = npt.NDArray[np.float64]
+Indices = npt.NDArray[np.int64]
+
+
+@compiled
+def points_and_distances(vectors: Matrix, normalize: bool, single: bool) -> tuple[Matrix, Matrix, Matrix]:
+    """The vectors (m, dim), of unit length if asked for, their former lengths (m,), and distances (m, m).
+
+    Rounded to single precision, distances do not depend on the order in which a machine adds.
+    """
+    m = len(vectors)
+    points, lengths, distances = vectors.copy(), np.ones(m), np.zeros((m, m))
+    if normalize:
+        for i in range(m):
+            lengths[i] = max(_distance(vectors[i], np.zeros_like(vectors[i])), 1e-38)
+            points[i] /= lengths[i]
+    for i in range(m):
+        for j in range(i):
+            distance = _distance(points[i], points[j])
+            distances[i, j] = distances[j, i] = np.float64(np.float32(distance)) if single else distance
+    return points, lengths, distances
+
+
+@compiled
+def slope_of(
+    points: Matrix, lengths: Matrix, distances: Matrix, medoids: Indices, nearest: Indices, normalize: bool
+) -> Matrix:
+    """The gradient of Σ |p − its medoid| − Σ |p − its facility| for the vectors, (m, dim); Eq. 12 and 13."""
+    slope = np.zeros_like(points)
+    for to, sign in ((medoids, 1.0), (nearest, -1.0)):
+        for i in range(len(points)):
+            distance = distances[i, to[i]]
+            if distance > 0:
+                for c in range(points.shape[1]):
+                    along = sign * (points[i, c] - points[to[i], c]) / distance
+                    slope[i, c] += along
+                    slope[to[i], c] -= along
+    if normalize:
+        for i in range(len(points)):
+            radial = (slope[i] * points[i]).sum()
+            slope[i] = (slope[i] - radial * points[i]) / lengths[i]
+    return slope
+
+
+@njit(fastmath=True)
+def _distance(a: Matrix, b: Matrix) -> float:
+    total = 0.0
+    for c in range(len(a)):
+        total += (a[c] - b[c]) ** 2
+    return np.sqrt(total)  # type: ignore[no-any-return]
