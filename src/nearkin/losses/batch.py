@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+import math
+from contextlib import AbstractContextManager
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -25,7 +26,7 @@ def checked(embeddings: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
     labels = checked_ids(labels, embeddings, "labels")
     if embeddings.numel() == 0:
         raise UserError(f"the batch is empty: its embeddings have the shape {tuple(embeddings.shape)}")
-    if not embeddings.detach().isfinite().all():
+    if not math.isfinite(torch.linalg.vector_norm(embeddings.detach(), math.inf).item()):
         raise UserError(
             "the embeddings contain NaN or infinite values; lower the learning rate, or look for odd values in the data"
         )
@@ -95,11 +96,9 @@ def not_negative(**settings: float) -> None:
             raise UserError(f"{name} must not be negative, but is {value}")
 
 
-@contextmanager
-def full_precision(embeddings: Tensor) -> Iterator[None]:
+def full_precision(embeddings: Tensor) -> AbstractContextManager[Any]:
     """Switches autocast off for the device of the embeddings."""
-    with torch.autocast(embeddings.device.type, enabled=False):
-        yield
+    return torch.autocast(embeddings.device.type, enabled=False)
 
 
 def same_class_masks(labels: Tensor) -> tuple[Tensor, Tensor]:

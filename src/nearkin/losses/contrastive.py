@@ -34,13 +34,12 @@ def contrastive_loss(embeddings: Tensor, labels: Tensor, margin: float = 1.0, no
     positive_number(margin=margin)
     embeddings, labels = checked(embeddings, labels)
     positive, negative = same_class_masks(labels)
-    positives = int(positive.sum())
-    negatives = positive.numel() - len(labels) - positives
     with full_precision(embeddings):
         distances = pairwise_distances(unit_length(embeddings) if normalize else embeddings)
-        pull = distances[positive].square().sum()
-        push = (margin - distances[negative.logical_and_(distances < margin)]).square().sum()
-        return (pull / max(1, positives) + push / max(1, negatives)) / 2
+        pull = distances[positive]
+        push = margin - distances[negative.logical_and_(distances < margin)]
+        negatives = distances.numel() - len(distances) - len(pull)
+        return (pull.square().sum() / max(1, len(pull)) + push.square().sum() / max(1, negatives)) / 2
 
 
 class ContrastiveLoss(nn.Module):

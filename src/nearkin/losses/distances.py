@@ -66,12 +66,9 @@ class _Distances(torch.autograd.Function):
         points = widened(embeddings.detach())
         points = points - points.mean(dim=0)
         norms = points.square().sum(dim=1)
-        one = torch.ones_like(norms)
-        left = torch.cat([-2 * points, norms[:, None], one[:, None]], dim=1)
-        right = torch.cat([points, one[:, None], norms[:, None]], dim=1).T  # left @ right = |a|² + |b|² − 2 a·b
         distances = embeddings.new_empty(len(points), len(points))
         for rows in _row_blocks(points):
-            block = left[rows] @ right
+            block = torch.addmm(norms, points[rows], points.T, alpha=-2).add_(norms[rows, None])
             block.masked_fill_(block <= COINCIDENT * torch.maximum(norms[rows, None], norms), 0.0)
             distances[rows] = block if squared else block.sqrt_()
         distances.fill_diagonal_(0.0)

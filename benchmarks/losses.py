@@ -1,0 +1,172 @@
+"""How long each loss takes, forward and backward, beside pytorch-metric-learning's or a brute-force equivalent.
+
+    python benchmarks/losses.py                          # this machine's CPU, a few minutes
+    python benchmarks/losses.py --device cuda --sizes 128 512 2048 4096
+    python benchmarks/losses.py --losses facility-location spectral
+
+Why so: both sides of a row run in turns within one process, on the same random batch of 64 dimensions with four items
+per class, so their ratio holds even where the machine is shared; milliseconds are medians. "Memory" is the peak above
+what was there before. A side that by its growth would take over a minute for one step is not run at that size (–).
+Equivalents are pytorch-metric-learning's own where they have the same formula; its triplets are all semi-hard ones
+instead of one per pair, its N-pairs formula is NTXentLoss, its contrastive loss does not square. The facility-location
+yardstick is the by-the-equations oracle of the tests.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import gc
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from nearkin.losses import make_loss
+
+DIM, PER_CLASS, LONGEST = 64, 4, 60.0
+Step = Callable[[Tensor, Tensor], Tensor]
+
+
+def brute_force() -> Step:
+    sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+    from reference.facility_location import facility_location_loss
+
+    return lambda x, y: x.sum() * 0 + facility_location_loss(nn.functional.normalize(x).detach().numpy(), y.numpy())
+
+
+def theirs(name: str, classes: int) -> Step | None:
+    """The nearest equivalent elsewhere."""
+    if name == "facility-location":
+        return brute_force()
+    from pytorch_metric_learning import distances, losses, miners
+
+    plain = distances.LpDistance(normalize_embeddings=False)
+    mined: dict[str, tuple[nn.Module, nn.Module]] = {
+        "triplet": (losses.TripletMarginLoss(0.2), miners.TripletMarginMiner(0.2, "semihard")),
+        "margin": (losses.MarginLoss(), miners.DistanceWeightedMiner(nonzero_loss_cutoff=2.0)),
+    }
+    if name in mined:
+        loss, miner = mined[name]
+        return lambda x, y: loss(x, y, miner(x, y))
+    alone: dict[str, Callable[[], nn.Module]] = {
+        "contrastive": losses.ContrastiveLoss,
+        "lifted": lambda: losses.LiftedStructureLoss(1.0, 0.0, distance=plain),
+        "nca": lambda: losses.NCALoss(1.0, distance=distances.LpDistance(normalize_embeddings=False, power=2)),
+        "npairs": lambda: losses.NTXentLoss(1.0, distance=distances.DotProductSimilarity(normalize_embeddings=False)),
+        "proxy-nca": lambda: losses.ProxyNCALoss(classes, DIM),
+    }
+    return alone[name]() if name in alone else None
+
+
+def ours(name: str, classes: int) -> Step:
+    return make_loss(name, **({"classes": classes, "dim": DIM} if name in ("proxy-nca", "softmax") else {}))
+
+
+@dataclass
+class Side:
+    """One implementation at one size."""
+
+    step: Step
+    seconds: list[float]
+    megabytes: float = 0.0
+
+    def run(self, x: Tensor, y: Tensor) -> None:
+        x = x.detach().requires_grad_()
+        synchronise(x)
+        start = time.perf_counter()
+        self.step(x, y).backward()
+        synchronise(x)
+        self.seconds.append(time.perf_counter() - start)
+
+    @property
+    def milliseconds(self) -> float:
+        return 1000 * statistics.median(self.seconds)
+
+
+def measure(sides: list[Side], x: Tensor, y: Tensor, budget: float) -> None:
+    """Runs the sides in turns until each has had its budget of seconds, after a first run that is not counted."""
+    for side in sides:
+        side.run(x, y)  # compilation, plans and threads are not what is measured
+        side.seconds.clear()
+        side.megabytes = peak_megabytes(lambda side=side: side.run(x, y), x)
+    while waiting := [side for side in sides if sum(side.seconds) < budget]:
+        for side in waiting:
+            side.run(x, y)
+
+
+def peak_megabytes(run: Callable[[], None], x: Tensor) -> float:
+    gc.collect()
+    if x.is_cuda:
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()
+        run()
+        return (torch.cuda.max_memory_allocated() - before) / 2**20
+    ctypes.CDLL("libc.so.6").malloc_trim(0)  # Linux: what was freed goes back,
+    Path("/proc/self/clear_refs").write_text("5")  # and the peak starts anew
+    before = resident("VmRSS")
+    run()
+    return (resident("VmHWM") - before) / 1024
+
+
+def resident(field: str) -> float:
+    status = Path("/proc/self/status").read_text().splitlines()
+    return float(next(line.split()[1] for line in status if line.startswith(field)))
+
+
+def synchronise(x: Tensor) -> None:
+    if x.is_cuda:
+        torch.cuda.synchronize()
+
+
+def batch(items: int, dim: int, classes: int, device: str) -> tuple[Tensor, Tensor]:
+    x = torch.randn(items, dim, generator=torch.Generator().manual_seed(0))
+    return x.to(device), (torch.arange(items) % classes).to(device)
+
+
+NAMES = ["facility-location", "spectral", "magnet", "rank", "triplet", "lifted", "npairs", "contrastive", "margin"]
+NAMES += ["proxy-nca", "nca", "softmax"]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--sizes", type=int, nargs="+", default=[128, 512, 2048])
+    parser.add_argument("--losses", nargs="+", choices=NAMES, default=NAMES)
+    parser.add_argument("--budget", type=float, default=2.0, help="seconds per row")
+    wanted = parser.parse_args()
+    where = torch.cuda.get_device_name() if wanted.device == "cuda" else f"{torch.get_num_threads()} CPU threads"
+    print(f"{where}, torch {torch.__version__}, {DIM} dimensions, {PER_CLASS} items per class\n")
+    print("| loss | batch | ms | equivalent, ms | ratio | MB | equivalent, MB |\n|---|---|---|---|---|---|---|")
+    for name in wanted.losses:
+        sizes = [(items, DIM, items // PER_CLASS) for items in wanted.sizes]
+        if name == "spectral":
+            sizes.insert(0, (1260, 100, 70))  # the paper's batch
+        growth: list[float] = []
+        for items, dim, classes in sizes:
+            x, y = batch(items, dim, classes, wanted.device)
+            sides = [Side(on(ours(name, classes), x), [])]
+            other = theirs(name, classes) if wanted.device == "cpu" or name != "facility-location" else None
+            if other is not None and (not growth or growth[-1] * (items / growth[0]) ** 3 < LONGEST):
+                sides.append(Side(on(other, x), []))
+            measure(sides, x, y, wanted.budget)
+            cells = [f"{sides[0].milliseconds:.2f}", "–", "–", f"{sides[0].megabytes:.0f}", "–"]
+            if len(sides) == 2:
+                growth = [items, sides[1].milliseconds / 1000]
+                cells[1:3] = [f"{sides[1].milliseconds:.2f}", f"{sides[0].milliseconds / sides[1].milliseconds:.3f}"]
+                cells[4] = f"{sides[1].megabytes:.0f}"
+            title = f"{name}, d = {dim}" if dim != DIM else name
+            print(f"| {title} | {items} | {' | '.join(cells)} |", flush=True)
+
+
+def on(step: Step, x: Tensor) -> Step:
+    return step.to(x.device) if isinstance(step, nn.Module) else step
+
+
+if __name__ == "__main__":
+    main()
