@@ -71,7 +71,7 @@ def pure(name: str) -> Loss:
 
     def seeded(x: Tensor, y: Tensor) -> Tensor:
         torch.manual_seed(0)
-        result: Tensor = module.to(x.dtype if x.dtype == torch.float64 else torch.float32)(x, y)
+        result: Tensor = module.to(x.device, x.dtype if x.dtype == torch.float64 else torch.float32)(x, y)
         return result
 
     return seeded
@@ -139,9 +139,11 @@ def test_every_finite_batch_has_a_finite_loss_and_gradient(loss: Loss, case: str
 def test_half_precision_is_computed_in_single(loss: Loss, dtype: torch.dtype) -> None:
     x, y = random_batch()
     half = x.to(dtype)
+    half.requires_grad_()
     with torch.autocast("cpu", dtype=torch.float16):  # bfloat16 would need processors that have it
         value = loss(half, y)
-        slope = gradient(loss, half, y)
+    value.backward()
+    slope, half = half.grad, half.detach()
     assert value.dtype == torch.float32
     assert value.item() == pytest.approx(loss(half.double(), y).item(), rel=1e-4, abs=1e-5)
     assert slope.dtype == dtype
@@ -157,6 +159,30 @@ def test_integers_of_any_width_are_labels(loss: Loss) -> None:
 def test_a_large_batch_needs_no_cubic_memory(loss: Loss) -> None:
     x = torch.randn(1200, DIM)  # the cube would be 7 GB
     assert gradient(loss, x, torch.arange(1200) % CLASSES).isfinite().all()
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_the_gpu_computes_what_the_cpu_computes(loss: Loss, name: str, dtype: torch.dtype) -> None:
+    if name in SAMPLED:
+        pytest.skip("draws other numbers")
+    x, y = random_batch(items=60, dim=DIM, classes=CLASSES)
+    x = x.to(dtype)
+    on_gpu = x.cuda().requires_grad_()
+    with torch.autocast("cuda", dtype=torch.bfloat16):
+        value = loss(on_gpu, y)  # labels may lie elsewhere
+    value.backward()
+    assert on_gpu.grad is not None
+    tolerance = 1e-4 if dtype == torch.float32 else 1e-8
+    assert value.item() == pytest.approx(loss(x, y).item(), rel=tolerance)
+    assert torch.allclose(on_gpu.grad.cpu(), gradient(loss, x, y), rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
+@pytest.mark.parametrize("case", DEGENERATE)
+def test_on_the_gpu_too_every_finite_batch_has_a_finite_gradient(loss: Loss, case: str) -> None:
+    x, y = DEGENERATE[case]
+    assert gradient(loss, x.cuda(), y.cuda()).isfinite().all()
 
 
 def test_it_can_be_copied_saved_and_printed(name: str) -> None:

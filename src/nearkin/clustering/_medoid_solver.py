@@ -4,7 +4,7 @@ Fast by three observations, none of which changes the result:
 
 - The cost of adding a candidate is kept for all candidates at once. Only points that change their facility alter it,
   and each such point alters it in one pass over a row of the distance matrix.
-- How far one new cluster can lower NMI is bounded by how many points it takes (`_bounds`). Candidates that cannot win
+- How far NMI can fall is bounded by how many points change their cluster (`_margin.py`). Candidates that cannot win
   by their cost and this bound are not looked at; of hundreds, a few remain.
 - A candidate's agreement with the labels follows from the contingency table's cells that change (look-ups of n log n).
 
@@ -20,28 +20,15 @@ import numpy as np
 import numpy.typing as npt
 from numba import njit
 
-from nearkin.clustering._compiled import compiled
+from nearkin.clustering._compiled import compiled, inlined
+from nearkin.clustering._margin import AMI, ARI, NMI, agreement_of, nmi_with_moved_points, nmi_with_new_cluster
 
 Floats = npt.NDArray[np.float64]
 Integers = npt.NDArray[np.int64]
 
-NMI, AMI, ARI = range(3)
 GREEDY_ALONE, OBJECTIVE, ALGORITHM_2, WITH_ALL = range(4)
 FAR = 2.0**60  # farther than any distance on the grid: from the facility of a point that has none yet
-
-# Called per candidate or per point: as calls of their own they would spend most of their time passing the state.
-inlined = njit(inline="always")
-
-
-class Margin(NamedTuple):
-    """How a clustering's agreement with the labels follows from sums of look-ups over counts (see `agreement.py`)."""
-
-    kind: int
-    counts: Floats  # (m + 1,) per count, summed over the contingency table's cells and over its clusters
-    steps: Floats  # (m + 1,) counts[n] − counts[n − 1]
-    expected: Floats  # (m + 1,) per count, summed over the clusters; read for AMI alone
-    labels: float  # `counts`, summed over the classes
-    whole: float  # `counts` of all points together
+ROUNDING = 1e-9  # more than the rounding of a bound, as a share of γ
 
 
 class State(NamedTuple):
@@ -101,6 +88,8 @@ def solve(distances, unit, classes, n_classes, n_facilities, gamma, margin, exch
             members = _members(stale_owner, k)
             if len(members) == 1 and exchange != WITH_ALL:
                 continue
+            if exchange == OBJECTIVE and _settled(state, k, members, unit, gamma, margin):
+                continue
             old = state.facilities[k]
             is_facility[old] = False
             _detach(state, k, margin)
@@ -112,7 +101,7 @@ def solve(distances, unit, classes, n_classes, n_facilities, gamma, margin, exch
             _attach(state, k, best, margin)
             is_facility[best] = True
             changed |= best != old
-    found = _agreement(margin, state.sums[0], state.sums[1], state.sizes)
+    found = agreement_of(margin, state.sums[0], state.sums[1], state.sizes)
     return state.facilities, state.owner, found, -state.near.sum() * unit + gamma * (1 - found)
 
 
@@ -158,31 +147,42 @@ def _best_by_stale_cost(state, k, members, unit, gamma, margin):
 
 @compiled
 def _bounds(state, clusters, most, gamma, margin):
-    """Per number of points 0…most that a new cluster takes, how large γ·(1 − agreement) can become, (most + 1,).
-
-    Let y be the clustering before, y′ after, and Y the labels. The new cluster takes c of m points, so
-    H(y′ | y) ≤ h(c/m), h the binary entropy, and H(y | y′) ≤ (c/m) log min(c, clusters). Hence
-    MI(y′, Y) ≥ MI(y, Y) − H(y | y′) and H(y′) ≤ H(y) + H(y′ | y), which bounds NMI from below.
-    """
-    m = len(state.classes)
+    """Per number of points 0…most that a new cluster takes, how large γ·(1 − agreement) can become, (most + 1,)."""
     if margin.kind == AMI:
         return np.full(most + 1, np.inf)
     if margin.kind == ARI:
-        return np.full(most + 1, 1.5 * gamma + 1e-9)  # ARI ≥ −½
-    bounds = np.full(most + 1, gamma)
-    labels = margin.whole - margin.labels
-    if clusters > 0 and labels > 0:
-        in_cells, in_sizes = state.sums
-        mutual, entropy = in_cells - in_sizes - margin.labels + margin.whole, margin.whole - in_sizes
-        for c in range(1, most + 1):
-            half = min(c, m // 2)  # h falls beyond ½; the bound shall not
-            binary = margin.whole - margin.counts[half] - margin.counts[m - half]
-            lost = c * np.log(min(c, clusters))
-            lowest = (mutual - lost) / np.sqrt((entropy + binary) * labels) if binary > 0 else 0.0
-            if lowest <= 0:
-                break
-            bounds[c] = gamma * (1 - lowest)
-    return bounds + 1e-9 * gamma  # room for the rounding of these very lines
+        return np.full(most + 1, 1.5 * gamma + ROUNDING * gamma)  # ARI ≥ −½
+    bounds = np.full(most + 1, gamma + ROUNDING * gamma)
+    for taken in range(1, most + 1):
+        lowest = nmi_with_new_cluster(margin, state.sums[0], state.sums[1], clusters, taken)
+        if lowest <= 0:
+            break
+        bounds[taken] -= gamma * lowest
+    return bounds
+
+
+@compiled
+def _settled(state, k, members, unit, gamma, margin):
+    """Whether cost and bound alone tell that no other member can replace the k-th facility; False if in doubt."""
+    if margin.kind != NMI or len(state.facilities) == 1:
+        return False
+    distances, facilities, near, old = state.distances, state.facilities, state.near, state.facilities[k]
+    leaving = _members(state.owner, k)
+    elsewhere = np.full(len(leaving), FAR)
+    for p, i in enumerate(leaving):
+        for other, facility in enumerate(facilities):
+            if other != k:
+                elsewhere[p] = min(elsewhere[p], distances[i, facility])
+    score = -state.cost[old] * unit - gamma * agreement_of(margin, state.sums[0], state.sums[1], state.sizes)
+    for j in members:
+        cost = state.cost[j]
+        for p, i in enumerate(leaving):
+            cost += min(elsewhere[p], distances[j, i]) - min(near[i], distances[j, i])
+        moved = state.reach[j] + len(leaving)
+        lowest = nmi_with_moved_points(margin, state.sums[0], state.sums[1], len(facilities), moved)
+        if j != old and -cost * unit - gamma * (lowest - ROUNDING) >= score:
+            return False
+    return True
 
 
 @inlined
@@ -218,7 +218,7 @@ def _agreement_with(state, k, j, margin):
         table[k, b] += 1
         in_cells += steps[table[k, b]]
     sizes[k] = len(taken)
-    found = _agreement(margin, in_cells, in_sizes + margin.counts[len(taken)], sizes)
+    found = agreement_of(margin, in_cells, in_sizes + margin.counts[len(taken)], sizes)
     for i in taken:
         a, b = owner[i], classes[i]
         table[k, b] -= 1
@@ -227,26 +227,6 @@ def _agreement_with(state, k, j, margin):
             sizes[a] += 1
     sizes[k] = 0
     return found
-
-
-@inlined
-def _agreement(margin, in_cells, in_sizes, sizes):
-    """NMI (geometric mean), AMI (arithmetic mean) or ARI from the summed look-ups."""
-    if margin.kind == ARI:
-        chance = in_sizes * margin.labels / margin.whole if margin.whole > 0 else 0.0
-        best = 0.5 * (in_sizes + margin.labels)
-        return (in_cells - chance) / (best - chance) if best != chance else 1.0
-    mutual = in_cells - in_sizes - margin.labels + margin.whole
-    clusters, labels = margin.whole - in_sizes, margin.whole - margin.labels  # entropies, times m
-    if margin.kind == NMI:
-        if clusters <= 0 or labels <= 0:
-            return 1.0 if clusters <= 0 and labels <= 0 else 0.0
-        return max(mutual, 0.0) / np.sqrt(clusters * labels)
-    expected = 0.0
-    for size in sizes:
-        expected += margin.expected[size]
-    span = 0.5 * (clusters + labels) - expected
-    return (mutual - expected) / span if abs(span) > 1e-9 * margin.whole else 1.0
 
 
 @compiled

@@ -13,7 +13,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from nearkin.clustering._medoid_solver import AMI, ARI, NMI, Floats, Integers, Margin
+from nearkin.clustering._margin import AMI, ARI, NMI, Floats, Integers, Margin
 
 KINDS = {"nmi": NMI, "ami": AMI, "ari": ARI}
 

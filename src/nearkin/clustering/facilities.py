@@ -111,11 +111,12 @@ class Problem:
 
     @classmethod
     def of(cls, distances: Matrix, labels: npt.NDArray[np.integer]) -> Problem:
+        """Changes the distances in place."""
         exponent = math.frexp(float(distances.max()))[1] + math.ceil(math.log2(len(labels))) - 52
         unit = 2.0**exponent
-        whole = distances * (1 / unit)
+        distances *= 1 / unit
         _, classes, class_sizes = np.unique(labels, return_inverse=True, return_counts=True)
-        return cls(np.rint(whole, out=whole), unit, classes, class_sizes)
+        return cls(np.rint(distances, out=distances), unit, classes, class_sizes)
 
 
 def solve_facilities(

@@ -14,15 +14,16 @@ Indices = npt.NDArray[np.int64]
 
 @compiled
 def points_and_distances(vectors: Matrix, normalize: bool, single: bool) -> tuple[Matrix, Matrix, Matrix]:
-    """The vectors (m, dim), of unit length if asked for, their former lengths (m,), and distances (m, m).
+    """The vectors (m, dim), of unit length if asked for, what they were divided by (m,), and their distances (m, m).
 
     Rounded to single precision, distances do not depend on the order in which a machine adds.
     """
     m = len(vectors)
     points, lengths, distances = vectors.copy(), np.ones(m), np.zeros((m, m))
     if normalize:
+        origin = np.zeros(vectors.shape[1])
         for i in range(m):
-            lengths[i] = max(_distance(vectors[i], np.zeros_like(vectors[i])), 1e-38)
+            lengths[i] = max(_distance(vectors[i], origin), 1e-38)
             points[i] /= lengths[i]
     for i in range(m):
         for j in range(i):
@@ -32,14 +33,12 @@ def points_and_distances(vectors: Matrix, normalize: bool, single: bool) -> tupl
 
 
 @compiled
-def slope_of(
-    points: Matrix, lengths: Matrix, distances: Matrix, medoids: Indices, nearest: Indices, normalize: bool
-) -> Matrix:
+def slope_of(points: Matrix, lengths: Matrix, normalize: bool, medoids: Indices, nearest: Indices) -> Matrix:
     """The gradient of Σ |p − its medoid| − Σ |p − its facility| for the vectors, (m, dim); Eq. 12 and 13."""
     slope = np.zeros_like(points)
     for to, sign in ((medoids, 1.0), (nearest, -1.0)):
         for i in range(len(points)):
-            distance = distances[i, to[i]]
+            distance = _distance(points[i], points[to[i]])
             if distance > 0:
                 for c in range(points.shape[1]):
                     along = sign * (points[i, c] - points[to[i], c]) / distance

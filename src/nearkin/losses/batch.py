@@ -113,13 +113,13 @@ def same_class_masks(labels: Tensor) -> tuple[Tensor, Tensor]:
     return positive, ~same
 
 
-def comparable(labels: Tensor) -> bool:
-    """Whether a batch has a positive pair and a negative one.
+def comparable(positive: Tensor, negative: Tensor) -> bool:
+    """Whether a batch has a positive pair and a negative one, from the masks of both.
 
-    >>> comparable(torch.tensor([0, 0, 1])), comparable(torch.tensor([0, 0])), comparable(torch.tensor([0, 1]))
-    (True, False, False)
+    >>> comparable(*same_class_masks(torch.tensor([0, 0, 1]))), comparable(*same_class_masks(torch.tensor([0, 0])))
+    (True, False)
     """
-    return 1 < len(labels.unique()) < len(labels)
+    return bool(positive.any() & negative.any())
 
 
 def zero_loss(embeddings: Tensor) -> Tensor:
@@ -149,9 +149,10 @@ def classmates(labels: Tensor) -> tuple[Tensor, Tensor]:
     >>> rows.tolist(), others.tolist()
     ([[0, 2], [1, 1], [0, 2]], [[False, True], [False, False], [True, False]])
     """
-    _, of_class, sizes = labels.unique(return_inverse=True, return_counts=True)
-    places = torch.arange(int(sizes.max()), device=labels.device)
-    members = (sizes.cumsum(0) - sizes)[:, None] + places.minimum(sizes[:, None] - 1)
-    rows = of_class.argsort(stable=True)[members][of_class]
-    others = (places < sizes[of_class, None]) & (rows != torch.arange(len(labels), device=labels.device)[:, None])
+    order = labels.argsort(stable=True)
+    in_order = labels[order]
+    first, beyond = torch.searchsorted(in_order, labels), torch.searchsorted(in_order, labels, right=True)
+    places = first[:, None] + torch.arange(int((beyond - first).max()), device=labels.device)
+    rows = order[places.minimum(beyond[:, None] - 1)]
+    others = (places < beyond[:, None]) & (rows != torch.arange(len(labels), device=labels.device)[:, None])
     return rows, others

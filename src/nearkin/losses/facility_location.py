@@ -147,15 +147,15 @@ class _FacilityLocation(torch.autograd.Function):
         from nearkin.losses._travel import points_and_distances, slope_of
 
         vectors = embeddings.detach().cpu().numpy().astype(np.float64)
-        single = embeddings.dtype == torch.float32
-        points, lengths, distances = points_and_distances(vectors, normalize, single)
+        points, lengths, distances = points_and_distances(vectors, normalize, embeddings.dtype == torch.float32)
         problem = Problem.of(distances, labels.cpu().numpy())
         medoids = solve_medoids(problem)
         facilities, assignment, agreement, _ = search(problem, len(problem.class_sizes))
         nearest = facilities[assignment]
         everyone = np.arange(len(points))
-        loss = distances[everyone, medoids].sum() - distances[everyone, nearest].sum() + gamma * (1 - agreement)
-        slope = slope_of(points, lengths, distances, medoids, nearest, normalize) if loss > 0 else np.zeros_like(points)
+        further = problem.unit * (problem.distances[everyone, medoids] - problem.distances[everyone, nearest]).sum()
+        loss = further + gamma * (1 - agreement)
+        slope = slope_of(points, lengths, normalize, medoids, nearest) if loss > 0 else np.zeros_like(points)
         ctx.save_for_backward(torch.from_numpy(slope).to(embeddings))
         return embeddings.new_tensor(max(0.0, loss))
 

@@ -36,9 +36,9 @@ def lifted_structure_loss(embeddings: Tensor, labels: Tensor, margin: float = 1.
     """
     positive_number(margin=margin)
     embeddings, labels = checked(embeddings, labels)
-    if not comparable(labels):
-        return zero_loss(embeddings)
     positive, negative = same_class_masks(labels)
+    if not comparable(positive, negative):
+        return zero_loss(embeddings)
     with full_precision(embeddings):
         distances = pairwise_distances(embeddings)
         push = (margin - distances).where(negative, -math.inf).logsumexp(dim=1)

@@ -51,7 +51,7 @@ def n_pairs_loss(
             raise UserError(f"positives {tuple(positives.shape)} do not match embeddings {tuple(embeddings.shape)}")
         partners = checked(positives.to(embeddings), labels)[0]
         positive = torch.eye(len(labels), dtype=torch.bool, device=labels.device)
-    if not comparable(labels if positives is None else labels.repeat(2)):
+    if not comparable(positive, negative):
         return zero_loss(embeddings)
     with full_precision(embeddings):
         similarity = embeddings @ partners.T

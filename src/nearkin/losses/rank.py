@@ -56,28 +56,21 @@ def rank_approximation_loss(
     positive_number(alpha=alpha, eps=eps)
     embeddings, labels = checked(embeddings, labels)
     with full_precision(embeddings):
-        positive, negative = same_class_masks(labels)
-        distances = pairwise_distances(embeddings.detach())
-        nearest_positive, farthest_positive = _extremes(embeddings, distances, positive)
-        nearest_negative, farthest_negative = _extremes(embeddings, distances, negative)
-        has_positives, has_negatives, term = positive.any(dim=1), negative.any(dim=1), _term
-        nearest = torch.minimum(nearest_positive, nearest_negative)
-        nearest = nearest.where(has_positives, nearest_negative).where(has_negatives, nearest_positive)
-        farthest = torch.maximum(farthest_positive, farthest_negative)
-        spread = farthest - nearest
+        masks = torch.stack(same_class_masks(labels))
+        there_are = masks.any(dim=2)  # positives, negatives: (2, batch)
+        nearest, farthest = _extremes(embeddings, masks, there_are)
+        lowest = torch.where(there_are.all(dim=0), nearest.amin(dim=0), nearest.amax(dim=0))  # one kind may be absent
+        spread = farthest.amax(dim=0) - lowest
         # Not only > 0: a quotient by a spread that underflows would have an infinite gradient.
         ranked = spread > torch.finfo(spread.dtype).tiny
-        spread = torch.where(ranked, spread, 1.0)
         if sighted:
-            nearest, farthest, term = nearest_positive, farthest_negative, _sighted_term
-            ranked = ranked & has_positives & has_negatives
+            begin, end, term, ranked = nearest[0], farthest[1], _sighted_term, ranked & there_are.all(dim=0)
+        else:
+            begin, end, term = lowest, farthest.amax(dim=0), _term
         # s⁺ = 1 − w(r⁺) = w(1 − r⁺), because the curve is point-symmetric: both terms are −log w(some gap).
-        gap_beyond_positives = (farthest - farthest_positive) / spread  # 1 − r⁺
-        gap_before_negatives = (nearest_negative - nearest) / spread  # r⁻
-        pull, push = term(gap_beyond_positives, alpha, eps), term(gap_before_negatives, alpha, eps)
-        pull = torch.where(ranked & has_positives, pull, 0.0)
-        push = torch.where(ranked & has_negatives, push, 0.0)
-        return (pull + push).mean().to(embeddings.dtype)
+        gaps = torch.stack([end - farthest[0], nearest[1] - begin]) / torch.where(ranked, spread, 1.0)  # 1 − r⁺ and r⁻
+        terms = torch.where(ranked & there_are, term(gaps, alpha, eps), 0.0)
+        return terms.sum(dim=0).mean().to(embeddings.dtype)
 
 
 class RankApproximationLoss(nn.Module):
@@ -104,16 +97,16 @@ class RankApproximationLoss(nn.Module):
         return f"alpha={self.alpha}, eps={self.eps}, sighted={self.sighted}"
 
 
-def _extremes(embeddings: Tensor, distances: Tensor, among: Tensor) -> tuple[Tensor, Tensor]:
-    """Per anchor the smallest and the largest distance ``among`` some others, (batch,) each; 0 where there are none.
+def _extremes(embeddings: Tensor, masks: Tensor, there_are: Tensor) -> tuple[Tensor, Tensor]:
+    """Per anchor the distances to the nearest and the farthest of each mask (2, batch, batch); 0 where there are none.
 
     In float64, because ranks are differences of distances and 1/ε magnifies their rounding.
     """
-    nearest = distances.where(among, math.inf).argmin(dim=1)
-    farthest = distances.where(among, -1.0).argmax(dim=1)
-    points, some = widened(embeddings), among.any(dim=1)
-    near, far = (torch.linalg.vector_norm(points - points[other], dim=1) for other in (nearest, farthest))
-    return near.where(some, 0.0), far.where(some, 0.0)
+    distances = pairwise_distances(embeddings.detach())
+    others = torch.stack([distances.where(masks, math.inf).argmin(dim=2), distances.where(masks, -1.0).argmax(dim=2)])
+    points = widened(embeddings)
+    found = torch.linalg.vector_norm(points - points[others], dim=3).where(there_are, 0.0)
+    return found[0], found[1]
 
 
 def _term(rank: Tensor, alpha: float, eps: float) -> Tensor:

@@ -42,10 +42,10 @@ def distance_weighted_sampling(embeddings: Tensor, labels: Tensor, cutoff: float
     """
     positive_number(cutoff=cutoff)
     embeddings, labels = checked(embeddings, labels)
-    if not comparable(labels):
+    positive, negative = same_class_masks(labels)
+    if not comparable(positive, negative):
         none = labels.new_empty(0, dtype=torch.long)
         return none, none, none
-    positive, negative = same_class_masks(labels)
     anchor, partner = positive.nonzero(as_tuple=True)
     number = (positive.cumsum(dim=1) - 1)[anchor, partner]  # a positive's place among its anchor's
     probabilities = negative_probabilities(embeddings, negative, cutoff)

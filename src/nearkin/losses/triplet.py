@@ -41,9 +41,9 @@ def triplet_semi_hard_loss(embeddings: Tensor, labels: Tensor, margin: float = 0
     """
     positive_number(margin=margin)
     embeddings, labels = checked(embeddings, labels)
-    if not comparable(labels):
-        return zero_loss(embeddings)
     positive, negative = same_class_masks(labels)
+    if not comparable(positive, negative):
+        return zero_loss(embeddings)
     pairs = positive.sum(dim=1)
     with full_precision(embeddings):
         distances = pairwise_squared_distances(unit_length(embeddings) if normalize else embeddings)
