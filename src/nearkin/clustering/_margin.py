@@ -1,6 +1,6 @@
 """The agreement of a clustering with labels, from sums of look-ups over counts, and how far NMI can fall.
 
-Bounds: let y be the clustering before, y′ after, and Y the labels. Then MI(y′, Y) ≥ MI(y, Y) − H(y | y′), because y′ and y
+Bounds: let y be the clustering before, y′ after, and Y the labels. Then MI(y′, Y) ≥ MI(y, Y) − H(y | y′), as y′ and y
 together know no less of Y than y does, and H(y′) ≤ H(y) + H(y′ | y). Both conditional entropies follow from the number
 c of m points that change: whether a point does has the binary entropy h(c/m), and where it came from, or went, at most
 the logarithm of the number of other clusters. The bounds fall with c, so that too large a c is safe.
@@ -17,7 +17,6 @@ import numpy as np
 import numpy.typing as npt
 
 from nearkin.clustering._compiled import inlined
-
 
 Floats = npt.NDArray[np.float64]
 Integers = npt.NDArray[np.int64]
