@@ -1,4 +1,4 @@
-"""The examples in README and guide are executed, so they cannot rot; the slow ones with a smaller budget."""
+"""The examples in README, guide and the page of losses are executed, so they cannot rot; the slow ones with a smaller budget."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_shell_examples_work(page: Path, reader: Path, nearkin: Command) -> None
             assert outcome.code == 0, f"{line}: {outcome.err}"
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", [*PAGES, ROOT / "docs" / "losses.md"], ids=lambda page: page.name)
 def test_python_examples_work(page: Path, reader: Path) -> None:  # noqa: ARG001
     for example in blocks(page, "python"):
         exec(compile(smaller(example), page.name, "exec"), {})
@@ -89,3 +89,12 @@ def test_the_guide_names_every_setting() -> None:
     names = [name for kind in (DataSettings, ModelSettings, TrainingSettings) for name in kind.__dataclass_fields__]
     names += [name for method in known_methods() if method.paper for name in make_method(method.name).settings()]
     assert [name for name in names if f"`{name}`" not in guide] == []
+
+
+def test_every_loss_has_its_section() -> None:
+    from nearkin import losses
+
+    page = (ROOT / "docs" / "losses.md").read_text(encoding="utf-8")
+    for name in losses.__all__:
+        if name.endswith("Loss"):
+            assert f"\n## {name}\n" in page
