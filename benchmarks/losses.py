@@ -164,7 +164,7 @@ def main() -> None:
             if len(sides) == 2:
                 growth = [items, sides[1].milliseconds / 1000]
                 ratio = sides[0].milliseconds / sides[1].milliseconds
-                cells[1:3] = [f"{sides[1].milliseconds:.2f}", f"{ratio:.2g}"]
+                cells[1:3] = [f"{sides[1].milliseconds:.2f}", f"{ratio:.2f}" if ratio > 0.1 else f"{ratio:.2g}"]
                 cells[4] = f"{sides[1].megabytes:.0f}"
             title = f"{name}, d = {dim}" if dim != DIM else name
             print(f"| {title} | {items} | {' | '.join(cells)} |", flush=True)
