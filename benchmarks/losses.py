@@ -9,7 +9,7 @@ per class, so their ratio holds even where the machine is shared; milliseconds a
 what was there before. An equivalent that by its growth would take over a minute for a step is not run at that size.
 Equivalents are pytorch-metric-learning's own where they have the same formula; its triplets are all semi-hard ones
 instead of one per pair, its N-pairs formula is NTXentLoss, its contrastive loss does not square. The facility-location
-yardstick is the by-the-equations oracle of the tests.
+yardstick is the by-the-equations oracle of the tests, forward only.
 """
 
 from __future__ import annotations
@@ -140,6 +140,10 @@ def main() -> None:
     parser.add_argument("--losses", nargs="+", choices=NAMES, default=NAMES)
     parser.add_argument("--budget", type=float, default=2.0, help="seconds per row")
     wanted = parser.parse_args()
+    if wanted.device == "cuda" and not torch.cuda.is_available():
+        parser.error("there is no CUDA device here")
+    if min(wanted.sizes) < 2 * PER_CLASS:
+        parser.error(f"a batch needs at least two classes of {PER_CLASS} items")
     where = torch.cuda.get_device_name() if wanted.device == "cuda" else f"{torch.get_num_threads()} CPU threads"
     print(f"{where}, torch {torch.__version__}, {DIM} dimensions, {PER_CLASS} items per class\n")
     print("| loss | batch | ms | equivalent, ms | ratio | MB | equivalent, MB |\n|---|---|---|---|---|---|---|")

@@ -1,4 +1,4 @@
-"""The examples in README, guide and the page of losses are executed, so they cannot rot; the slow ones with a smaller budget."""
+"""The examples of README and docs are executed, so they cannot rot; the slow ones with a smaller budget."""
 
 from __future__ import annotations
 

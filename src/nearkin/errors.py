@@ -21,6 +21,6 @@ def unknown_name(what: str, name: str, known: Iterable[str]) -> UserError:
     "method 'ranks' is unknown; did you mean 'rank'? Known: magnet, rank"
     """
     known = sorted(known)
-    near = difflib.get_close_matches(name, known, n=1)
+    near = difflib.get_close_matches(name, known, n=1) or difflib.get_close_matches(name.lower(), known, n=1)
     hint = f"; did you mean '{near[0]}'?" if near else "."
     return UserError(f"{what} '{name}' is unknown{hint} Known: {', '.join(known)}")

@@ -1,4 +1,4 @@
-"""Settings that come from files and command lines, checked against the fields of the dataclass they are for."""
+"""Settings that come from files, command lines and calls by name, checked against what they are for."""
 
 from __future__ import annotations
 
@@ -52,6 +52,11 @@ def build(kind: type[Built], settings: dict[str, Any], where: str) -> Built:
     missing = [name for name, needed in known.items() if needed and name not in settings]
     if missing:
         raise UserError(f"{where} needs {' and '.join(missing)}")
+    hints = typing.get_type_hints(kind.__init__)
+    settings = {
+        name: _typed(value, hints[name], f"{where}: {name}") if hints.get(name) in _IN_WORDS else value
+        for name, value in settings.items()
+    }
     try:
         return kind(**settings)
     except UserError:

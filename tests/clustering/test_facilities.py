@@ -10,10 +10,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from reference.batches import golden_files
-from reference.facility_location import Problem, assign
+from reference.facility_location import Problem, agreement, assign
 from torch import Tensor
 
 from nearkin.clustering import class_medoids, facility_location
+from nearkin.clustering._margin import nmi_with_moved_points, nmi_with_new_cluster
+from nearkin.clustering.agreement import margin_tables
 from nearkin.errors import UserError
 
 
@@ -29,14 +31,16 @@ def float32_distances(points: Tensor) -> Tensor:
 
 @st.composite
 def problems(draw: st.DrawFn, most: int = 16) -> tuple[np.ndarray, np.ndarray, float]:
-    """Distances, labels and γ; every other one on a small grid of whole numbers, where many distances tie."""
+    """Distances, labels and γ; every other one with whole-number distances, of which many tie."""
     rng = np.random.default_rng(draw(st.integers(0, 10_000)))
     m, dim = draw(st.integers(1, most)), draw(st.integers(2, 3))
     points = rng.normal(size=(m, dim))
-    if draw(st.booleans()):
-        points = np.round(1.5 * points)
     labels = rng.integers(0, draw(st.integers(1, m)), m)
-    return distances_of(points), labels, draw(st.sampled_from([0.0, 0.3, 1.0, 10.0, 100.0]))
+    gamma = draw(st.sampled_from([0.0, 0.3, 1.0, 10.0, 100.0]))
+    if draw(st.booleans()):
+        whole = np.round(1.5 * points)
+        return np.abs(whole[:, None] - whole[None]).sum(axis=2), labels, gamma
+    return distances_of(points), labels, gamma
 
 
 @pytest.mark.parametrize("margin", ["nmi", "ami", "ari"])
@@ -54,9 +58,62 @@ def test_it_chooses_what_brute_force_chooses(
     found = facility_location(
         torch.from_numpy(d), torch.from_numpy(y), len(chosen), gamma, exchange=exchange, margin=margin
     )
-    assert found.facilities.tolist() == chosen
-    assert found.assignment.tolist() == assign(d, chosen).tolist()
-    assert found.objective == pytest.approx(slow.objective(chosen), abs=1e-8 * max(1, gamma))
+    exact = gamma == 0 and (d == d.round()).all()  # then ties are exact, and the lowest index must win them
+    if exact or not slow.doubtful:
+        assert found.facilities.tolist() == chosen
+    assert found.assignment.tolist() == assign(d, found.facilities.tolist()).tolist()
+    assert found.objective == pytest.approx(slow.objective(found.facilities.tolist()), abs=1e-8 * max(1, gamma))
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_it_chooses_what_brute_force_chooses_in_larger_batches_too(seed: int) -> None:
+    """Here bounds rule out nearly all candidates."""
+    rng = np.random.default_rng(seed)
+    d, y = distances_of(rng.normal(size=(48, 3))), rng.integers(0, 6, 48)
+    slow = Problem(d, y, gamma=4.0)
+    greedy = slow.greedy(6)
+    for exchange in ("objective", "algorithm-2"):
+        found = facility_location(torch.from_numpy(d), torch.from_numpy(y), 6, 4.0, exchange=exchange)
+        assert found.facilities.tolist() == slow.exchange(greedy, exchange)
+    assert not slow.doubtful
+
+
+@given(st.integers(0, 10_000), st.integers(2, 60), st.integers(1, 12), st.integers(1, 12), st.floats(0.01, 1))
+@settings(max_examples=200, deadline=None)
+def test_nmi_never_falls_below_its_bounds(seed: int, m: int, classes: int, clusters: int, share: float) -> None:
+    rng = np.random.default_rng(seed)
+    y, before = (np.unique(rng.integers(0, most, m), return_inverse=True)[1] for most in (classes, clusters))
+    if rng.random() < 0.5:
+        before = y.copy()  # the highest NMI has the farthest to fall
+    clusters = before.max() + 1
+    moved = rng.random(m) < share
+    taken = np.where(moved, clusters, before)
+    shuffled = np.where(moved, rng.integers(0, clusters, m), before)
+    margin = margin_tables("nmi", np.bincount(y))
+    table = np.zeros((clusters, y.max() + 1), np.int64)
+    np.add.at(table, (before, y), 1)
+    sums = margin.counts[table].sum(), margin.counts[table.sum(axis=1)].sum()
+    count = int(moved.sum())
+    if count:
+        bound = nmi_with_new_cluster(margin, *sums, clusters, count)
+        assert agreement("nmi", y, taken) >= bound - 1e-9
+    if clusters > 1:
+        bound = nmi_with_moved_points(margin, *sums, clusters, int((shuffled != before).sum()))
+        assert agreement("nmi", y, shuffled) >= bound - 1e-9
+
+
+def test_distances_of_cdist_are_taken() -> None:
+    x = torch.randn(40, 8, generator=torch.Generator().manual_seed(0))
+    for points in (x, x.double()):
+        found = facility_location(torch.cdist(points, points), torch.arange(40) % 8, 8)
+        assert len(set(found.facilities.tolist())) == 8
+
+
+@pytest.mark.parametrize("scale", [1e-310, 1e-300, 1e300])
+def test_distances_at_the_ends_of_float64_are_taken(scale: float) -> None:
+    d, y = large(20, 4)
+    found = facility_location(d.double() * scale, y, 4, gamma=0.0)
+    assert len(set(found.facilities.tolist())) == 4
 
 
 @pytest.mark.parametrize("exchange", ["objective", "all"])
@@ -170,8 +227,12 @@ D, Y = large(6, 2)
         ({"distances": D * float("nan")}, "finite"),
         ({"distances": D + torch.rand(6, 6)}, "symmetric"),
         ({"distances": D + 1}, "zero diagonal"),
-        ({"n_facilities": 0}, "n_facilities must lie in 1…6"),
-        ({"n_facilities": 7}, "n_facilities must lie in 1…6"),
+        ({"n_facilities": 0}, "n_facilities must be a whole number in 1…6"),
+        ({"n_facilities": 7}, "n_facilities must be a whole number in 1…6"),
+        ({"n_facilities": 2.5}, "n_facilities must be a whole number in 1…6"),
+        ({"exchange_steps": 1.5}, "exchange_steps must be a whole number"),
+        ({"labels": [0, 0, 0, 1, 1, 1]}, "labels must be a tensor, not list"),
+        ({"labels": Y.bool()}, "must be integers"),
         ({"gamma": -1.0}, "gamma"),
         ({"gamma": float("nan")}, "gamma"),
         ({"exchange": "objectiv"}, "did you mean 'objective'"),

@@ -95,6 +95,19 @@ def test_stochastic_greedy_follows_the_generator_of_torch() -> None:
     assert len({drawn(seed) for seed in range(5)}) > 1
 
 
+def test_distances_that_overflow_are_named() -> None:
+    x, y = random_batch()
+    with pytest.raises(UserError, match="scale the points down"):
+        facility_location_loss(x * 1e160, y, normalize=False)
+
+
+def test_it_can_stand_in_a_compiled_step() -> None:
+    x, y = random_batch()
+    loss = FacilityLocationLoss()
+    compiled = torch.compile(lambda x, y: loss(2 * x, y) + 1, backend="eager")
+    assert compiled(x, y).item() == pytest.approx(loss(x, y).item() + 1)
+
+
 @pytest.mark.parametrize("margin", ["ami", "ari"])
 def test_other_margins_give_other_losses(margin: str) -> None:
     x, y = random_batch(1, items=24, dim=4, classes=6)

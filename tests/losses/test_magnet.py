@@ -84,3 +84,8 @@ def test_a_cluster_of_two_classes_is_refused() -> None:
 def test_settings_that_make_no_sense_are_refused(settings: dict[str, object], expected: str) -> None:
     with pytest.raises(UserError, match=expected):
         MagnetLoss(**settings)  # type: ignore[arg-type]
+
+
+def test_where_the_points_lie_does_not_matter() -> None:
+    x, y = random_batch()
+    assert magnet_loss(x + 1e4, y).item() == pytest.approx(magnet_loss(x, y).item(), rel=1e-9)

@@ -83,9 +83,16 @@ def test_the_module_is_the_function() -> None:
 
 def test_what_makes_no_sense_is_refused() -> None:
     x, y = random_batch()
-    with pytest.raises(UserError, match="regularization must not be negative, but is -1"):
+    with pytest.raises(UserError, match="regularization must be a number from 0 on, not -1"):
         NPairsLoss(-1.0)
     with pytest.raises(UserError, match=r"positives \(11, 3\) do not match embeddings \(12, 3\)"):
         n_pairs_loss(x, y, positives=x[1:])
     with pytest.raises(UserError, match="NaN"):
         n_pairs_loss(x, y, positives=x / 0)
+
+
+def test_large_products_keep_their_differences() -> None:
+    x, y = random_batch(items=16, dim=32)
+    x = (x + 30).float()
+    exact = gradient(n_pairs_loss, x.double(), y)
+    assert (gradient(n_pairs_loss, x, y) - exact).abs().max() <= 1e-5 * exact.abs().max()

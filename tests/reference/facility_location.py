@@ -23,6 +23,7 @@ def assign(d: np.ndarray, chosen: list[int]) -> np.ndarray:
 class Problem:
     def __init__(self, d: np.ndarray, y: np.ndarray, gamma: float, margin: str = "nmi") -> None:
         self.d, self.y, self.gamma, self.margin = d, y, gamma, margin
+        self.doubtful = False  # whether a choice hung on rounding
 
     def margin_of(self, chosen: list[int]) -> float:
         return self.gamma * (1 - agreement(self.margin, self.y, assign(self.d, chosen)))
@@ -34,7 +35,7 @@ class Problem:
         chosen: list[int] = []
         while len(chosen) < n_facilities:
             rest = [i for i in range(len(self.d)) if i not in chosen]
-            chosen.append(first_best(rest, [self.objective([*chosen, i]) for i in rest]))
+            chosen.append(self.first_best(rest, [self.objective([*chosen, i]) for i in rest]))
         return chosen
 
     def exchange(self, chosen: list[int], how: str, steps: int = 5) -> list[int]:
@@ -51,14 +52,14 @@ class Problem:
                     scores = [-self.d[j, members].sum() + self.margin_of(s) for j, s in pairs]
                 else:
                     scores = [self.objective(s) for s in swapped]
-                chosen[k] = first_best(candidates, scores)
+                chosen[k] = self.first_best(candidates, scores)
         return chosen
 
-
-def first_best(candidates: list[int], scores: list[float]) -> int:
-    """The first maximum; scores that differ by rounding alone are equal."""
-    best = max(scores)
-    return next(j for j, score in zip(candidates, scores, strict=True) if score >= best - 1e-9 * max(1.0, abs(best)))
+    def first_best(self, candidates: list[int], scores: list[float]) -> int:
+        best = max(scores)
+        near = [j for j, score in zip(candidates, scores, strict=True) if score >= best - 1e-9 * max(1.0, abs(best))]
+        self.doubtful |= len(near) > 1
+        return near[0]
 
 
 def facility_location_loss(x: np.ndarray, y: np.ndarray, gamma: float = 1.0, how: str | None = "objective") -> float:

@@ -16,7 +16,7 @@ def medoids(
     best = np.empty(len(ends) - 1, np.int64)
     for c in range(len(best)):
         members = by_class[ends[c] : ends[c + 1]]
-        least = np.inf
+        best[c], least = members[0], np.inf
         for j in members:
             cost = 0.0
             for i in members:

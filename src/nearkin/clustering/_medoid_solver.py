@@ -9,7 +9,7 @@ Fast by three observations, none of which changes the result:
 - A candidate's agreement with the labels follows from the contingency table's cells that change (look-ups of n log n).
 
 Distances and tables are rounded to a grid on which every sum that occurs is exact in float64. The order of summation
-then does not matter: ties are ties, and the lowest index wins, on every machine.
+then does not matter: where sums of the given distances are equal the lowest index wins, on every machine.
 """
 
 from __future__ import annotations
@@ -17,14 +17,19 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 from numba import njit
 
 from nearkin.clustering._compiled import compiled, inlined
-from nearkin.clustering._margin import AMI, ARI, NMI, agreement_of, nmi_with_moved_points, nmi_with_new_cluster
-
-Floats = npt.NDArray[np.float64]
-Integers = npt.NDArray[np.int64]
+from nearkin.clustering._margin import (
+    AMI,
+    ARI,
+    NMI,
+    Floats,
+    Integers,
+    agreement_of,
+    nmi_with_moved_points,
+    nmi_with_new_cluster,
+)
 
 GREEDY_ALONE, OBJECTIVE, ALGORITHM_2, WITH_ALL = range(4)
 FAR = 2.0**60  # farther than any distance on the grid: from the facility of a point that has none yet
@@ -38,7 +43,7 @@ class State(NamedTuple):
     classes: Integers  # (m,)
     facilities: Integers  # (K,), −1 where there is none
     owner: Integers  # (m,) position in `facilities`, −1 before the first
-    near: Floats  # (m,) distance to the owner; the greatest distance before the first
+    near: Floats  # (m,) distance to the owner; FAR before the first
     cost: Floats  # (m,) sum of distances if the point were a facility too
     reach: Integers  # (m,) how many points it could then take
     table: Integers  # (K, C) contingency table

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -20,7 +20,6 @@ Exchange = Literal["objective", "algorithm-2", "all"]
 AgreementName = Literal["nmi", "ami", "ari"]
 Matrix = npt.NDArray[np.float64]
 Indices = npt.NDArray[np.int64]
-_EXCHANGES: dict[str | None, int] = {None: 0, "objective": 1, "algorithm-2": 2, "all": 3}
 
 
 @dataclass(frozen=True)
@@ -78,10 +77,12 @@ def facility_location(
     """
     check_settings(gamma, exchange, exchange_steps, margin, stochastic)
     problem = Problem.of(_checked(distances, labels), labels.cpu().numpy())
-    if not 1 <= n_facilities <= len(labels):
-        raise UserError(f"n_facilities must lie in 1…{len(labels)}, the number of points, not {n_facilities}")
+    if n_facilities != int(n_facilities) or not 1 <= n_facilities <= len(labels):
+        raise UserError(
+            f"n_facilities must be a whole number in 1…{len(labels)}, the number of points, not {n_facilities}"
+        )
     chosen, assignment, agreement, objective = solve_facilities(
-        problem, n_facilities, gamma, exchange, exchange_steps, margin, stochastic, seed
+        problem, int(n_facilities), gamma, exchange, int(exchange_steps), margin, stochastic, seed
     )
     device = distances.device
     return FacilityLocation(
@@ -112,8 +113,11 @@ class Problem:
     @classmethod
     def of(cls, distances: Matrix, labels: npt.NDArray[np.integer]) -> Problem:
         """Changes the distances in place."""
-        exponent = math.frexp(float(distances.max()))[1] + math.ceil(math.log2(len(labels))) - 52
-        unit = 2.0**exponent
+        largest = float(distances.max())
+        if not math.isfinite(largest):
+            raise UserError("the distances are too large to be computed; scale the points down")
+        exponent = math.frexp(largest)[1] + math.ceil(math.log2(len(labels))) - 52
+        unit = 2.0 ** max(exponent, -1000)  # below, everything is 0
         distances *= 1 / unit
         _, classes, class_sizes = np.unique(labels, return_inverse=True, return_counts=True)
         return cls(np.rint(distances, out=distances), unit, classes, class_sizes)
@@ -130,10 +134,16 @@ def solve_facilities(
     seed: int,
 ) -> tuple[Indices, Indices, float, float]:
     """`facility_location` without its checks: facilities, assignment, agreement and objective."""
-    from nearkin.clustering._medoid_solver import solve
+    from nearkin.clustering import _medoid_solver as solver
     from nearkin.clustering.agreement import margin_tables
 
-    chosen, assignment, agreement, objective = solve(
+    exchanges = {
+        None: solver.GREEDY_ALONE,
+        "objective": solver.OBJECTIVE,
+        "algorithm-2": solver.ALGORITHM_2,
+        "all": solver.WITH_ALL,
+    }
+    chosen, assignment, agreement, objective = solver.solve(
         problem.distances,
         problem.unit,
         problem.classes,
@@ -141,7 +151,7 @@ def solve_facilities(
         n_facilities,
         float(gamma),
         margin_tables(margin, problem.class_sizes),
-        _EXCHANGES[exchange],
+        exchanges[exchange],
         exchange_steps,
         _drawn(len(problem.classes), n_facilities, stochastic, seed),
     )
@@ -162,12 +172,12 @@ def check_settings(
 ) -> None:
     if not (gamma >= 0 and math.isfinite(gamma)):
         raise UserError(f"gamma must be 0 or positive, not {gamma}")
-    if exchange not in _EXCHANGES:
-        raise unknown_name("exchange", str(exchange), [name for name in _EXCHANGES if name])
-    if exchange_steps < 0:
-        raise UserError(f"exchange_steps must be 0 or positive, not {exchange_steps}")
-    if margin not in ("nmi", "ami", "ari"):
-        raise unknown_name("margin", margin, ("nmi", "ami", "ari"))
+    if exchange is not None and exchange not in get_args(Exchange):
+        raise unknown_name("exchange", str(exchange), [*get_args(Exchange), "None, for greedy alone"])
+    if exchange_steps < 0 or exchange_steps != int(exchange_steps):
+        raise UserError(f"exchange_steps must be a whole number from 0 on, not {exchange_steps}")
+    if margin not in get_args(AgreementName):
+        raise unknown_name("margin", str(margin), get_args(AgreementName))
     if stochastic is not None and not 0 < stochastic < 1:
         raise UserError(f"stochastic must lie between 0 and 1, not {stochastic}")
 
@@ -183,14 +193,19 @@ def _drawn(points: int, n_facilities: int, stochastic: float | None, seed: int) 
 
 def _checked(distances: Tensor, labels: Tensor) -> Matrix:
     """A float64 copy of the distances."""
+    for name, value in (("distances", distances), ("labels", labels)):
+        if not isinstance(value, Tensor):
+            raise UserError(f"{name} must be a tensor, not {type(value).__name__}; try torch.as_tensor({name})")
     m = len(labels)
     if distances.shape != (m, m) or not m:
         raise UserError(f"distances must have the shape (m, m) for m ≥ 1 labels, not {tuple(distances.shape)} for {m}")
-    if labels.is_floating_point() or labels.is_complex() or labels.ndim != 1:
+    if labels.is_floating_point() or labels.is_complex() or labels.dtype == torch.bool or labels.ndim != 1:
         raise UserError(f"labels must be integers of shape (m,), not {labels.dtype} {tuple(labels.shape)}")
     matrix = distances.detach().to("cpu", torch.float64, copy=True)
     if not (matrix.isfinite().all() and (matrix >= 0).all()):
         raise UserError("distances must be finite and not negative")
-    if not torch.equal(matrix, matrix.T.contiguous()) or matrix.diagonal().any():
+    # torch.cdist, for one, is neither symmetric nor 0 on its diagonal to the last digit.
+    rounding = 4 * torch.finfo(distances.dtype).eps ** 0.5 * matrix.max()
+    if (matrix - matrix.T).abs().max() > rounding or matrix.diagonal().max() > rounding:
         raise UserError("distances must be symmetric with a zero diagonal")
-    return matrix.numpy()
+    return ((matrix + matrix.T) / 2).fill_diagonal_(0.0).numpy()

@@ -19,6 +19,7 @@ def checked(embeddings: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
     >>> embeddings.dtype
     torch.float32
     """
+    _check_is_tensor(embeddings, "embeddings")
     if embeddings.ndim != 2 or not embeddings.is_floating_point():
         raise UserError(
             f"embeddings must be floating point of shape (batch, dim), not {embeddings.dtype} {tuple(embeddings.shape)}"
@@ -34,16 +35,22 @@ def checked(embeddings: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def checked_ids(ids: Tensor, embeddings: Tensor, name: str) -> Tensor:
-    """One integer per embedding, on its device."""
+    """One integer per embedding, on its device, as int64."""
+    _check_is_tensor(ids, name)
     if ids.is_floating_point() or ids.is_complex() or ids.dtype == torch.bool:
         raise UserError(f"{name} must be integers, not {ids.dtype}")
     if ids.shape != embeddings.shape[:1]:
         raise UserError(f"{name} of shape {tuple(ids.shape)} do not match {len(embeddings)} embeddings")
-    return ids.to(embeddings.device)
+    return ids.to(embeddings.device, torch.long)
+
+
+def _check_is_tensor(value: object, name: str) -> None:
+    if not isinstance(value, Tensor):
+        raise UserError(f"{name} must be a tensor, not {type(value).__name__}; try torch.as_tensor({name})")
 
 
 def dense_labels(labels: Tensor, classes: int) -> Tensor:
-    """Labels that number something learnt per class, as int64; an error where one has no class.
+    """Labels that number something learnt per class; an error where one has no class.
 
     >>> dense_labels(torch.tensor([0, 7]), classes=6)
     Traceback (most recent call last):
@@ -55,7 +62,7 @@ def dense_labels(labels: Tensor, classes: int) -> Tensor:
             f"labels must lie in 0…{classes - 1} because this loss learns something for each class, "
             f"but {int(outside[0])} is there"
         )
-    return labels.long()
+    return labels
 
 
 def checked_for_classes(embeddings: Tensor, labels: Tensor, per_class: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -80,7 +87,7 @@ def positive_number(**settings: float) -> None:
     nearkin.errors.UserError: alpha must be positive, not 0.0
     """
     for name, value in settings.items():
-        if not value > 0:
+        if not 0 < value < math.inf:
             raise UserError(f"{name} must be positive, not {value}")
 
 
@@ -89,11 +96,11 @@ def not_negative(**settings: float) -> None:
 
     >>> not_negative(nu=-1.0)
     Traceback (most recent call last):
-    nearkin.errors.UserError: nu must not be negative, but is -1.0
+    nearkin.errors.UserError: nu must be a number from 0 on, not -1.0
     """
     for name, value in settings.items():
-        if not value >= 0:
-            raise UserError(f"{name} must not be negative, but is {value}")
+        if not 0 <= value < math.inf:
+            raise UserError(f"{name} must be a number from 0 on, not {value}")
 
 
 def full_precision(embeddings: Tensor) -> AbstractContextManager[Any]:

@@ -1,8 +1,9 @@
 """The distances within a batch: as fast as a matrix product, and as exact as differences squared one by one.
 
 |a − b|² = |a|² + |b|² − 2 a·b loses half of the digits where points lie close together, which is where losses look.
-In float64, around the batch's mean, half of the digits are more than float32 holds: distances and gradients of
-float32 embeddings are right to their last digits, also where points nearly coincide.
+In float64, around the batch's mean, half of the digits are about those of float32: distances of float32 embeddings
+are right to their last digits but for points that almost coincide, and two points nearer than about 10⁻⁷ of their
+distance from the mean do coincide: their distance is 0 and has no gradient.
 """
 
 from __future__ import annotations
@@ -41,14 +42,14 @@ def pairwise_squared_distances(embeddings: Tensor) -> Tensor:
 
 
 def unit_length(embeddings: Tensor) -> Tensor:
-    """Rows divided by their length; a zero row stays zero and gets no gradient.
+    """Rows divided by their length; a zero row (or one shorter than numbers can tell) becomes 0, without gradient.
 
     >>> unit_length(torch.tensor([[3.0, 4.0], [0.0, 0.0]])).tolist()
     [[0.6000000238418579, 0.800000011920929], [0.0, 0.0]]
     """
     # In float64, the squares of very small and very large coordinates do not leave the range of numbers.
     length = widened(embeddings).norm(dim=1, keepdim=True).to(embeddings.dtype)
-    return embeddings / torch.where(length > 0, length, torch.inf)
+    return embeddings / torch.where(length >= torch.finfo(length.dtype).tiny, length, torch.inf)
 
 
 def widened(embeddings: Tensor) -> Tensor:
@@ -70,7 +71,7 @@ class _Distances(torch.autograd.Function):
         for rows in _row_blocks(points):
             block = torch.addmm(norms, points[rows], points.T, alpha=-2).add_(norms[rows, None])
             block.masked_fill_(block <= COINCIDENT * torch.maximum(norms[rows, None], norms), 0.0)
-            distances[rows] = block if squared else block.sqrt_()
+            distances[rows] = (block if squared else block.sqrt_()).clamp_(max=torch.finfo(embeddings.dtype).max)
         distances.fill_diagonal_(0.0)
         ctx.squared = squared
         ctx.save_for_backward(points, distances)

@@ -29,6 +29,7 @@ from nearkin.errors import UserError
 from nearkin.losses.batch import checked
 
 
+@torch.compiler.disable  # type: ignore[untyped-decorator]
 def facility_location_loss(
     embeddings: Tensor,
     labels: Tensor,
@@ -107,7 +108,7 @@ class FacilityLocationLoss(nn.Module):
         self.stochastic = stochastic
 
     def forward(self, embeddings: Tensor, labels: Tensor) -> Tensor:
-        return facility_location_loss(
+        loss: Tensor = facility_location_loss(
             embeddings,
             labels,
             self.gamma,
@@ -117,6 +118,7 @@ class FacilityLocationLoss(nn.Module):
             self.normalize,
             self.stochastic,
         )
+        return loss
 
     def decay(self, rate: float = 0.94) -> None:
         """Multiplies γ by the rate."""
@@ -124,14 +126,15 @@ class FacilityLocationLoss(nn.Module):
             raise UserError(f"the rate of decay must lie in 0…1, not {rate}")
         self.gamma *= rate
 
-    def get_extra_state(self) -> dict[str, Any]:
-        return {"gamma": self.gamma}
+    def get_extra_state(self) -> Tensor:
+        return torch.tensor(self.gamma, dtype=torch.float64)  # a tensor, so that safetensors take it too
 
-    def set_extra_state(self, state: dict[str, Any]) -> None:
-        self.gamma = state["gamma"]
+    def set_extra_state(self, state: Tensor) -> None:
+        self.gamma = state.item()
 
     def extra_repr(self) -> str:
-        return f"gamma={self.gamma}, exchange={self.exchange!r}, margin={self.margin!r}, normalize={self.normalize}"
+        settings = ("gamma", "exchange", "exchange_steps", "margin", "normalize", "stochastic")
+        return ", ".join(f"{name}={getattr(self, name)!r}" for name in settings)
 
 
 class _FacilityLocation(torch.autograd.Function):
@@ -144,7 +147,7 @@ class _FacilityLocation(torch.autograd.Function):
     def forward(
         ctx: Any, embeddings: Tensor, labels: Tensor, gamma: float, normalize: bool, search: Callable[..., Any]
     ) -> Tensor:
-        from nearkin.losses._travel import points_and_distances, slope_of
+        from nearkin.losses._facility_gradient import points_and_distances, slope_of
 
         vectors = embeddings.detach().cpu().numpy().astype(np.float64)
         points, lengths, distances = points_and_distances(vectors, normalize, embeddings.dtype == torch.float32)

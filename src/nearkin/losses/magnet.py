@@ -39,7 +39,8 @@ def magnet_loss(
     Args:
         embeddings: (batch, dim).
         labels: (batch,) integers.
-        clusters: (batch,) integers, which cluster of its class each row belongs to; without, a class is one cluster.
+        clusters: (batch,) integers, which cluster each row belongs to, numbered apart over all classes; without, a
+            class is one cluster.
         alpha: α in Eq. 5, the gap between clusters that is asked for, in units of the variance.
         variance: "eq4" or "eq5", see above.
         reduction: "mean", or "none" for the losses of the examples.
@@ -63,6 +64,7 @@ def magnet_loss(
         raise UserError(f"cluster {int(mixed)} holds items of two classes; number the clusters of all classes apart")
     with full_precision(embeddings):
         points = widened(embeddings)
+        points = points - points.detach().mean(dim=0)  # far from the origin, squares would lose the digits of distances
         means = group_means(points, cluster, sizes)
         lengths = points.square().sum(dim=1)
         rounding = (COINCIDENT * lengths.detach().amax()).clamp(min=torch.finfo(points.dtype).tiny)
@@ -108,6 +110,6 @@ def _check(alpha: float, variance: str, reduction: str) -> None:
     if not math.isfinite(alpha):
         raise UserError(f"alpha must be a finite number, not {alpha}")
     if variance not in VARIANCES:
-        raise unknown_name("variance", variance, VARIANCES)
+        raise unknown_name("variance", str(variance), VARIANCES)
     if reduction not in REDUCTIONS:
-        raise unknown_name("reduction", reduction, REDUCTIONS)
+        raise unknown_name("reduction", str(reduction), REDUCTIONS)

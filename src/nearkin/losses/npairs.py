@@ -17,6 +17,7 @@ from torch.nn import functional as F
 
 from nearkin.errors import UserError
 from nearkin.losses.batch import checked, comparable, full_precision, not_negative, same_class_masks, zero_loss
+from nearkin.losses.distances import widened
 
 
 def n_pairs_loss(
@@ -54,13 +55,13 @@ def n_pairs_loss(
     if not comparable(positive, negative):
         return zero_loss(embeddings)
     with full_precision(embeddings):
-        similarity = embeddings @ partners.T
+        similarity = widened(embeddings) @ widened(partners).T  # differences of large products
         of_negatives = similarity.where(negative, -math.inf).logsumexp(dim=1)
         anchor, partner = positive.nonzero(as_tuple=True)
         # log(1 + Σ exp(S_ik − S_ij)) = −log σ(S_ij − log Σ exp S_ik)
         data_term = -F.logsigmoid(similarity[anchor, partner] - of_negatives[anchor]).mean()
         squared_length = (_mean_squared_length(embeddings) + _mean_squared_length(partners)) / 2
-        return data_term + regularization / 2 * squared_length
+        return (data_term + regularization / 2 * squared_length).to(embeddings.dtype)
 
 
 class NPairsLoss(nn.Module):
@@ -87,4 +88,4 @@ class NPairsLoss(nn.Module):
 
 
 def _mean_squared_length(vectors: Tensor) -> Tensor:
-    return vectors.square().sum(dim=1).mean()
+    return widened(vectors).square().sum(dim=1).mean()

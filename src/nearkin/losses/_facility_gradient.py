@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 from numba import njit
 
 from nearkin.clustering._compiled import compiled
-
-Matrix = npt.NDArray[np.float64]
-Indices = npt.NDArray[np.int64]
+from nearkin.clustering.facilities import Indices, Matrix
 
 
 @compiled
@@ -23,7 +20,8 @@ def points_and_distances(vectors: Matrix, normalize: bool, single: bool) -> tupl
     if normalize:
         origin = np.zeros(vectors.shape[1])
         for i in range(m):
-            lengths[i] = max(_distance(vectors[i], origin), 1e-38)
+            length = _distance(vectors[i], origin)
+            lengths[i] = length if length > 0 else np.inf  # a zero vector stays zero and gets no gradient
             points[i] /= lengths[i]
     for i in range(m):
         for j in range(i):
