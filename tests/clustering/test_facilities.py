@@ -46,7 +46,7 @@ def problems(draw: st.DrawFn, most: int = 16) -> tuple[np.ndarray, np.ndarray, f
 @pytest.mark.parametrize("margin", ["nmi", "ami", "ari"])
 @pytest.mark.parametrize("exchange", [None, "objective", "algorithm-2", "all"])
 @given(problems())
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=12, deadline=None)
 def test_it_chooses_what_brute_force_chooses(
     exchange: str | None, margin: str, problem: tuple[np.ndarray, np.ndarray, float]
 ) -> None:
