@@ -46,22 +46,23 @@ def n_pairs_loss(
     not_negative(regularization=regularization)
     embeddings, labels = checked(embeddings, labels)
     positive, negative = same_class_masks(labels)
-    partners = embeddings
+    vectors = partners = widened(embeddings)  # the loss lives on differences of what may be large products
     if positives is not None:
         if positives.shape != embeddings.shape:
             raise UserError(f"positives {tuple(positives.shape)} do not match embeddings {tuple(embeddings.shape)}")
-        partners = checked(positives.to(embeddings), labels)[0]
+        partners = widened(checked(positives.to(embeddings), labels)[0])
         positive = torch.eye(len(labels), dtype=torch.bool, device=labels.device)
+        vectors = torch.cat([vectors, partners])
     if not comparable(positive, negative):
         return zero_loss(embeddings)
     with full_precision(embeddings):
-        similarity = widened(embeddings) @ widened(partners).T  # differences of large products
+        similarity = vectors[: len(labels)] @ partners.T
         of_negatives = similarity.where(negative, -math.inf).logsumexp(dim=1)
         anchor, partner = positive.nonzero(as_tuple=True)
         # log(1 + Σ exp(S_ik − S_ij)) = −log σ(S_ij − log Σ exp S_ik)
         data_term = -F.logsigmoid(similarity[anchor, partner] - of_negatives[anchor]).mean()
-        squared_length = (_mean_squared_length(embeddings) + _mean_squared_length(partners)) / 2
-        return (data_term + regularization / 2 * squared_length).to(embeddings.dtype)
+        mean_squared_length = vectors.square().sum() / len(vectors)
+        return (data_term + regularization / 2 * mean_squared_length).to(embeddings.dtype)
 
 
 class NPairsLoss(nn.Module):
@@ -85,7 +86,3 @@ class NPairsLoss(nn.Module):
 
     def extra_repr(self) -> str:
         return f"regularization={self.regularization}"
-
-
-def _mean_squared_length(vectors: Tensor) -> Tensor:
-    return widened(vectors).square().sum(dim=1).mean()
