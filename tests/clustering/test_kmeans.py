@@ -134,6 +134,48 @@ def test_draws_follow_the_weights():
     assert (first == 2).double().mean().item() == pytest.approx(0.75, abs=0.03)
 
 
+def test_spherical_result_is_consistent_with_itself():
+    x = random(200, 5) * random(200, 1, seed=1).exp()
+    result = kmeans(x, 12, spherical=True)
+    directions = x / x.norm(dim=1, keepdim=True)
+    cosines = directions @ result.centroids.T
+    assert torch.equal(result.assignment, cosines.argmax(1))
+    assert result.inertia == pytest.approx((2 - 2 * cosines.max(1).values).sum().item(), rel=1e-4)
+    for cluster in range(12):
+        total = directions[result.assignment == cluster].sum(0)
+        torch.testing.assert_close(result.centroids[cluster], total / total.norm())
+
+
+def test_spherical_clusters_do_not_depend_on_the_lengths_of_the_points():
+    x = random(100, 4)
+    expected = kmeans(x, 7, spherical=True)
+    lengths = torch.tensor([2.0**-100, 1.0, 2.0**100]).repeat(34)[:100, None]
+    found = kmeans(x * lengths, 7, spherical=True)
+    assert torch.equal(found.assignment, expected.assignment)
+    assert found.inertia == pytest.approx(expected.inertia)
+
+
+def test_spherical_inertia_never_increases():
+    inertias = []
+    kmeans(random(500, 8), 40, after_each=inertias.append, spherical=True)
+    assert len(inertias) > 3
+    assert all(after <= before * (1 + 1e-6) for before, after in itertools.pairwise(inertias))
+
+
+def test_zero_vectors_move_no_spherical_centroid():
+    x = torch.cat([blobs(3, 10), torch.zeros(4, 4)])
+    result = kmeans(x, 3, spherical=True)
+    torch.testing.assert_close(result.centroids.norm(dim=1), torch.ones(3))
+    assert result.inertia == pytest.approx(kmeans(x[:30], 3, spherical=True).inertia + 4, rel=1e-5)
+    assert kmeans(torch.zeros(3, 2), 2, spherical=True).inertia == 0
+
+
+def test_opposite_points_that_cancel_leave_the_spherical_centroid_on_the_sphere():
+    result = kmeans(torch.tensor([[3.0, 0.0], [-1.0, 0.0]]), 1, spherical=True)
+    assert result.centroids.norm().item() == 1
+    assert result.inertia == 4
+
+
 @pytest.mark.parametrize("k", [0, 6])
 def test_more_clusters_than_points_is_a_clear_error(k):
     with pytest.raises(UserError, match=f"k={k} clusters cannot be made of 5 points; choose k from 1 to 5"):

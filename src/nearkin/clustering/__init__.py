@@ -1,14 +1,23 @@
-"""Groupings of vectors: neighbours, k-means and medoids, usable on their own in anyone's training loop."""
+"""Groupings of vectors: neighbours, k-means, medoids, spectral partition; usable on their own in any training loop."""
 
 from nearkin.clustering.facilities import FacilityLocation, class_medoids, facility_location
+from nearkin.clustering.grouped_kmeans import GroupedKMeans, choose_clusters, kmeans_per_group
 from nearkin.clustering.kmeans import KMeansResult, kmeans
+from nearkin.clustering.matching import renamed_like
 from nearkin.clustering.neighbours import nearest_neighbours
+from nearkin.clustering.spectral import spectral_embedding, spectral_partition
 
 __all__ = [
     "FacilityLocation",
+    "GroupedKMeans",
     "KMeansResult",
+    "choose_clusters",
     "class_medoids",
     "facility_location",
     "kmeans",
+    "kmeans_per_group",
     "nearest_neighbours",
+    "renamed_like",
+    "spectral_embedding",
+    "spectral_partition",
 ]

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from nearkin.clustering.distances import SquaredDistances, near_origin, row_blocks
@@ -26,7 +27,7 @@ class KMeansResult:
     """A grouping of N points into k clusters.
 
     Attributes:
-        centroids: (k, D) the means of the clusters.
+        centroids: (k, D) the means of the clusters; their directions, of length 1, where k-means was spherical.
         assignment: (N,) the cluster of every point: its nearest centroid.
         inertia: sum of the squared distances of all points to their centroids.
     """
@@ -42,6 +43,7 @@ def kmeans(
     seed: int = 0,
     iterations: int = 100,
     after_each: Callable[[float], None] | None = None,
+    spherical: bool = False,
 ) -> KMeansResult:
     """Groups points around k centroids; stops when no point changes its cluster.
 
@@ -54,6 +56,8 @@ def kmeans(
         seed: decides the start.
         iterations: at most so many, at least 1.
         after_each: called with the inertia after each iteration, for instance to move a progress bar.
+        spherical: only directions count: points and centroids are put on the unit sphere, where a squared distance is
+            2 − 2 cos. A zero vector stays zero, equally far from all centroids; it moves none and may join any.
 
     >>> result = kmeans(torch.tensor([[0.0], [1.0], [9.0], [10.0]]), k=2)
     >>> sorted(result.centroids.flatten().tolist()), result.inertia
@@ -64,12 +68,15 @@ def kmeans(
     if not 1 <= k <= len(x):
         raise UserError(f"k={k} clusters cannot be made of {len(x)} points; choose k from 1 to {len(x)}")
     x = x.detach().to(torch.promote_types(x.dtype, torch.float32))
+    if spherical:
+        x = _directions(x, x)
     centroids = x[_start(x, k, torch.Generator().manual_seed(seed))]
     distances, assignment = _nearest(x, centroids)
     groups = _fill_empty(assignment, distances, k)
     inertia = math.inf
     for _ in range(max(1, iterations)):
-        centroids = _means(x, groups, centroids)
+        means = _means(x, groups, centroids)
+        centroids = _directions(means, centroids) if spherical else means
         distances, assignment = _nearest(x, centroids)
         inertia = distances.double().square().sum().item()
         if after_each is not None:
@@ -78,6 +85,12 @@ def kmeans(
         if torch.equal(groups, previous):
             break
     return KMeansResult(centroids, assignment, inertia)
+
+
+def _directions(x: Tensor, otherwise: Tensor) -> Tensor:
+    """(N, D) rows scaled to length 1; in place of a zero row the row of `otherwise`."""
+    largest = x.abs().amax(1, keepdim=True)  # divided by first: squares of tiny and of huge numbers leave float32
+    return torch.where(largest > 0, F.normalize(x / largest), otherwise)
 
 
 def _start(x: Tensor, k: int, generator: torch.Generator) -> Tensor:

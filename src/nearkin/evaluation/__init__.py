@@ -1,5 +1,6 @@
 """Vectors and labels -> scores."""
 
+from nearkin.evaluation.classification import error_rate, nearest_cluster_labels, soft_knn_labels
 from nearkin.evaluation.clusters import cluster_scores, find_clusters
 from nearkin.evaluation.evaluate import Evaluation, evaluate
 from nearkin.evaluation.ranks import (
@@ -19,10 +20,13 @@ __all__ = [
     "average_precision",
     "average_precision_at_r",
     "cluster_scores",
+    "error_rate",
     "evaluate",
     "find_clusters",
     "first_rank",
+    "nearest_cluster_labels",
     "r_precision",
     "recall_at",
     "retrieve",
+    "soft_knn_labels",
 ]

@@ -1,0 +1,96 @@
+"""How long clustering takes: k-means inside thousands of classes, the spectral embedding, k-means with many clusters.
+
+    python benchmarks/clustering.py                                       # the sizes of Stanford Online Products
+    python benchmarks/clustering.py --device cuda
+    python benchmarks/clustering.py --quick                               # a tenth of the sizes
+
+Why these yardsticks: Magnet's cluster index is a k-means of every class, which is a python loop over scikit-learn's
+KMeans anywhere else (measured on 200 classes and extrapolated to all); the spectral embedding is an SVD, numpy's
+anywhere else. "ratio" is the yardstick's time over nearkin's. Both yardsticks run on the CPU, whatever the device.
+The time of k-means is that of one Lloyd iteration, the start left out.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from sklearn.cluster import KMeans
+from torch import Tensor
+
+from nearkin.clustering import kmeans, kmeans_per_group, spectral_embedding
+
+DIM = 128
+SAMPLED_GROUPS = 200
+
+
+def seconds(work: Callable[[], object], device: str) -> float:
+    """The faster of two runs: the first one also warms up."""
+    times = []
+    for _ in range(2):
+        start = time.perf_counter()
+        work()
+        if device == "cuda":
+            torch.cuda.synchronize()
+        times.append(time.perf_counter() - start)
+    return min(times)
+
+
+def blobs(items: int, groups: Tensor) -> Tensor:
+    generator = torch.Generator().manual_seed(0)
+    centres = torch.randn(int(groups.max()) + 1, DIM, generator=generator)
+    return torch.nn.functional.normalize(centres[groups] + torch.randn(items, DIM, generator=generator))
+
+
+def per_group(items: int, classes: int, device: str) -> tuple[float, float]:
+    groups = torch.arange(items) % classes
+    x = blobs(items, groups)
+    members = [x[groups == group].numpy() for group in range(SAMPLED_GROUPS)]
+    loop = seconds(lambda: [KMeans(2, n_init=1, random_state=0).fit(part) for part in members], "cpu")
+    x, groups = x.to(device), groups.to(device)
+    return seconds(lambda: kmeans_per_group(x, groups, 2), device), loop * classes / SAMPLED_GROUPS
+
+
+def spectral(items: int, device: str) -> tuple[float, float]:
+    x = blobs(items, torch.arange(items) % 100)
+    centred = x.double().numpy() - x.double().numpy().mean(0)
+    svd = seconds(lambda: np.linalg.svd(centred, full_matrices=False), "cpu")
+    x = x.to(device)
+    return seconds(lambda: spectral_embedding(x), device), svd
+
+
+def lloyd_iteration(items: int, clusters: int, device: str) -> float:
+    x = blobs(items, torch.arange(items) % clusters).to(device)
+    ends: list[float] = []
+    kmeans(x, clusters, iterations=4, after_each=lambda _: ends.append(time.perf_counter()))
+    return float(np.mean(np.diff(ends)))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
+    parser.add_argument("--quick", action="store_true", help="a tenth of the sizes")
+    wanted = parser.parse_args()
+    part = 10 if wanted.quick else 1
+    items, classes, many, clusters = 59551 // part, 11318 // part, 60502 // part, 11316 // part
+
+    def line(name: str, ours: float, theirs: float | None = None, yardstick: str = "") -> None:
+        beside = f"{theirs:11.3f}{theirs / ours:8.1f}   {yardstick}" if theirs is not None else ""
+        print(f"{name:58}{ours:9.3f}{beside}", flush=True)
+
+    print(f"{DIM} dimensions, {wanted.device}, {torch.get_num_threads()} threads")
+    print(f"{'':58}{'seconds':>9}{'yardstick':>11}{'ratio':>8}")
+    line(
+        f"kmeans_per_group, {items:,} items, {classes:,} groups, k = 2",
+        *per_group(items, classes, wanted.device),
+        f"scikit-learn, loop over {SAMPLED_GROUPS} groups, extrapolated",
+    )
+    line(f"spectral_embedding, {60000 // part:,} points", *spectral(60000 // part, wanted.device), "numpy SVD")
+    line(f"kmeans, {many:,} points, k = {clusters:,}, one iteration", lloyd_iteration(many, clusters, wanted.device))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,105 @@
+"""Classification by soft votes of what lies nearest: k-nearest-cluster (kNC) and soft kNN.
+
+Rippel, Paluri, Dollár, Bourdev: Metric Learning with Adaptive Density Discrimination, ICLR 2016, Eq. 6.
+
+σ² is the total variance of Eq. 4, not one per dimension. Votes are taken relative to that of the nearest, which cancels
+in the argmax: a query far from everything still has one vote of 1, for the class of what is nearest.
+"""
+
+from __future__ import annotations
+
+import sys
+
+import torch
+from torch import Tensor
+
+from nearkin.clustering import nearest_neighbours
+from nearkin.errors import UserError
+
+
+def nearest_cluster_labels(
+    queries: Tensor, centroids: Tensor, labels: Tensor, variance: float, nearest: int = 128
+) -> Tensor:
+    """The class of every query by kNC: the largest sum of exp(−|r − μ|² / 2σ²) over its clusters among the L nearest.
+
+    Args:
+        queries: (Q, D) floating point, r in Eq. 6.
+        centroids: (C, D) the clusters' means, μ.
+        labels: (C,) integers, their classes.
+        variance: σ², mean squared distance of the training items to their centroids; 0: the nearest cluster decides.
+        nearest: L, how many clusters vote; all, where there are fewer.
+
+    Returns:
+        (Q,) labels; of classes with equal sums the lowest.
+
+    >>> centroids, labels = torch.tensor([[0.0], [3.0], [3.5]]), torch.tensor([4, 7, 7])
+    >>> [nearest_cluster_labels(torch.tensor([[1.4]]), centroids, labels, variance).item() for variance in (0.1, 10.0)]
+    [4, 7]
+    """
+    _check(centroids, labels, variance)
+    distances, rows = nearest_neighbours(queries, centroids, min(nearest, len(centroids)))
+    return _soft_vote(distances, labels.to(rows.device)[rows], variance)
+
+
+def soft_knn_labels(
+    queries: Tensor,
+    gallery: Tensor,
+    labels: Tensor,
+    variance: float | None = None,
+    neighbours: int = 128,
+    exclude: Tensor | None = None,
+) -> Tensor:
+    """The class of every query by soft kNN: kNC with every gallery item as a cluster of its own.
+
+    Args:
+        queries: (Q, D) floating point.
+        gallery: (N, D)
+        labels: (N,) integers, the classes of the gallery.
+        variance: σ²; None: the mean squared distance of the queries to their nearest neighbours.
+        neighbours: how many items vote; all, where there are fewer.
+        exclude: (Q,) the gallery row that has no vote for this query, its own; −1 for none.
+
+    Returns:
+        (Q,) labels; of classes with equal sums the lowest.
+
+    >>> line, labels = torch.tensor([[0.0], [1.0], [1.5], [5.0]]), torch.tensor([1, 1, 2, 2])
+    >>> soft_knn_labels(line, line, labels, exclude=torch.arange(4)).tolist()
+    [1, 2, 1, 2]
+    """
+    _check(gallery, labels, variance)
+    own = exclude is not None and bool((exclude >= 0).any())
+    distances, rows = nearest_neighbours(queries, gallery, min(neighbours, len(gallery) - own), exclude)
+    if variance is None:
+        variance = distances[:, :1].double().square().mean().item() if len(queries) else 0.0
+    return _soft_vote(distances, labels.to(rows.device)[rows], variance)
+
+
+def error_rate(predicted: Tensor, truth: Tensor) -> float:
+    """The share of labels (N,) that are not the true ones (N,).
+
+    >>> error_rate(torch.tensor([1, 2, 3, 4]), torch.tensor([1, 2, 3, 0]))
+    0.25
+    """
+    if predicted.shape != truth.shape or len(truth) == 0:
+        shapes = f"{tuple(predicted.shape)} and {tuple(truth.shape)}"
+        raise UserError(f"an error rate needs two equally long lists of labels, at least one label each, not {shapes}")
+    return (predicted != truth.to(predicted.device)).double().mean().item()
+
+
+def _check(gallery: Tensor, labels: Tensor, variance: float | None) -> None:
+    if labels.shape != gallery.shape[:1]:
+        raise UserError(f"labels have shape {tuple(labels.shape)}, but there are {len(gallery)} vectors to be labelled")
+    if variance is not None and not 0 <= variance < float("inf"):
+        raise UserError(f"variance={variance} must be a finite number from 0")
+
+
+def _soft_vote(distances: Tensor, labels: Tensor, variance: float) -> Tensor:
+    """(Q,) the label with the largest sum of votes, of ascending distances and labels (Q, L)."""
+    squares = distances.double().square()
+    votes = torch.exp((squares[:, :1] - squares) / max(2 * variance, sys.float_info.min))
+    labels, order = labels.sort(dim=1, stable=True)
+    runs = (labels.diff(dim=1) != 0).long().cumsum(1)  # equal labels stand together: number them through
+    runs = torch.cat([torch.zeros_like(labels[:, :1]), runs], 1)
+    sums = torch.zeros_like(votes).scatter_add_(1, runs, votes.gather(1, order))
+    winner = (runs == sums.argmax(1, keepdim=True)).long().argmax(1, keepdim=True)
+    return labels.gather(1, winner)[:, 0]
