@@ -1,4 +1,4 @@
-"""Backbones by name: nearkin's own, or any model of timm with its own preprocessing and weights."""
+"""Backbones by name: nearkin's own, GoogLeNet, or any model of timm, with their own preprocessing and weights."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from nearkin import _torchvision  # noqa: F401
 from nearkin.data.transforms import Preprocess
 from nearkin.errors import UserError, unknown_name
 from nearkin.models.builtin import FOR_IMAGES, FOR_VECTORS
+from nearkin.models.googlenet import GOOGLENET, googlenet, googlenet_imagenet_weights, googlenet_preprocess
 
 log = logging.getLogger("nearkin")
 
@@ -25,7 +26,7 @@ def image_backbone(name: str, preprocess: Preprocess) -> tuple[nn.Module, int]:
     """An untrained backbone for pictures and the length of its feature vector."""
     if name in FOR_IMAGES:
         return FOR_IMAGES[name](preprocess.channels)
-    backbone = _timm_model(name)
+    backbone = googlenet() if name == GOOGLENET else _timm_model(name)
     # Asked rather than read off: which attribute holds the pooled width differs between timm's families.
     try:
         with torch.no_grad():
@@ -44,11 +45,13 @@ def vector_backbone(name: str, features: int) -> tuple[nn.Module, int]:
 
 
 def preprocess_of(name: str, image_size: int | None, channels: int = 3) -> Preprocess:
-    """What a backbone expects of a picture: timm's own data config, or plain scaling for ``small``."""
+    """What a backbone expects of a picture: timm's own data config, or pixels in −1…1 for ``small`` and GoogLeNet."""
     if name in FOR_IMAGES:
         size = image_size or 64
         half = (0.5,) * channels
         return Preprocess(size, size, channels, half, half)
+    if name == GOOGLENET:
+        return googlenet_preprocess(image_size)
     from timm.data.config import resolve_model_data_config
 
     config: dict[str, Any] = resolve_model_data_config(_timm_model(name))
@@ -64,7 +67,7 @@ def preprocess_of(name: str, image_size: int | None, channels: int = 3) -> Prepr
 
 
 def load_weights(backbone: nn.Module, name: str, weights: str) -> None:
-    """Fills a backbone: ``none``, ``imagenet`` (timm's download) or the path of a local file."""
+    """Fills a backbone: ``none``, ``imagenet`` (downloaded by timm or torchvision) or the path of a local file."""
     if weights == "none":
         return
     if weights == "imagenet":
@@ -120,9 +123,9 @@ def _timm_model(name: str) -> nn.Module:
 def unknown_name_of_timm(name: str) -> UserError:
     import timm
 
-    known = [*FOR_IMAGES, *FOR_VECTORS, *timm.list_models()]
-    message = str(unknown_name("backbone", name, known)).split(" Known: ")[0]
-    return UserError(f"{message} Known: {', '.join([*FOR_IMAGES, *FOR_VECTORS])} and every name in timm.list_models()")
+    others = [*FOR_IMAGES, *FOR_VECTORS, GOOGLENET]
+    message = str(unknown_name("backbone", name, [*others, *timm.list_models()])).split(" Known: ")[0]
+    return UserError(f"{message} Known: {', '.join(others)} and every name in timm.list_models()")
 
 
 def _downloaded(name: str) -> dict[str, Tensor]:
@@ -134,8 +137,10 @@ def _downloaded(name: str) -> dict[str, Tensor]:
     for chatty in ("timm", "huggingface_hub"):  # their retries would bury the one sentence below
         logging.getLogger(chatty).setLevel(logging.CRITICAL)
     try:
+        if name == GOOGLENET:
+            return googlenet_imagenet_weights()
         state: dict[str, Tensor] = timm.create_model(name, pretrained=True, num_classes=0).state_dict()
-    # timm and the hub raise many kinds, from missing weights to a broken connection.
+    # timm, torchvision and the hub raise many kinds, from missing weights to a broken connection.
     except Exception as error:
         reason = str(error).split("\n")[0]
         raise UserError(

@@ -21,11 +21,12 @@ class ModelSpec:
     """All that is needed to build a model again, before its weights are loaded.
 
     Attributes:
-        backbone: ``small``, ``mlp``, ``linear`` or a name of timm.
+        backbone: ``small``, ``mlp``, ``linear``, ``torchvision:googlenet`` or a name of timm.
         dim: length of the embedding.
         normalize: whether embeddings have unit length "always", only at "test", or "never".
         preprocess: what the backbone expects of pictures; None for feature vectors.
         features: length of the feature vectors it reads; 0 for pictures.
+        slices: learners that share the embedding, each with its own dim / slices dimensions.
     """
 
     backbone: str
@@ -33,6 +34,7 @@ class ModelSpec:
     normalize: str = "always"
     preprocess: Preprocess | None = None
     features: int = 0
+    slices: int = 1
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -67,19 +69,28 @@ class Standardise(nn.Module):
 
 
 class Head(nn.Module):
-    """The embedding head: linear, then unit length where and when it is wanted."""
+    """The embedding head: linear, then unit length where and when it is wanted.
 
-    def __init__(self, features: int, dim: int, normalize: str) -> None:
+    Its dimensions may be shared by several learners, consecutive slices of the embedding. Each has parameters of its
+    own, so that an optimiser passes over those that a step did not use: no momentum or weight decay moves them.
+    """
+
+    def __init__(self, features: int, dim: int, normalize: str, slices: int = 1) -> None:
         super().__init__()
         if normalize not in NORMALIZE:
             raise unknown_name("normalisation", normalize, NORMALIZE)
         if dim < 1:
             raise UserError(f"an embedding needs at least one dimension, not {dim}")
-        self.project = nn.Linear(features, dim)
+        if slices < 1 or dim % slices:
+            fitting = max(1, round(dim / max(1, slices))) * max(1, slices)
+            raise UserError(f"{slices} learners cannot share {dim} dimensions evenly; use --dim {fitting}")
+        self.project = nn.ModuleList(nn.Linear(features, dim // slices) for _ in range(slices))
         self.normalize = normalize
 
-    def forward(self, features: Tensor) -> Tensor:
-        embeddings: Tensor = self.project(features)
+    def forward(self, features: Tensor, learner: int | None = None) -> Tensor:
+        """(batch, dim), or the slice of one learner alone."""
+        learners = self.project if learner is None else self.project[learner : learner + 1]
+        embeddings = torch.cat([project(features) for project in learners], dim=1)
         if self.normalize == "always" or (self.normalize == "test" and not self.training):
             return unit_length(embeddings.float(), dim=1)
         return embeddings
@@ -106,7 +117,7 @@ class EmbeddingModel(nn.Module):
             backbone, width = image_backbone(spec.backbone, spec.preprocess)
         self.standardise = Standardise(mean, std)
         self.backbone = backbone
-        self.head = Head(width, spec.dim, spec.normalize)
+        self.head = Head(width, spec.dim, spec.normalize, spec.slices)
         if spec.preprocess is not None:
             # Convolutions run up to 1.5 times as fast so.
             self.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
@@ -119,8 +130,8 @@ class EmbeddingModel(nn.Module):
         result: Tensor = self.backbone(x)
         return result
 
-    def forward(self, x: Tensor) -> Tensor:
-        embeddings: Tensor = self.head(self.features(x))
+    def forward(self, x: Tensor, learner: int | None = None) -> Tensor:
+        embeddings: Tensor = self.head(self.features(x), learner)
         return embeddings
 
     def train(self, mode: bool = True) -> EmbeddingModel:

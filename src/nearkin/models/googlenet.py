@@ -1,0 +1,49 @@
+"""GoogLeNet with batch norm, which timm does not have: the backbone of several of the papers, from torchvision.
+
+Szegedy et al.: Going Deeper with Convolutions, 2015. torchvision's ImageNet weights are those of TensorFlow-Slim
+(top-1 69.8 %), whose "5×5" branch has 3×3 kernels. The classifier, the dropout before it and the auxiliary heads are
+left out: what remains gives 1,024 averaged features.
+"""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+
+from nearkin import _torchvision  # noqa: F401
+from nearkin.data.transforms import Preprocess
+
+GOOGLENET = "torchvision:googlenet"
+
+
+def googlenet() -> nn.Module:
+    """An untrained GoogLeNet: pictures (batch, 3, size, size) to features (batch, 1024).
+
+    >>> import torch
+    >>> googlenet().eval()(torch.zeros(1, 3, 32, 32)).shape
+    torch.Size([1, 1024])
+    """
+    from torchvision.models import GoogLeNet
+
+    network: nn.Module = GoogLeNet(aux_logits=False, init_weights=True)
+    network.dropout, network.fc = nn.Identity(), nn.Identity()
+    return network
+
+
+def googlenet_preprocess(image_size: int | None = None) -> Preprocess:
+    """Pixels in −1…1, as the weights were trained; torchvision's ``transform_input`` undoes its own standardisation.
+
+    >>> googlenet_preprocess().resize
+    256
+    """
+    size = image_size or 224
+    half = (0.5, 0.5, 0.5)
+    return Preprocess(size, round(size * 256 / 224), 3, half, half, interpolation="bilinear")
+
+
+def googlenet_imagenet_weights() -> dict[str, Tensor]:
+    """torchvision's download, or what it kept of an earlier one."""
+    from torchvision.models import GoogLeNet_Weights
+
+    weights = GoogLeNet_Weights.IMAGENET1K_V1
+    state: dict[str, Tensor] = weights.get_state_dict(progress=False, check_hash=True, weights_only=True)
+    return state
