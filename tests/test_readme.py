@@ -12,7 +12,7 @@ from conftest import Command
 from PIL import Image
 
 ROOT = Path(__file__).parents[1]
-PAGES = [ROOT / "README.md", ROOT / "docs" / "guide.md"]
+PAGES = [ROOT / "README.md", ROOT / "docs" / "guide.md", ROOT / "docs" / "methods.md"]
 
 # What a reader would wait for or download, and what the test does instead.
 SMALLER = {
@@ -22,6 +22,7 @@ SMALLER = {
     "--backbone resnet50": "--backbone small --set image_size=16",
     "--epochs 10": "--epochs 1 --batch-size 9 --set per_class=3",
     "--epochs 30": "--epochs 1 --batch-size 9 --set per_class=3",
+    "--batch-size 630 --micro-batch 105": "--micro-batch 6 --dim 16",
     "nearkin train glyphs": "nearkin train glyphs:classes=24,per_class=10 --batch-size 32 --epochs 1",
     '"glyphs", ': '"glyphs:classes=40,per_class=12", batch_size=32, epochs=1, ',
 }
@@ -82,13 +83,26 @@ def test_links_between_pages_lead_somewhere(page: Path) -> None:
 
 
 def test_the_guide_names_every_setting() -> None:
-    from nearkin.methods import known_methods, make_method
     from nearkin.training.settings import DataSettings, ModelSettings, TrainingSettings
 
     guide = (ROOT / "docs" / "guide.md").read_text(encoding="utf-8")
     names = [name for kind in (DataSettings, ModelSettings, TrainingSettings) for name in kind.__dataclass_fields__]
-    names += [name for method in known_methods() if method.paper for name in make_method(method.name).settings()]
     assert [name for name in names if f"`{name}`" not in guide] == []
+
+
+def test_every_method_has_its_section_with_every_setting_and_default() -> None:
+    from nearkin.methods import known_methods, make_method
+
+    page = (ROOT / "docs" / "methods.md").read_text(encoding="utf-8")
+    sections = dict(re.findall(r"^## (\S+)\n(.*?)(?=^## |\Z)", page, re.MULTILINE | re.DOTALL))
+    for method in known_methods():
+        if method.paper:
+            said = dict(re.findall(r"^\| `(\w+)` \| (.*?) \|", sections[method.name], re.MULTILINE))
+            settings = make_method(method.name).settings()
+            assert list(said) == list(settings)
+            for name, value in settings.items():
+                words = said[name].strip("`")
+                assert words.lower() == str(value).lower() or float(words) == value, name
 
 
 def test_every_loss_has_its_section() -> None:

@@ -64,13 +64,19 @@ def train(
     method: Annotated[str | None, typer.Option(help="See `nearkin methods`. Default: rank.")] = None,
     out: Annotated[Path | None, typer.Option(help="The run's folder. Default: a new one under runs/.")] = None,
     config: Annotated[Path | None, typer.Option(help="Repeat a run from its config.toml.")] = None,
+    recipe: Annotated[str | None, typer.Option(help="A paper's own settings; see `nearkin recipes`.")] = None,
     resume: Annotated[Path | None, typer.Option(help="Continue this run from its last checkpoint.")] = None,
-    backbone: Annotated[str | None, typer.Option(help="small, mlp, linear, or any name of timm.")] = None,
+    backbone: Annotated[
+        str | None, typer.Option(help="small, mlp, linear, torchvision:googlenet, any of timm.")
+    ] = None,
     weights: Annotated[str | None, typer.Option(help="imagenet, none, or a file.")] = None,
     dim: Annotated[int | None, typer.Option(help="Length of the embedding.")] = None,
     freeze_backbone: Annotated[bool | None, typer.Option("--freeze-backbone", help="Train the head alone.")] = None,
     epochs: Annotated[int | None, typer.Option(help="Passes over the training data.")] = None,
     batch_size: Annotated[int | None, typer.Option(help="Items in a batch, over all devices.")] = None,
+    micro_batch: Annotated[
+        int | None, typer.Option(help="Items embedded at once: large batches in little memory, with the same gradient.")
+    ] = None,
     learning_rate: Annotated[float | None, typer.Option(help="Of the head.")] = None,
     backbone_learning_rate: Annotated[float | None, typer.Option(help="Of the backbone.")] = None,
     optimizer: Annotated[str | None, typer.Option(help="adam, adamw, sgd or rmsprop.")] = None,
@@ -92,18 +98,18 @@ def train(
     Example: nearkin train photos/ --backbone resnet50 --epochs 10 --validation 0.1
     """
     given = locals()
-    special = ("data", "method", "out", "config", "resume", "settings")
+    special = ("data", "method", "out", "config", "recipe", "resume", "settings")
     options = {name: value for name, value in given.items() if name not in special and value is not None}
     from nearkin.progress import speaks
     from nearkin.report.tables import print_scores
     from nearkin.training import loop
 
     if resume is not None:
-        if data or method or config or out or options or settings:
+        if data or method or config or recipe or out or options or settings:
             raise typer.BadParameter("--resume goes on with the run's own settings; give nothing beside it")
         run = loop.resume(resume)
     else:
-        chosen, folder = _settings(data, method, config, out, options, settings or [])
+        chosen, folder = _settings(data, method, config, recipe, out, options, settings or [])
         run = loop.train(chosen, folder)
     if speaks():
         print_scores(run)
@@ -158,6 +164,15 @@ def datasets(root: Annotated[Path | None, typer.Option(help="Where to look for t
 
 
 @app.command()
+def recipes() -> None:
+    """List the papers' own settings, by dataset and method: train with --recipe NAME."""
+    from nearkin.recipes import known_recipes, recipe_description
+    from nearkin.report.tables import print_pairs
+
+    print_pairs("recipe", "of", {name: recipe_description(name) for name in known_recipes()})
+
+
+@app.command()
 def methods() -> None:
     """List the methods, their batches and their settings."""
     from nearkin.report.tables import print_methods
@@ -203,22 +218,26 @@ def _settings(
     data: str | None,
     method: str | None,
     config: Path | None,
+    recipe: str | None,
     out: Path | None,
     options: dict[str, Any],
     assignments: list[str],
 ) -> tuple[Any, Path]:
     from nearkin.api import make_settings, usual_folder
-    from nearkin.training.settings import Settings, by_section, parse_assignment
+    from nearkin.fields import parse_assignment
+    from nearkin.training.settings import Settings, by_section
 
     options |= dict(map(parse_assignment, assignments))
-    if config is not None:
-        if method is not None:
-            raise typer.BadParameter("--config already names a method; leave --method out")
-        chosen = Settings.read(config)
+    if config is not None or recipe is not None:
+        from nearkin.recipes import read_recipe
+
+        if method is not None or (config is not None and recipe is not None):
+            raise typer.BadParameter("a config or a recipe names the method; give one of --config, --recipe, --method")
+        chosen = Settings.read(config) if config is not None else read_recipe(recipe or "")
         options |= {"source": data} if data else {}
         chosen = chosen.changed(**by_section(chosen.method, options))
     elif data is None:
-        raise typer.BadParameter("give data to train on (a folder, .csv, .npz or name), --config or --resume")
+        raise typer.BadParameter("give data to train on (a folder, .csv, .npz or name), --recipe, --config or --resume")
     else:
         chosen = make_settings(data, method or "rank", options)
     return chosen, out or usual_folder(chosen.data.source, chosen.method)

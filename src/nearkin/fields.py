@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import math
+import tomllib
 import typing
 from dataclasses import fields
 from typing import Any, TypeVar
@@ -31,6 +32,21 @@ def checked_fields(kind: type, values: dict[str, Any], where: str) -> dict[str, 
         if name not in known:
             raise unknown_name(f"{where}: setting", name, known)
     return {name: _typed(value, hints[name], f"{where}: {name}") for name, value in values.items()}
+
+
+def parse_assignment(text: str) -> tuple[str, Any]:
+    """``momentum=0.95`` as ("momentum", 0.95); what is no TOML value is a text.
+
+    >>> parse_assignment("split=classes")
+    ('split', 'classes')
+    """
+    name, equals, value = text.partition("=")
+    if not equals:
+        raise UserError(f"'{text}' is no setting; write NAME=VALUE, for example momentum=0.95")
+    try:
+        return name.strip(), tomllib.loads(f"value = {value}")["value"]
+    except tomllib.TOMLDecodeError:
+        return name.strip(), value.strip()
 
 
 def build(kind: type[Built], settings: dict[str, Any], where: str) -> Built:

@@ -12,12 +12,12 @@ from torch import nn
 
 from nearkin.api import make_settings
 from nearkin.errors import UserError
+from nearkin.fields import parse_assignment
 from nearkin.losses import ProxyNCALoss, SoftmaxLoss
 from nearkin.methods.rank import Rank
 from nearkin.training import Settings, TrainingSettings, loop
 from nearkin.training.loop import Trainer
 from nearkin.training.optimise import make_optimizer, rate_factor, set_rates
-from nearkin.training.settings import parse_assignment
 
 
 def factors(steps: int = 20, **changes: float | str) -> list[float]:
@@ -116,7 +116,7 @@ def test_assignments_are_values_where_they_can_be() -> None:
 def test_what_a_loss_learns_is_learnt_at_its_own_rate(
     kind: type[nn.Module], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Rank, "prepare", lambda self, classes, dim: setattr(self, "loss", kind(classes, dim)))
+    monkeypatch.setattr(Rank, "prepare", lambda self, classes, dim, _: setattr(self, "loss", kind(classes, dim)))
     changes = {"epochs": 1, "batch_size": 16, "per_class": 4, "evaluate_every": 0, "loss_learning_rate": 0.07}
     trainer = Trainer(make_settings(TINY_GLYPHS, "rank", changes), tmp_path / "run")
     (group,) = [group for group in trainer.optimizer.param_groups if group["name"] == "loss"]

@@ -20,7 +20,6 @@ COMMON: dict[str, Any] = {
     "dim": 8,
     "epochs": 2,
     "batch_size": 16,
-    "per_class": 4,
     "optimizer": "sgd",
     "learning_rate": 0.05,
     "validation": 0.25,
@@ -37,8 +36,18 @@ def vectors(tmp_path: Path) -> Path:
     return tmp_path / "x.npz"
 
 
-def test_two_processes_train_the_same_model_as_one(vectors: Path, tmp_path: Path) -> None:
-    settings = make_settings(vectors, "rank", COMMON)
+@pytest.mark.parametrize(
+    ("method", "changes"),
+    [
+        ("rank", {"per_class": 4}),
+        ("divide-and-conquer", {"learners": 2, "wraps": "margin", "finetune": 0.5}),  # draws, β, idle parameters
+        ("magnet", {"micro_batch": 3}),  # an index and cached losses; pieces
+    ],
+)
+def test_two_processes_train_the_same_model_as_one(
+    vectors: Path, tmp_path: Path, method: str, changes: dict[str, Any]
+) -> None:
+    settings = make_settings(vectors, method, COMMON | changes)
     alone = loop.train(settings, tmp_path / "alone")
     (tmp_path / "config.toml").write_text(settings.to_toml())
     launch = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2", "--master_port", "29517"]

@@ -44,7 +44,8 @@ def weights(run: Run) -> bytes:
 
 
 def metrics_without_speed(run: Run) -> list[dict[str, Any]]:
-    return [{k: v for k, v in record.items() if k != "items_per_second"} for record in run.read_metrics()]
+    timed = ("items_per_second", "refresh_share")
+    return [{k: v for k, v in record.items() if k not in timed} for record in run.read_metrics()]
 
 
 def stop_after(trainer: Trainer, steps: int, how: Callable[[], None]) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,6 +20,8 @@ from nearkin.data.images import Unreadable, read_image
 from nearkin.data.items import ImageArray, ImageFiles, Indices, Items, Vectors
 from nearkin.data.transforms import Preprocess, Transform, make_transform, seeded
 from nearkin.errors import UserError
+
+AHEAD = 32  # batches read before they are asked for, at most
 
 
 @dataclass(frozen=True)
@@ -37,11 +39,14 @@ class Draw:
 def input_batches(
     items: Items,
     preprocess: Preprocess | None,
-    draws: Sequence[Draw],
+    draws: Iterable[Draw],
     augment: str = "none",
     workers: int | None = None,
 ) -> Iterator[Tensor]:
-    """Yields one input tensor per draw: (batch, channels, size, size) uint8 or (batch, features) float32."""
+    """Yields one input tensor per draw: (batch, channels, size, size) uint8 or (batch, features) float32.
+
+    Draws are taken as they are needed, at most ``AHEAD`` before their tensor is.
+    """
     if isinstance(items, Vectors):
         if preprocess is not None:
             raise UserError("this model reads images, but the data are feature vectors; choose other data or model")
@@ -83,15 +88,17 @@ class _Reader(torch.utils.data.Dataset[Tensor | Unreadable]):
 
 
 def _transformed(
-    items: ImageFiles | ImageArray, transform: Transform, draws: Sequence[Draw], workers: int | None
+    items: ImageFiles | ImageArray, transform: Transform, draws: Iterable[Draw], workers: int | None
 ) -> Iterator[Tensor]:
     if workers is None:
         workers = min(16, os.cpu_count() or 1) if isinstance(items, ImageFiles) else 0
-    keys = [[(int(i), draw.seed + draw.place + n) for n, i in enumerate(draw.indices)] for draw in draws]
+    workers = min(workers, AHEAD)
+    keys = ([(int(i), draw.seed + draw.place + n) for n, i in enumerate(draw.indices)] for draw in draws)
     loader = torch.utils.data.DataLoader(
         _Reader(items, transform),
         batch_sampler=keys,
-        num_workers=min(workers, len(keys)),
+        num_workers=workers,
+        prefetch_factor=min(2, AHEAD // workers) if workers else None,
         collate_fn=_stack,
         worker_init_fn=_leave_signals_to_the_main_process,
         generator=torch.Generator(),  # keeps the loader from consuming torch's global random state

@@ -49,8 +49,8 @@ def spectral_clustering_loss(embeddings: Tensor, labels: Tensor) -> Tensor:
 class SpectralClusteringLoss(nn.Module):
     """DSCL (Law et al. 2017): the whole batch as one clustering problem, with a gradient in closed form.
 
-    Needs large batches, more items than dimensions, and about as many classes as dimensions or more (the paper: 70
-    classes × 18, 100 dimensions).
+    Needs large batches, more items than dimensions, and about as many classes as dimensions or more (the paper:
+    1,260 items at random, 100 dimensions).
 
     >>> loss = SpectralClusteringLoss()(torch.randn(8, 4), torch.tensor([0, 0, 1, 1, 2, 2, 3, 3]))
     >>> loss.shape

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
 from dataclasses import dataclass, fields
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Protocol
 
+import numpy as np
 import numpy.typing as npt
 from torch import Tensor, nn
 
-from nearkin.errors import unknown_name
+from nearkin.errors import UserError, unknown_name
+from nearkin.evaluation import error_rate, soft_knn_labels
 from nearkin.fields import checked_fields
-from nearkin.sampling import BatchSampler
+from nearkin.sampling import BatchSampler, GroupSampler
 from nearkin.space import Space
 
 
@@ -33,24 +34,33 @@ class Every:
         by_step = self.steps > 0 and step % self.steps == 0
         return by_epoch or by_step
 
+    def __str__(self) -> str:
+        number, unit = (self.epochs, "epoch") if self.epochs else (self.steps, "step")
+        return f"every {unit}" if number == 1 else f"every {number} {unit}s"
+
 
 @dataclass(frozen=True)
 class Batch:
-    """One global batch: the inputs this process embeds, and labels and item numbers of all of it."""
+    """One global batch: the inputs this process embeds, labels and item numbers of all of it, batches before it."""
 
     inputs: Tensor
     labels: Tensor
     items: Tensor
+    step: int
 
 
-Embed = Callable[[Tensor], Tensor]  # a process's share of the inputs -> the global batch's (batch, dim) embeddings
+class Embed(Protocol):
+    """A process's share of the inputs -> the global batch's embeddings (batch, dim), or one learner's slice of them."""
+
+    def __call__(self, inputs: Tensor, learner: int | None = None) -> Tensor: ...
 
 
 class Method(ABC):
     """A way to learn an embedding; its dataclass fields are its settings.
 
-    The training loop calls ``prepare`` and ``sampler`` once, ``look`` whenever ``refresh`` is due, and ``step`` for
-    every batch; it knows nothing else about a method.
+    The training loop calls ``check``, ``prepare`` and ``sampler`` once, ``start_epoch`` before an epoch (or the rest of
+    one, after a stop), ``look`` whenever ``refresh`` is due, ``step`` for every batch, and ``read_out`` at test; it
+    knows nothing else about a method.
     """
 
     name: ClassVar[str]
@@ -58,17 +68,34 @@ class Method(ABC):
     batches: ClassVar[str]
     minimises: ClassVar[str]
     readout: ClassVar[str] = "nearest neighbours"
-    normalize: ClassVar[str] = "always"  # whether the paper trains on embeddings of unit length
+    usual_batch: ClassVar[int] = 128
+    needs_pairs: ClassVar[bool] = True  # whether it learns from two items of a class, or from labels alone
 
+    normalize: str = "always"  # whether the paper trains on embeddings of unit length
+    slices: int = 1  # learners that share the embedding, a slice of its dimensions each
     refresh: Every | None = None
     loss: nn.Module
 
-    def prepare(self, classes: int, dim: int) -> None:  # noqa: B027 (most methods need not know)
+    def check(self, labels: npt.ArrayLike, dim: int, batch_size: int) -> None:  # noqa: ARG002
+        """Refuses, before training starts, what cannot work, and names what would."""
+        sizes = np.unique(np.asarray(labels), return_counts=True)[1]
+        if len(sizes) < 2:
+            raise UserError("there is one class only to train on; every method needs at least two")
+        if self.needs_pairs and sizes.max() < 2:
+            raise UserError(
+                f"method '{self.name}' compares items of a class, but every class has a single item; "
+                "use --method softmax, or add items"
+            )
+
+    def prepare(self, classes: int, dim: int, epochs: int) -> None:  # noqa: B027 (most methods need not know)
         """Builds what depends on the data before training starts, such as a proxy per class; labels are 0…classes−1."""
 
     @abstractmethod
     def sampler(self, labels: npt.ArrayLike, batch_size: int, seed: int) -> BatchSampler:
         """The batches to train on."""
+
+    def start_epoch(self, epoch: int) -> None:  # noqa: B027 (most methods do not change on the way)
+        """Sets what changes from epoch to epoch, as a function of the epoch alone (from 0)."""
 
     def look(self, space: Space) -> None:  # noqa: B027 (most methods never look)
         """Rebuilds an index or a partition from a fresh space."""
@@ -77,6 +104,18 @@ class Method(ABC):
         """The loss of one batch."""
         loss: Tensor = self.loss(embed(batch.inputs), batch.labels)
         return loss
+
+    def read_out(self, space: Space, trained_on: Space | None, clustering: bool) -> dict[str, float]:  # noqa: ARG002
+        """Scores beyond those of `evaluate`: classification errors where the space's classes were trained on.
+
+        Args:
+            trained_on: the training part, embedded by the same model; None where its classes are others.
+            clustering: whether the scores that take long are wanted too.
+        """
+        if trained_on is None:
+            return {}
+        predicted = soft_knn_labels(space.embeddings, trained_on.embeddings, trained_on.labels)
+        return {"soft_knn_error": error_rate(predicted, space.labels)}
 
     def state_dict(self) -> dict[str, Any]:
         """All that must survive a stop, besides the sampler's own state; what ``look`` built belongs here too."""
@@ -87,6 +126,21 @@ class Method(ABC):
 
     def settings(self) -> dict[str, Any]:
         return {field.name: getattr(self, field.name) for field in fields(self)}  # type: ignore[arg-type]
+
+
+class GroupedMethod(Method):
+    """A method whose loss asks for several items per class: its batches are k classes × ``per_class``."""
+
+    batches = "n-group: k classes × n"
+    per_class: int
+
+    def check(self, labels: npt.ArrayLike, dim: int, batch_size: int) -> None:
+        super().check(labels, dim, batch_size)
+        if self.per_class < 2:
+            raise UserError(f"method '{self.name}' needs pairs of a class in its batches; use per_class=2 or more")
+
+    def sampler(self, labels: npt.ArrayLike, batch_size: int, seed: int) -> BatchSampler:
+        return GroupSampler(labels, batch_size, self.per_class, seed)
 
 
 _registry: dict[str, type[Method]] = {}

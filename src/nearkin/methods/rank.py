@@ -7,16 +7,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy.typing as npt
-
 from nearkin.losses import RankApproximationLoss
-from nearkin.methods.base import Method, register
-from nearkin.sampling import BatchSampler, GroupSampler
+from nearkin.methods.base import GroupedMethod, register
 
 
 @register
 @dataclass
-class Rank(Method):
+class Rank(GroupedMethod):
     """Approximated ranks of each anchor's hardest pair.
 
     Args:
@@ -29,7 +26,6 @@ class Rank(Method):
 
     name = "rank"
     paper = "Schall et al. 2019, nonlinear rank approximation"
-    batches = "n-group: k classes × n"
     minimises = "nonlinear approximated ranks of the hardest pair"
     normalize = "test"
 
@@ -40,6 +36,3 @@ class Rank(Method):
 
     def __post_init__(self) -> None:
         self.loss = RankApproximationLoss(self.alpha, self.eps, self.sighted)
-
-    def sampler(self, labels: npt.ArrayLike, batch_size: int, seed: int) -> BatchSampler:
-        return GroupSampler(labels, batch_size, self.per_class, seed)

@@ -11,6 +11,7 @@ from rich.table import Table
 
 from nearkin.data.benchmarks import benchmarks, find
 from nearkin.methods import known_methods, make_method
+from nearkin.methods.spectral import WITH_SC
 from nearkin.training import Run
 
 NAMES = {
@@ -20,6 +21,8 @@ NAMES = {
     "queries_without_positives": "Queries without a positive",
     "nmi_geometric": "NMI (geometric)",
     "nmi_arithmetic": "NMI (arithmetic)",
+    "soft_knn_error": "Soft kNN error",
+    "nearest_cluster_error": "k-nearest-cluster error",
 }
 
 
@@ -33,7 +36,7 @@ def print_columns(columns: Mapping[str, Mapping[str, float]], title: str | None 
         if score == "queries_without_positives" and not any(scores.get(score) for scores in columns.values()):
             continue
         values = [_number(scores[score]) if score in scores else "" for scores in columns.values()]
-        table.add_row(NAMES.get(score, score.capitalize()), *values)
+        table.add_row(_name(score), *values)
     Console().print(table)
 
 
@@ -46,6 +49,16 @@ def print_scores(run: Run) -> None:
     else:
         Console().print("there is no test part: nothing was measured")
     Console().print(f"model chosen by: {scores['chosen']}\nrun: {run.folder}", highlight=False)
+
+
+def print_pairs(name: str, about: str, rows: Mapping[str, str]) -> None:
+    """A table of two columns."""
+    table = Table()
+    table.add_column(name, no_wrap=True)
+    table.add_column(about)
+    for row in rows.items():
+        table.add_row(*row)
+    Console().print(table)
 
 
 def print_methods() -> None:
@@ -66,6 +79,11 @@ def print_methods() -> None:
         looks = "no" if refresh is None else str(refresh)
         table.add_row(method.name, method.paper, method.batches, method.minimises, looks, method.readout, settings)
     Console().print(table)
+
+
+def _name(score: str) -> str:
+    plain = score.removeprefix(WITH_SC)
+    return NAMES.get(plain, plain.capitalize()) + (", with SC" if score != plain else "")
 
 
 def _number(value: float) -> str:

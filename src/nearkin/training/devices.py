@@ -27,8 +27,8 @@ DEVICES = ("auto", "cpu", "cuda")
 PRECISIONS = ("32-true", "bf16-mixed")
 
 
-def make_fabric(settings: TrainingSettings) -> Fabric:
-    """One device, or, under torchrun, one device per process."""
+def make_fabric(settings: TrainingSettings, slices: int = 1) -> Fabric:
+    """One device, or, under torchrun, one device per process; with slices, a step does not use all parameters."""
     if settings.device not in DEVICES:
         raise unknown_name("device", settings.device, DEVICES)
     cuda = torch.cuda.is_available()
@@ -47,7 +47,7 @@ def make_fabric(settings: TrainingSettings) -> Fabric:
         accelerator="cuda" if on_cuda else "cpu",
         devices=int(os.environ.get("LOCAL_WORLD_SIZE", processes)),
         num_nodes=int(os.environ.get("GROUP_WORLD_SIZE", "1")),
-        strategy="ddp" if processes > 1 else "auto",
+        strategy=("ddp_find_unused_parameters_true" if slices > 1 else "ddp") if processes > 1 else "auto",
         precision=precision,  # type: ignore[arg-type]
     )
     fabric.launch()
@@ -55,11 +55,10 @@ def make_fabric(settings: TrainingSettings) -> Fabric:
 
 
 def seed_device(device: torch.device, seed: int) -> None:
-    """Seeds what is random on one device (torch.manual_seed would seed all of them, at a thousand times the cost)."""
+    """Seeds what is random on the host and one device (torch.manual_seed seeds all, at a thousand times the cost)."""
+    torch.default_generator.manual_seed(seed)
     if device.type == "cuda":
         torch.cuda.manual_seed(seed)
-    else:
-        torch.default_generator.manual_seed(seed)
 
 
 def gathered(fabric: Fabric, share: Tensor) -> Tensor:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import math
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import islice
@@ -35,6 +36,7 @@ from nearkin.training.checkpoint import Position, Stateful, load_checkpoint, sav
 from nearkin.training.choice import PRIMARY, choice_in_words, watched_part
 from nearkin.training.curves import Curves
 from nearkin.training.devices import embed_dataset, gathered, make_fabric, seed_device
+from nearkin.training.microbatch import InPieces, sees_pieces
 from nearkin.training.prepare import backbone_features, build_model, load_splits, resolved
 from nearkin.training.run import Run
 from nearkin.training.settings import Settings
@@ -62,7 +64,7 @@ class Trainer:
         self.method = make_method(settings.method, **settings.method_settings)
         if not resumed:
             Run.check_free(folder)
-        self.fabric = make_fabric(settings.training)
+        self.fabric = make_fabric(settings.training, self.method.slices)
         splits = load_splits(settings.data, settings.training.seed)
         self.settings = resolved(settings, splits, self.method)
         self.training = self.settings.training
@@ -70,11 +72,12 @@ class Trainer:
         self.train_set, self.labels = splits.train, splits.train.dense_labels
         self.parts = {"validation": splits.validation, "test": splits.test}
         self.watched = watched_part(self.training, self.parts)
-        self.method.prepare(int(self.labels.max()) + 1, self.settings.model.dim)
+        self.method.check(self.labels, self.settings.model.dim, self.training.batch_size)
+        self.method.prepare(int(self.labels.max()) + 1, self.settings.model.dim, self.training.epochs)
         self.sampler = self.method.sampler(self.labels, self.training.batch_size, self.training.seed)
         share_of(np.arange(self.training.batch_size), 0, self.fabric.world_size)  # refuses what cannot be shared
 
-        self.model = build_model(self.settings, self.train_set)
+        self.model = build_model(self.settings, self.train_set, self.method.slices)
         self.learner, self.preprocess = self._learner()
         rates = self.training
         parts: dict[str, tuple[nn.Module, float]] = {
@@ -82,7 +85,11 @@ class Trainer:
             "head": (self.model.head, rates.learning_rate),
             "loss": (self.method.loss.to(self.fabric.device), rates.loss_learning_rate),
         }
-        self.wrapped, self.optimizer = self.fabric.setup(self.learner, optimise.make_optimizer(parts, self.training))
+        pieces = self.training.micro_batch
+        embedding = InPieces(self.learner, pieces) if pieces else self.learner
+        if pieces and sees_pieces(self.learner.train()):
+            log.warning("batch norm will see %d items at a time; freeze_batch_norm=true avoids it", pieces)
+        self.wrapped, self.optimizer = self.fabric.setup(embedding, optimise.make_optimizer(parts, self.training))
         self.position = Position()
         self.run = Run(folder)
         if resumed:
@@ -126,7 +133,8 @@ class Trainer:
 
     def _epoch(self, asked: Callable[[], bool], advance: Advance) -> None:
         self.learner.train()
-        started, first = time.monotonic(), self.position.batch
+        self.method.start_epoch(self.position.epoch)
+        started, first, self.seconds_of_looks = time.monotonic(), self.position.batch, 0.0
         for batch in self._batches():
             self._step(batch)
             advance(note=f"epoch {self.position.epoch + 1}, loss {self.position.mean_loss:.4f}")
@@ -140,6 +148,7 @@ class Trainer:
             learning_rate=self.optimizer.param_groups[-1]["lr"],
             spread=self.position.spread,
             items_per_second=round((len(self.sampler) - first) * self.sampler.batch_size / seconds, 1),
+            refresh_share=round(self.seconds_of_looks / seconds, 4),
         )
         if self.position.spread < COLLAPSED:
             log.warning(collapse_advice(self.position.spread))
@@ -150,22 +159,27 @@ class Trainer:
         """The rest of the epoch's batches; drawn ahead only as far as the method's next look at the whole space."""
         while (start := self.position.batch) < len(self.sampler):
             if self._wants_to_look(start):
-                self.method.look(self._space(self.train_set))
-                self.learner.train()
+                self._look()
             upcoming = range(start + 1, len(self.sampler))
             until = next((batch for batch in upcoming if self._wants_to_look(batch)), len(self.sampler))
-            self.sampler.epoch, self.sampler.position = self.position.epoch, start
-            drawn = [np.asarray(batch) for batch in islice(self.sampler, until - start)]
-            draws = [self._draw(items, start + ahead) for ahead, items in enumerate(drawn)]
-            inputs = input_batches(
-                self.train_set.items, self.preprocess, draws, self.settings.data.augment, self.workers
-            )
-            for items, share in zip(drawn, inputs, strict=True):
-                labels = torch.from_numpy(self.labels[items])
-                yield Batch(*(x.to(self.fabric.device) for x in (share, labels, torch.from_numpy(items))))
+            drawn: deque[Indices] = deque()
+            draws = self._draws(start, until, drawn)
+            augment = self.settings.data.augment
+            for share in input_batches(self.train_set.items, self.preprocess, draws, augment, self.workers):
+                items = drawn.popleft()
+                columns = (share, torch.from_numpy(self.labels[items]), torch.from_numpy(items))
+                inputs, labels, numbers = (column.to(self.fabric.device) for column in columns)
+                yield Batch(inputs, labels, numbers, self.position.step)
+
+    def _look(self) -> None:
+        """Shows the method the whole training part as it is embedded now."""
+        started = time.monotonic()
+        self.method.look(self._space(self.train_set).to(self.fabric.device))
+        self.learner.train()
+        self.seconds_of_looks += time.monotonic() - started
 
     def _step(self, batch: Batch) -> None:
-        seed_device(self.fabric.device, self._seed(self.position.batch) + self.fabric.global_rank)  # dropout
+        seed_device(self.fabric.device, self._seed(self.position.batch) + 1 + self.fabric.global_rank)  # dropout
         optimise.set_rates(self.optimizer, optimise.rate_factor(self.position.step, len(self.sampler), self.training))
         loss = self.method.step(self._embed, batch)
         self.optimizer.zero_grad()
@@ -179,14 +193,20 @@ class Trainer:
         self.position.batch += 1
         self.position.loss_sum += value
 
-    def _embed(self, inputs: Tensor) -> Tensor:
-        embeddings = gathered(self.fabric, self.wrapped(inputs))
+    def _embed(self, inputs: Tensor, learner: int | None = None) -> Tensor:
+        embeddings = gathered(self.fabric, self.wrapped(inputs, learner))
         self.position.spread = spread(embeddings)
+        seed_device(self.fabric.device, self._seed(self.position.batch))  # what a loss draws is the same everywhere
         return embeddings
 
-    def _draw(self, items: Indices, batch: int) -> Draw:
-        share = share_of(items, self.fabric.global_rank, self.fabric.world_size)
-        return Draw(share, self._seed(batch), place=self.fabric.global_rank * len(share))
+    def _draws(self, start: int, until: int, drawn: deque[Indices]) -> Iterator[Draw]:
+        """What to read for some batches of the epoch, drawn one after the other; each also joins ``drawn``."""
+        self.sampler.epoch, self.sampler.position = self.position.epoch, start
+        rank, processes = self.fabric.global_rank, self.fabric.world_size
+        for batch, items in enumerate(islice(self.sampler, until - start), start):
+            drawn.append(np.asarray(items))
+            share = share_of(drawn[-1], rank, processes)
+            yield Draw(share, self._seed(batch), place=rank * len(share))
 
     def _seed(self, batch: int) -> int:
         """The seed of everything random in one batch of the current epoch."""
@@ -207,10 +227,13 @@ class Trainer:
         dataset = self.parts[part]
         if dataset is None:
             return {}
-        space = self._space(dataset)
+        space, clustering = self._space(dataset).to(self.fabric.device), kind != "evaluation"
+        familiar = np.isin(dataset.present_classes, self.train_set.present_classes).all()
+        trained_on = self._space(self.train_set).to(self.fabric.device) if familiar else None
         scores: dict[str, float] = {}
         if self.fabric.is_global_zero:
-            scores = evaluate(space.to(self.fabric.device), clustering=kind != "evaluation").scores
+            scores = evaluate(space, clustering=clustering).scores
+            scores |= self.method.read_out(space, trained_on, clustering)
         scores = self.fabric.broadcast(scores)
         self._log(kind, part=part, **scores)
         return scores

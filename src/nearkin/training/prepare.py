@@ -74,15 +74,15 @@ def resolved(settings: Settings, splits: Splits, method: Method) -> Settings:
     return replace(settings, data=data, model=model, training=training)
 
 
-def build_model(settings: Settings, train: Dataset) -> EmbeddingModel:
-    """An untrained head on a backbone with the wanted weights; call it under a fixed torch seed."""
+def build_model(settings: Settings, train: Dataset, slices: int) -> EmbeddingModel:
+    """An untrained head of so many slices on a backbone with the wanted weights; call it under a fixed torch seed."""
     choice = settings.model
+    spec = ModelSpec(choice.backbone, choice.dim, choice.normalize, slices=slices)
     if isinstance(train.items, Vectors):
-        spec = ModelSpec(choice.backbone, choice.dim, choice.normalize, features=train.items.values.shape[1])
+        spec = replace(spec, features=train.items.values.shape[1])
     else:
         channels = train.items.channels if isinstance(train.items, ImageArray) else 3
-        preprocess = preprocess_of(choice.backbone, choice.image_size or None, channels)
-        spec = ModelSpec(choice.backbone, choice.dim, choice.normalize, preprocess)
+        spec = replace(spec, preprocess=preprocess_of(choice.backbone, choice.image_size or None, channels))
     model = EmbeddingModel(spec, choice.freeze_batch_norm)
     load_weights(model.backbone, choice.backbone, choice.weights)
     if isinstance(train.items, Vectors):
@@ -119,14 +119,14 @@ def _absolute(path: str) -> str:
 
 
 def _usual_batch(method: Method, train: Dataset) -> int:
-    """128, or the largest half, quarter, … of it that the method can draw from these data."""
-    for size in (128, 64, 32, 16, 8):
+    """The method's usual size, or the largest half, quarter, … of it that it can draw from these data."""
+    for size in (method.usual_batch >> halvings for halvings in range(5)):
         try:
             method.sampler(train.labels, size, seed=0)
         except UserError as error:
             problem = error
         else:
-            if size < 128:
+            if size < method.usual_batch:
                 log.info("batches of %d items: the data cannot fill larger ones", size)
             return size
     raise problem

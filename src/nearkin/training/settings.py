@@ -47,7 +47,7 @@ class ModelSettings:
     """What is trained.
 
     Attributes:
-        backbone: small, mlp, linear, or any name of timm; empty: by the kind of data.
+        backbone: small, mlp, linear, torchvision:googlenet, or any name of timm; empty: by the kind of data.
         weights: imagenet, none or a file; empty: imagenet for timm, none for the built-in ones.
         dim: length of the embedding.
         normalize: always, test or never; empty: as the method's paper does.
@@ -75,7 +75,9 @@ class TrainingSettings:
 
     Attributes:
         epochs: passes over the data.
-        batch_size: items in a global batch, over all devices; 0: 128, or as many as the data can fill.
+        batch_size: items in a global batch, over all devices; 0: the method's usual number, or as many as the data
+            can fill.
+        micro_batch: items embedded at once on a device; the gradient is that of the whole batch; 0: all of them.
         optimizer: adam, adamw, sgd or rmsprop.
         learning_rate: for the head (and for everything where the next two are 0).
         backbone_learning_rate: for the backbone; 0: a tenth of the head's where it comes with weights, else the same.
@@ -97,6 +99,7 @@ class TrainingSettings:
 
     epochs: int = 20
     batch_size: int = 0
+    micro_batch: int = 0
     optimizer: str = "adamw"
     learning_rate: float = 1e-3
     backbone_learning_rate: float = 0.0
@@ -198,21 +201,6 @@ def by_section(method: str, values: dict[str, Any]) -> dict[str, dict[str, Any]]
             raise unknown_name("setting", name, section_of)
         tables.setdefault(section_of[name], {})[name] = value
     return tables
-
-
-def parse_assignment(text: str) -> tuple[str, Any]:
-    """``momentum=0.95`` as ("momentum", 0.95); what is no TOML value is a text.
-
-    >>> parse_assignment("split=classes")
-    ('split', 'classes')
-    """
-    name, equals, value = text.partition("=")
-    if not equals:
-        raise UserError(f"'{text}' is no setting; write NAME=VALUE, for example momentum=0.95")
-    try:
-        return name.strip(), tomllib.loads(f"value = {value}")["value"]
-    except tomllib.TOMLDecodeError:
-        return name.strip(), value.strip()
 
 
 def _toml(value: Any) -> str:

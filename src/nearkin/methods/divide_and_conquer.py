@@ -1,0 +1,170 @@
+"""The method ``divide-and-conquer`` (Sanakoyeu, Tschernezki, Büchler, Ommer 2019): a regime around any other method.
+
+Every T epochs k-means divides the training items by their whole embedding into K clusters, and each goes to the
+learner that had most of its items before; learner k owns the k-th slice of the embedding (3.2). In each step one
+cluster is drawn uniformly and its learner alone is trained, with the loss and the batches of the method that is
+wrapped, on items of that cluster (3.3, Algorithm 1). At the end the slices are trained together on all data. What the
+paper leaves open is chosen so: a learner's slice is normalised on its own in training, the joined embedding as a whole;
+each learner has its own β or proxies, the joint training new ones; it takes the last tenth of the epochs; a cluster
+that cannot fill a batch borrows the items nearest to its mean.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor, nn
+
+from nearkin.clustering import kmeans, renamed_like
+from nearkin.errors import UserError, unknown_name
+from nearkin.fields import parse_assignment
+from nearkin.losses.batch import group_means
+from nearkin.methods.base import Batch, Embed, Every, Method, known_methods, make_method, register
+from nearkin.sampling import BatchSampler, PartitionSampler
+from nearkin.space import Space
+
+PARTITIONS = ("k-means", "random", "labels")
+
+
+@register
+@dataclass
+class DivideAndConquer(Method):
+    """Learners for slices of the embedding, each trained on the items of its own cluster, then together.
+
+    Args:
+        wraps: the method whose loss and batches are used, its settings after a colon: "margin:beta=1.2,per_class=4".
+        learners: clusters and slices (K); the embedding's length must be a multiple.
+        recluster_epochs: epochs between two divisions (T).
+        partition: "k-means" in the embedding space; or, fixed at the start, "random" or "labels" (whole classes,
+            grouped by k-means of their means) as in Table 6.
+        split_embedding: whether learners own a slice each; without, batches come from clusters but train everything
+            (Table 6).
+        finetune: share of the epochs, at the end, in which the slices are trained together on all data.
+    """
+
+    name = "divide-and-conquer"
+    paper = "Sanakoyeu et al. 2019, divide and conquer the embedding space"
+    batches = "from one cluster at a time, as the wrapped method makes them"
+    minimises = "any method's loss, on the cluster's slice of the embedding"
+    readout = "slices joined, nearest neighbours"
+
+    wraps: str = "margin"
+    learners: int = 4
+    recluster_epochs: int = 2
+    partition: str = "k-means"
+    split_embedding: bool = True
+    finetune: float = 0.1
+
+    def __post_init__(self) -> None:
+        if self.learners < 1 or self.recluster_epochs < 1 or not 0 <= self.finetune <= 1:
+            raise UserError("divide-and-conquer needs learners and recluster_epochs from 1, and finetune in 0…1")
+        if self.partition not in PARTITIONS:
+            raise unknown_name("partition", self.partition, PARTITIONS)
+        self.slices = self.learners if self.split_embedding else 1
+        self.together = _wrapped(self.wraps)
+        self.alone = [_wrapped(self.wraps) for _ in range(self.slices)] if self.slices > 1 else []
+        self.normalize = self.together.normalize
+        self.refresh = Every(epochs=self.recluster_epochs)
+        self.united = False
+        self.first_united_epoch = 0
+        self.groups: Tensor | None = None  # (items,) the cluster of every item
+
+    def check(self, labels: npt.ArrayLike, dim: int, batch_size: int) -> None:
+        super().check(labels, dim, batch_size)
+        if dim % self.slices:
+            raise UserError(
+                f"{self.learners} learners cannot share {dim} dimensions evenly; "
+                f"use --dim {-(-dim // self.learners) * self.learners}"
+            )
+        if self.learners > len(np.asarray(labels)):
+            raise UserError(f"{len(np.asarray(labels))} items cannot be divided among {self.learners} learners")
+        for method, share in self._shares(dim):
+            method.check(labels, share, batch_size)
+
+    def prepare(self, classes: int, dim: int, epochs: int) -> None:
+        for method, share in self._shares(dim):
+            method.prepare(classes, share, epochs)
+        self.loss = nn.ModuleList(method.loss for method in [*self.alone, self.together])
+        self.first_united_epoch = epochs - round(self.finetune * epochs)
+
+    def sampler(self, labels: npt.ArrayLike, batch_size: int, seed: int) -> BatchSampler:
+        self.drawing = PartitionSampler(labels, batch_size, self.together.sampler, seed)
+        return self.drawing
+
+    def start_epoch(self, epoch: int) -> None:
+        for method in [*self.alone, self.together]:
+            method.start_epoch(epoch)
+        self.united = epoch >= self.first_united_epoch
+        if self.united:
+            self.refresh = None
+            self.drawing.unite()
+
+    def look(self, space: Space) -> None:
+        if self.groups is None or self.partition == "k-means":
+            groups = self._divided(space).cpu()
+            self.groups = groups if self.groups is None else renamed_like(groups, self.groups, self.learners)
+        self.drawing.divide(self._filled(space.to("cpu"), self.groups))
+
+    def step(self, embed: Embed, batch: Batch) -> Tensor:
+        if self.united or self.slices == 1:
+            return self.together.step(embed, batch)
+        learner = self.drawing.part_of(batch.step)
+        return self.alone[learner].step(partial(embed, learner=learner), batch)
+
+    def state_dict(self) -> dict[str, Any]:
+        parts = [torch.from_numpy(items) for items in self.drawing.parts]
+        return super().state_dict() | {"groups": self.groups, "parts": parts}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        super().load_state_dict(state)
+        self.groups = None if state["groups"] is None else state["groups"].cpu()
+        self.drawing.divide([items.cpu().numpy() for items in state["parts"]])
+
+    def _shares(self, dim: int) -> list[tuple[Method, int]]:
+        """Every wrapped method with the number of dimensions that it sees."""
+        return [*((method, dim // self.slices) for method in self.alone), (self.together, dim)]
+
+    def _divided(self, space: Space) -> Tensor:
+        """(items,) a cluster 0…K−1 for every item."""
+        match self.partition:
+            case "k-means":
+                return kmeans(space.embeddings, self.learners, self.drawing.seed).assignment
+            case "random":
+                order = torch.randperm(len(space), generator=torch.Generator().manual_seed(self.drawing.seed))
+                return order % self.learners
+        _, own, sizes = space.labels.unique(return_inverse=True, return_counts=True)
+        if self.learners > len(sizes):
+            raise UserError(f"{len(sizes)} classes cannot be divided among {self.learners} learners; use fewer")
+        return kmeans(group_means(space.embeddings, own, sizes), self.learners, self.drawing.seed).assignment[own]
+
+    def _filled(self, space: Space, groups: Tensor) -> Sequence[npt.NDArray[np.int64]]:
+        """The items of each cluster, those too small for a batch joined by the items nearest to their mean."""
+        return [self._with_neighbours(space, groups == group) for group in range(self.learners)]
+
+    def _with_neighbours(self, space: Space, own: Tensor) -> npt.NDArray[np.int64]:
+        items = own.nonzero().squeeze(1).numpy()
+        if self.drawing.can_fill_a_batch(items):
+            return items
+        mean = space.embeddings[own if own.any() else slice(None)].mean(0)
+        far = (space.embeddings - mean).square().sum(1).masked_fill(own, -1.0)
+        order = far.argsort(stable=True).numpy()
+        number = self.drawing.batch_size
+        while number < len(order) and not self.drawing.can_fill_a_batch(order[:number]):
+            number *= 2
+        return order[:number]
+
+
+def _wrapped(text: str) -> Method:
+    """A method from its name and settings, ``rank:alpha=2.0,per_class=4``."""
+    name, _, settings = text.partition(":")
+    method = make_method(name, **dict(parse_assignment(part) for part in settings.split(",") if part))
+    if method.refresh is not None:
+        able = ", ".join(known.name for known in known_methods() if make_method(known.name).refresh is None)
+        raise UserError(f"divide-and-conquer cannot wrap '{name}', which divides the space itself; wrap one of {able}")
+    return method

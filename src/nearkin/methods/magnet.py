@@ -1,0 +1,127 @@
+"""The method ``magnet``: adaptive density discrimination (Rippel, Paluri, Dollár, Bourdev 2016).
+
+Every class is a few clusters, found by k-means++ in a fresh space at every refresh (3.2). A batch is one neighbourhood:
+a seed cluster, drawn in proportion to its loss, and its nearest clusters of other classes. At test, classes are read
+off the nearest clusters (3.3, Eq. 6). What the paper leaves open is chosen so: a cluster not met yet is drawn like an
+average one and every cluster keeps a small chance; the losses that draw a batch are those of at least 33 steps before
+it, because batches are read ahead; small classes get fewer clusters, so that a cluster has ``per_cluster`` items on
+average; the running average of σ² forgets at 0.95 a step. Embeddings are not normalised.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from nearkin.clustering import GroupedKMeans, choose_clusters, kmeans_per_group
+from nearkin.errors import UserError
+from nearkin.evaluation import error_rate, nearest_cluster_labels
+from nearkin.losses import MagnetLoss
+from nearkin.losses.batch import group_means
+from nearkin.methods.base import Batch, Embed, Every, Method, register
+from nearkin.sampling import BatchSampler, ClusterIndex, NeighbourhoodSampler
+from nearkin.space import Space
+
+REMEMBERED = 0.95  # of the running average of σ², at each step
+
+
+@register
+@dataclass
+class Magnet(Method):
+    """Clusters of a class attract their examples and repel those of other classes.
+
+    Args:
+        alpha: the gap between clusters, in units of the variance (α in Eq. 5).
+        per_cluster: examples of each cluster in a batch (D); a batch holds batch_size / per_cluster clusters (M).
+        clusters: clusters per class (K), at most; small classes get fewer.
+        choose_clusters: choose the number of each class from 1 to ``clusters``, anew at each refresh.
+        refresh_epochs: epochs between refreshes of the cluster index.
+        refresh_steps: steps between them instead; 0: by epochs.
+    """
+
+    name = "magnet"
+    paper = "Rippel et al. 2016, adaptive density discrimination"
+    batches = "a seed cluster ∝ its loss, its nearest impostor clusters, a few of each"
+    minimises = "variance-standardised cluster separation"
+    readout = "k-nearest-cluster"
+    usual_batch = 48
+    normalize = "never"
+
+    alpha: float = 1.0
+    per_cluster: int = 4
+    clusters: int = 2
+    choose_clusters: bool = False
+    refresh_epochs: int = 1
+    refresh_steps: int = 0
+
+    def __post_init__(self) -> None:
+        if self.clusters < 1 or self.refresh_epochs < 1 or self.refresh_steps < 0:
+            raise UserError("magnet needs clusters and refresh_epochs of at least 1, and refresh_steps not negative")
+        self.loss = MagnetLoss(self.alpha, reduction="none")
+        self.refresh = Every(steps=self.refresh_steps) if self.refresh_steps else Every(epochs=self.refresh_epochs)
+        self.variance = 0.0  # σ² of Eq. 6, the running average; 0 before the first step
+
+    def check(self, labels: npt.ArrayLike, dim: int, batch_size: int) -> None:
+        super().check(labels, dim, batch_size)
+        if self.per_cluster < 2:
+            raise UserError("method 'magnet' measures the spread of clusters; use per_cluster=2 or more")
+
+    def sampler(self, labels: npt.ArrayLike, batch_size: int, seed: int) -> BatchSampler:
+        self.drawing = NeighbourhoodSampler(labels, batch_size, self.per_cluster, seed)
+        return self.drawing
+
+    def look(self, space: Space) -> None:
+        found = self._index(space)
+        columns = (column.cpu().numpy() for column in (found.assignment, found.centroids, found.group_of))
+        self.drawing.refresh(ClusterIndex(*columns))
+
+    def step(self, embed: Embed, batch: Batch) -> Tensor:
+        items = batch.items.cpu().numpy()
+        clusters = torch.from_numpy(self.drawing.index.cluster_of[items]).to(batch.labels)
+        embeddings = embed(batch.inputs)
+        losses: Tensor = self.loss(embeddings, batch.labels, clusters)
+        self.drawing.losses.hear(batch.step, items, losses.detach().double().cpu().numpy())
+        self._remember(_variance(embeddings.detach().double(), clusters))
+        return losses.mean()
+
+    def read_out(self, space: Space, trained_on: Space | None, clustering: bool) -> dict[str, float]:
+        scores = super().read_out(space, trained_on, clustering)
+        if trained_on is None:
+            return scores
+        found = self._index(trained_on)
+        variance = self.variance or _variance(trained_on.embeddings.double(), found.assignment)
+        predicted = nearest_cluster_labels(space.embeddings, found.centroids, found.group_of, variance)
+        return scores | {"nearest_cluster_error": error_rate(predicted, space.labels)}
+
+    def state_dict(self) -> dict[str, Any]:
+        return super().state_dict() | {"variance": self.variance}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        super().load_state_dict(state)
+        self.variance = state["variance"]
+
+    def _index(self, space: Space) -> GroupedKMeans:
+        """The clusters of every class."""
+        _, sizes = space.labels.unique(return_counts=True)
+        wanted = (
+            choose_clusters(space.embeddings, space.labels, self.clusters)
+            if self.choose_clusters
+            else torch.full_like(sizes, self.clusters)
+        )
+        fitting = (sizes // self.per_cluster).clamp(min=1)
+        return kmeans_per_group(space.embeddings, space.labels, torch.minimum(wanted.to(fitting), fitting))
+
+    def _remember(self, variance: float) -> None:
+        share = REMEMBERED if self.variance else 0.0
+        self.variance = share * self.variance + (1 - share) * variance
+
+
+def _variance(points: Tensor, clusters: Tensor) -> float:
+    """σ² of Eq. 4: squared distances of points (N, D) to the means of their clusters, over N − 1."""
+    _, own, sizes = clusters.unique(return_inverse=True, return_counts=True)
+    around = points - group_means(points, own, sizes)[own]
+    return float(around.square().sum() / max(1, len(points) - 1))

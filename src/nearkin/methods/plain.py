@@ -1,0 +1,234 @@
+"""The usual baselines, and any loss of pytorch-metric-learning: a loss, a sampler, nothing else."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy.typing as npt
+
+from nearkin.errors import UserError
+from nearkin.losses import (
+    ContrastiveLoss,
+    LiftedStructureLoss,
+    MarginLoss,
+    NCALoss,
+    NPairsLoss,
+    ProxyNCALoss,
+    SoftmaxLoss,
+    TripletSemiHardLoss,
+    make_loss,
+)
+from nearkin.methods.base import GroupedMethod, Method, register
+from nearkin.sampling import BatchSampler, PairSampler, RandomSampler
+
+
+@register
+@dataclass
+class Triplet(GroupedMethod):
+    """Semi-hard triplets.
+
+    Args:
+        margin: α, between squared distances of unit vectors.
+        per_class: items of one class in a batch.
+    """
+
+    name = "triplet"
+    paper = "Schroff et al. 2015, FaceNet"
+    minimises = "semi-hard triplets"
+
+    margin: float = 0.2
+    per_class: int = 4
+
+    def __post_init__(self) -> None:
+        self.loss = TripletSemiHardLoss(self.margin)
+
+
+@register
+@dataclass
+class Lifted(GroupedMethod):
+    """Lifted structure: each positive pair against all negatives of both.
+
+    Args:
+        margin: of the negatives' distances.
+        per_class: items of one class in a batch.
+    """
+
+    name = "lifted"
+    paper = "Song et al. 2016, lifted structured feature embedding"
+    minimises = "each positive pair against all its negatives"
+    normalize = "test"
+
+    margin: float = 1.0
+    per_class: int = 4
+
+    def __post_init__(self) -> None:
+        self.loss = LiftedStructureLoss(self.margin)
+
+
+@register
+@dataclass
+class NPairs(Method):
+    """N-pairs: each anchor's positive against the items of all other pairs.
+
+    Args:
+        regularization: weight of the embeddings' squared lengths.
+    """
+
+    name = "npairs"
+    paper = "Sohn 2016, multi-class N-pair loss"
+    batches = "pairs of different classes"
+    minimises = "softmax over inner products with one positive"
+    normalize = "test"
+
+    regularization: float = 0.002
+
+    def __post_init__(self) -> None:
+        self.loss = NPairsLoss(self.regularization)
+
+    def sampler(self, labels: npt.ArrayLike, batch_size: int, seed: int) -> BatchSampler:
+        return PairSampler(labels, batch_size, seed)
+
+
+@register
+@dataclass
+class Contrastive(GroupedMethod):
+    """Contrastive loss over all pairs of the batch.
+
+    Args:
+        margin: negatives farther apart than this are left alone.
+        per_class: items of one class in a batch.
+    """
+
+    name = "contrastive"
+    paper = "Hadsell et al. 2006, learning an invariant mapping"
+    minimises = "positive distances, negative ones up to a margin"
+
+    margin: float = 1.0
+    per_class: int = 4
+
+    def __post_init__(self) -> None:
+        self.loss = ContrastiveLoss(self.margin)
+
+
+@register
+@dataclass
+class Margin(GroupedMethod):
+    """Margin loss with distance-weighted negatives.
+
+    Args:
+        margin: α, on both sides of the boundary.
+        beta: the boundary β at the start; it is learnt, at ``loss_learning_rate``.
+        nu: weight of β itself.
+        beta_per_class: one boundary for each class.
+        cutoff: negatives nearer than this are drawn as if they were at this distance.
+        per_class: items of one class in a batch.
+    """
+
+    name = "margin"
+    paper = "Wu et al. 2017, sampling matters"
+    minimises = "pairs on the wrong side of a learnt distance"
+
+    margin: float = 0.2
+    beta: float = 1.2
+    nu: float = 0.0
+    beta_per_class: bool = False
+    cutoff: float = 0.5
+    per_class: int = 4
+
+    def __post_init__(self) -> None:
+        self._build(None)
+
+    def prepare(self, classes: int, dim: int, epochs: int) -> None:  # noqa: ARG002
+        self._build(classes if self.beta_per_class else None)
+
+    def _build(self, classes: int | None) -> None:
+        self.loss = MarginLoss(self.margin, self.beta, self.nu, classes, self.cutoff)
+
+
+@register
+@dataclass
+class NCA(GroupedMethod):
+    """Neighbourhood components analysis within the batch.
+
+    Args:
+        scale: of the squared distances.
+        per_class: items of one class in a batch.
+    """
+
+    name = "nca"
+    paper = "Goldberger et al. 2004, neighbourhood components analysis"
+    minimises = "the chance that a random neighbour is of another class"
+    normalize = "test"
+
+    scale: float = 1.0
+    per_class: int = 4
+
+    def __post_init__(self) -> None:
+        self.loss = NCALoss(self.scale)
+
+
+@register
+@dataclass
+class ProxyNCA(Method):
+    """A learnt proxy for each class.
+
+    Args:
+        scale: of the unit vectors.
+    """
+
+    name = "proxy-nca"
+    paper = "Movshovitz-Attias et al. 2017, no fuss metric learning"
+    batches = "random"
+    minimises = "distance to the own class's proxy against the others'"
+    needs_pairs = False
+
+    scale: float = 3.0
+
+    def prepare(self, classes: int, dim: int, epochs: int) -> None:  # noqa: ARG002
+        self.loss = ProxyNCALoss(classes, dim, self.scale)
+
+    def sampler(self, labels: npt.ArrayLike, batch_size: int, seed: int) -> BatchSampler:
+        return RandomSampler(labels, batch_size, seed)
+
+
+@register
+@dataclass
+class Softmax(Method):
+    """Classification; the embedding is what its last layer reads."""
+
+    name = "softmax"
+    paper = "the classification baseline of the five papers"
+    batches = "random"
+    minimises = "cross-entropy of a linear classifier"
+    normalize = "test"
+    needs_pairs = False
+
+    def prepare(self, classes: int, dim: int, epochs: int) -> None:  # noqa: ARG002
+        self.loss = SoftmaxLoss(classes, dim)
+
+    def sampler(self, labels: npt.ArrayLike, batch_size: int, seed: int) -> BatchSampler:
+        return RandomSampler(labels, batch_size, seed)
+
+
+@register
+@dataclass
+class PML(GroupedMethod):
+    """Any loss of pytorch-metric-learning that reads embeddings and labels, with its own default settings.
+
+    Args:
+        loss_name: its class.
+        per_class: items of one class in a batch.
+    """
+
+    name = "pml"
+    paper = "pytorch-metric-learning's losses by name"
+    minimises = "that loss"
+
+    loss_name: str = "MultiSimilarityLoss"
+    per_class: int = 4
+
+    def prepare(self, classes: int, dim: int, epochs: int) -> None:  # noqa: ARG002
+        try:
+            self.loss = make_loss(f"pml:{self.loss_name}")
+        except UserError:  # it may be one that learns weights or proxies of the classes
+            self.loss = make_loss(f"pml:{self.loss_name}", num_classes=classes, embedding_size=dim)

@@ -1,0 +1,66 @@
+"""The method ``spectral``: deep spectral clustering learning, DSCL (Law, Urtasun, Zemel 2017).
+
+Large random batches (the paper: 1,260 images, in pieces of 18: ``micro_batch``), few steps (100 of the whole network,
+or 200 of the last layer alone: ``freeze_backbone``), stopped early (``patience``). At test the paper normalises the
+embeddings, or takes the left singular vectors of the whole test set ("with SC", Algorithm 2): both are measured.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy.typing as npt
+
+from nearkin.clustering import spectral_embedding
+from nearkin.errors import UserError
+from nearkin.evaluation import evaluate
+from nearkin.losses import SpectralClusteringLoss
+from nearkin.methods.base import Method, register
+from nearkin.sampling import BatchSampler, ClassRatioSampler, RandomSampler
+from nearkin.space import Space
+
+WITH_SC = "with_sc_"
+
+
+@register
+@dataclass
+class Spectral(Method):
+    """The whole batch as one relaxed clustering problem.
+
+    Args:
+        class_ratio: classes in a batch over its items; 0: items at random, as in the paper where classes are large.
+    """
+
+    name = "spectral"
+    paper = "Law et al. 2017, deep spectral clustering learning"
+    batches = "random and large"
+    minimises = "k − tr(C F F⁺)"
+    readout = "nearest neighbours, plain and with SC (Algorithm 2)"
+    usual_batch = 1260
+    normalize = "test"
+
+    class_ratio: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.class_ratio <= 1:
+            raise UserError(f"class_ratio must lie in 0…1, not {self.class_ratio}")
+        self.loss = SpectralClusteringLoss()
+
+    def check(self, labels: npt.ArrayLike, dim: int, batch_size: int) -> None:
+        super().check(labels, dim, batch_size)
+        if batch_size <= dim:
+            raise UserError(
+                f"the loss of method 'spectral' is always 0 where a batch ({batch_size}) has no more items than the "
+                f"embedding has dimensions ({dim}); use --dim {max(1, batch_size // 4)} or a larger --batch-size"
+            )
+
+    def sampler(self, labels: npt.ArrayLike, batch_size: int, seed: int) -> BatchSampler:
+        if self.class_ratio:
+            return ClassRatioSampler(labels, batch_size, self.class_ratio, self.class_ratio, seed)
+        return RandomSampler(labels, batch_size, seed)
+
+    def read_out(self, space: Space, trained_on: Space | None, clustering: bool) -> dict[str, float]:
+        singular = replace(space, embeddings=spectral_embedding(space.embeddings))
+        scores = evaluate(singular, clustering=clustering).scores
+        named = {WITH_SC + name: score for name, score in scores.items() if not name.startswith("queries")}
+        return super().read_out(space, trained_on, clustering) | named

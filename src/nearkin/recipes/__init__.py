@@ -1,0 +1,57 @@
+"""The papers' own settings: one TOML file per dataset and method, with where in the paper each setting stands.
+
+A recipe is written like a run's ``config.toml``. Its first line says which numbers of which paper it is for, its
+comments what the paper leaves open and what was chosen then.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from importlib.resources import files
+from typing import TYPE_CHECKING
+
+from nearkin.errors import unknown_name
+
+if TYPE_CHECKING:
+    from nearkin.training.settings import Settings
+
+
+def known_recipes() -> list[str]:
+    """The names of all recipes, <dataset>/<method>.
+
+    >>> "cub200/rank" in known_recipes()
+    True
+    """
+    folders = (folder for folder in files(__name__).iterdir() if folder.is_dir())
+    return sorted(
+        f"{folder.name}/{file.name.removesuffix('.toml')}"
+        for folder in folders
+        for file in folder.iterdir()
+        if file.name.endswith(".toml")
+    )
+
+
+def recipe_description(name: str) -> str:
+    """Paper and table of a recipe, in one line.
+
+    >>> recipe_description("cub200/rank")
+    'Schall et al. 2019, nonlinear rank approximation: Table I, CUB-200-2011, NRA'
+    """
+    return _text(name).partition("\n")[0].removeprefix("# ")
+
+
+def read_recipe(name: str) -> Settings:
+    """The settings of a recipe.
+
+    >>> read_recipe("cub200/rank").training.batch_size
+    128
+    """
+    from nearkin.training.settings import Settings  # here, so that a list of recipes need not wait for torch
+
+    return Settings.from_tables(tomllib.loads(_text(name)), f"recipe {name}")
+
+
+def _text(name: str) -> str:
+    if name not in known_recipes():
+        raise unknown_name("recipe", name, known_recipes())
+    return files(__name__).joinpath(f"{name}.toml").read_text(encoding="utf-8")

@@ -1,0 +1,108 @@
+"""Neighbourhoods of clusters (paper: Magnet, 3.2): a seed cluster, its nearest impostors, a few examples of each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import count
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from nearkin.errors import UserError
+from nearkin.sampling.base import BatchSampler, Indices
+from nearkin.sampling.losses import CachedLosses
+
+FAIR_SHARE = 0.01  # of the mean loss, added to every cluster's: none is ever out of the draw
+
+
+@dataclass(frozen=True, eq=False)
+class ClusterIndex:
+    """The clusters of all classes at one moment.
+
+    Attributes:
+        cluster_of: (items,) the cluster of every item.
+        centroids: (clusters, dim).
+        class_of: (clusters,) the class each belongs to.
+    """
+
+    cluster_of: Indices
+    centroids: npt.NDArray[np.floating[Any]]
+    class_of: Indices
+
+
+class NeighbourhoodSampler(BatchSampler):
+    """Batches of a seed cluster and its nearest clusters of other classes, ``per_cluster`` items of each.
+
+    A cluster becomes the seed with a chance in proportion to the mean loss of its items, as far as they are known;
+    one that was not met yet counts as average. Small clusters give items twice; where there are too few impostors,
+    clusters give more items each.
+
+    >>> sampler = NeighbourhoodSampler([0, 0, 1, 1, 2, 2], batch_size=4, per_cluster=2)
+    >>> sampler.refresh(ClusterIndex(np.array([0, 0, 1, 1, 2, 2]), np.array([[0.0], [1.0], [9.0]]), np.arange(3)))
+    >>> sampler.neighbourhood(0)
+    array([0, 1])
+    """
+
+    def __init__(self, labels: npt.ArrayLike, batch_size: int, per_cluster: int = 4, seed: int = 0) -> None:
+        super().__init__(labels, batch_size, seed)
+        if per_cluster < 1 or batch_size % per_cluster or batch_size < 2 * per_cluster:
+            raise UserError(
+                f"a batch of {batch_size} cannot be made of clusters with {per_cluster} items each; "
+                f"use a batch size that is a multiple of per_cluster={per_cluster}, at least twice as large"
+            )
+        self.clusters_in_batch = batch_size // per_cluster
+        self.losses = CachedLosses(len(self.labels))
+        classes, own = np.unique(self.labels, return_inverse=True)
+        self.refresh(ClusterIndex(own, np.zeros((len(classes), 1)), classes))  # until there is a better one
+
+    def refresh(self, index: ClusterIndex) -> None:
+        """Draws from these clusters from now on, by all losses heard of so far."""
+        self.index = index
+        self.losses.catch_up()
+        order = np.argsort(index.cluster_of, kind="stable")
+        sizes = np.bincount(index.cluster_of, minlength=len(index.class_of))
+        self.members = np.split(order, np.cumsum(sizes)[:-1])
+
+    def neighbourhood(self, seed: int) -> Indices:
+        """A cluster and its nearest impostors: clusters of other classes, nearest first."""
+        centroids, class_of = self.index.centroids, self.index.class_of
+        distances = np.square(centroids - centroids[seed]).sum(1)
+        impostors = np.flatnonzero(class_of != class_of[seed])
+        nearest = impostors[np.argsort(distances[impostors], kind="stable")]
+        return np.concatenate([[seed], nearest[: self.clusters_in_batch - 1]])
+
+    def chances(self, step: int) -> npt.NDArray[np.float64]:
+        """(clusters,) how likely each is to be the seed of a batch."""
+        losses = self.losses.known_at(step)
+        heard = ~np.isnan(losses)
+        clusters, number = self.index.cluster_of[heard], len(self.index.class_of)
+        visits = np.bincount(clusters, minlength=number)
+        means = np.bincount(clusters, losses[heard], minlength=number) / np.maximum(visits, 1)
+        average = means[visits > 0].mean() if heard.any() else 1.0
+        weights = np.where(visits > 0, means, average) + FAIR_SHARE * average
+        total = weights.sum()
+        return weights / total if total > 0 else np.full(number, 1 / number)
+
+    def batches(self, rng: np.random.Generator) -> Iterator[Indices]:
+        first, root = self.epoch * len(self), int(rng.integers(2**63))
+        for position in count():
+            own = np.random.default_rng((root, position))  # whatever was drawn before
+            chosen = self.neighbourhood(own.choice(len(self.members), p=self.chances(first + position)))
+            shares = np.diff(np.linspace(0, self.batch_size, len(chosen) + 1).round().astype(int))
+            drawn = [
+                np.resize(own.permutation(self.members[cluster]), share)
+                for cluster, share in zip(chosen, shares, strict=True)
+            ]
+            yield np.concatenate(drawn)
+
+    def state_dict(self) -> dict[str, Any]:
+        index = {name: torch.from_numpy(column) for name, column in vars(self.index).items()}
+        return super().state_dict() | {"index": index, "losses": self.losses.state_dict()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        super().load_state_dict(state)
+        self.refresh(ClusterIndex(**{name: column.cpu().numpy() for name, column in state["index"].items()}))
+        self.losses.load_state_dict(state["losses"])

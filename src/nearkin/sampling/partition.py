@@ -1,0 +1,59 @@
+"""Batches from one part of the items at a time (paper: divide and conquer, 3.3 and Algorithm 1)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from nearkin.errors import UserError
+from nearkin.sampling.base import BatchSampler, Indices
+
+Inside = Callable[[npt.NDArray[np.int64], int, int], BatchSampler]  # labels, batch size, seed -> batches of these items
+
+
+class PartitionSampler(BatchSampler):
+    """Each batch from one part, drawn uniformly; within it, batches as ``inside`` makes them. One part until `divide`.
+
+    >>> from nearkin.sampling.random import RandomSampler
+    >>> sampler = PartitionSampler([0, 1] * 6, batch_size=3, inside=RandomSampler)
+    >>> sampler.divide([np.arange(4), np.arange(4, 12)])
+    >>> [(min(batch) >= 4) == sampler.part_of(step) for step, batch in enumerate(sampler)]
+    [True, True, True, True]
+    """
+
+    def __init__(self, labels: npt.ArrayLike, batch_size: int, inside: Inside, seed: int = 0) -> None:
+        super().__init__(labels, batch_size, seed)
+        self.inside = inside
+        self.unite()
+
+    def divide(self, parts: Sequence[Indices]) -> None:
+        """Draws from these parts, lists of item numbers, from now on."""
+        self.parts = parts
+        self.samplers = [self.inside(self.labels[items], self.batch_size, self.seed) for items in parts]
+
+    def unite(self) -> None:
+        """Draws from all items from now on."""
+        self.divide([np.arange(len(self.labels))])
+
+    def can_fill_a_batch(self, items: Indices) -> bool:
+        """Whether a batch with something to tell apart can be drawn from these items alone."""
+        try:
+            self.inside(self.labels[items], self.batch_size, self.seed)
+        except UserError:
+            return False
+        return len(np.unique(self.labels[items])) > 1
+
+    def part_of(self, step: int) -> int:
+        """The part that a batch is from, batches counted from 0 over all epochs."""
+        epoch, position = divmod(step, len(self))
+        return int(self._order(epoch)[position])
+
+    def batches(self, rng: np.random.Generator) -> Iterator[Indices]:
+        streams = [sampler.batches(own) for sampler, own in zip(self.samplers, rng.spawn(len(self.parts)), strict=True)]
+        for part in self._order(self.epoch):
+            yield self.parts[part][next(streams[part])]
+
+    def _order(self, epoch: int) -> Indices:
+        return np.random.default_rng((self.seed, epoch, 1)).integers(len(self.parts), size=len(self))

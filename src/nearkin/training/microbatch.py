@@ -1,0 +1,65 @@
+"""Batches larger than memory: embedded piece by piece, with the gradient of the whole.
+
+Law, Urtasun, Zemel: Deep Spectral Clustering Learning, ICML 2017, 4.1: embed 70 pieces of 18 images without keeping
+activations, compute the loss of all 1,260 embeddings and its gradient with respect to them once, then run each piece
+forward again and backpropagate its share. This is what gradient checkpointing does, one checkpoint per piece; so it
+serves every loss and every method. Batch norm is the exception: in training it sees one piece at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.utils.checkpoint import checkpoint
+
+
+class InPieces(nn.Module):
+    """A model that holds the activations of ``size`` items at most; its output is the same.
+
+    >>> model = nn.Linear(3, 2)
+    >>> inputs = torch.randn(10, 3)
+    >>> torch.equal(InPieces(model, size=4)(inputs), model(inputs))
+    True
+    """
+
+    def __init__(self, model: nn.Module, size: int) -> None:
+        super().__init__()
+        self.model = model
+        self.size = size
+
+    def forward(self, inputs: Tensor, *rest: object) -> Tensor:
+        if len(inputs) <= self.size:
+            whole: Tensor = self.model(inputs, *rest)
+            return whole
+        pieces = [
+            checkpoint(self.model, piece, *rest, use_reentrant=False, context_fn=self._contexts)
+            for piece in inputs.split(self.size)
+        ]
+        return torch.cat(pieces)
+
+    def _contexts(self) -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
+        """Around a piece's first run and around its second."""
+        return nullcontext(), _without_counting(self.model)
+
+
+def sees_pieces(model: nn.Module) -> bool:
+    """Whether the model would notice that a batch comes in pieces: it has batch norm that is in training."""
+    return any(module.training for module in model.modules() if isinstance(module, _BatchNorm))
+
+
+@contextmanager
+def _without_counting(model: nn.Module) -> Iterator[None]:
+    """Keeps batch norm's running statistics from counting a piece that they have counted already."""
+    norms = [module for module in model.modules() if isinstance(module, _BatchNorm)]
+    before = [(norm.momentum, norm.num_batches_tracked) for norm in norms]
+    try:
+        for norm in norms:
+            norm.momentum, norm.num_batches_tracked = 0.0, None
+        yield
+    finally:
+        for norm, (momentum, counted) in zip(norms, before, strict=True):
+            norm.momentum, norm.num_batches_tracked = momentum, counted

@@ -1,0 +1,193 @@
+"""Divide and conquer: who learns what from which items, and that nobody else moves."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from nearkin.api import make_settings
+from nearkin.methods import Batch, make_method
+from nearkin.methods.divide_and_conquer import DivideAndConquer
+from nearkin.space import Space
+from nearkin.training.loop import Trainer
+
+
+@pytest.fixture(scope="module")
+def vectors(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    rng = np.random.default_rng(0)
+    labels = np.repeat(np.arange(20), 10)
+    centres = rng.normal(size=(20, 6)) * 2
+    file = tmp_path_factory.mktemp("vectors") / "x.npz"
+    np.savez(file, vectors=centres[labels] + rng.normal(size=(200, 6)), labels=labels)
+    return file
+
+
+def trainer(vectors: Path, folder: Path, **changes: Any) -> Trainer:
+    usual = {"epochs": 4, "batch_size": 16, "dim": 8, "learners": 4, "backbone": "mlp", "evaluate_every": 0}
+    return Trainer(make_settings(vectors, "divide-and-conquer", usual | changes), folder)
+
+
+def method_of(trainer: Trainer) -> DivideAndConquer:
+    assert isinstance(trainer.method, DivideAndConquer)
+    return trainer.method
+
+
+def parts_of(trainer: Trainer) -> dict[str, list[Tensor]]:
+    """Everything that learns and everything an optimiser remembers about it, by whom it belongs to."""
+    method, head = method_of(trainer), trainer.model.head
+    found = {f"learner {k}": [*head.project[k].parameters()] for k in range(4)}
+    for k in range(4):
+        found[f"learner {k}"] += method.alone[k].loss.parameters()
+    found["joint loss"] = list(method.together.loss.parameters())
+    found["backbone"] = list(trainer.model.backbone.parameters())
+    states = trainer.optimizer.state
+    return {
+        name: [
+            tensor.detach().clone()
+            for parameter in parameters
+            for tensor in (parameter, *(v for v in states[parameter].values() if isinstance(v, Tensor)))
+        ]
+        for name, parameters in found.items()
+    }
+
+
+@pytest.mark.parametrize("wraps", ["margin", "proxy-nca"])
+@pytest.mark.parametrize("optimizer", ["adam", "adamw", "sgd", "rmsprop"])
+def test_a_step_moves_the_backbone_and_one_learner_and_nothing_of_the_others(
+    vectors: Path, tmp_path: Path, wraps: str, optimizer: str
+) -> None:
+    run = trainer(vectors, tmp_path / "run", wraps=wraps, optimizer=optimizer, weight_decay=0.1, finetune=0.25)
+    take_step, seen = run._step, set()
+
+    def checked(batch: Batch) -> None:
+        before = parts_of(run)
+        take_step(batch)
+        after = parts_of(run)
+        moved = {
+            name
+            for name in before
+            if len(before[name]) != len(after[name])
+            or any(not torch.equal(a, b) for a, b in zip(before[name], after[name], strict=True))
+        }
+        if run.position.epoch < 3:
+            learner = method_of(run).drawing.part_of(batch.step)
+            assert moved == {"backbone", f"learner {learner}"}
+            items = set(method_of(run).drawing.parts[learner].tolist())
+            assert set(batch.items.tolist()) <= items
+        else:  # the joint epoch: all slices, and the loss of the whole embedding; the learners' own losses rest
+            assert {"backbone", "joint loss", *(f"learner {k}" for k in range(4))} == moved
+        seen.add(tuple(sorted(moved)))
+
+    run._step = checked  # type: ignore[method-assign]
+    run.train()
+    assert len(seen) == 5  # four learners alone, and all together
+
+
+def test_a_learner_sees_its_own_slice_alone(vectors: Path, tmp_path: Path) -> None:
+    run = trainer(vectors, tmp_path / "run", wraps="triplet")
+    inputs = torch.randn(5, 6)
+    run.learner.eval()
+    whole = run.model.head.project
+    features = run.model.features(inputs)
+    slices = [run._embed(inputs, learner) for learner in range(4)]
+    assert [tuple(part.shape) for part in slices] == [(5, 2)] * 4
+    for k, part in enumerate(slices):
+        expected = torch.nn.functional.normalize(whole[k](features), dim=1)
+        torch.testing.assert_close(part, expected)
+    joined = torch.cat([project(features) for project in whole], dim=1)
+    torch.testing.assert_close(run._embed(inputs), torch.nn.functional.normalize(joined, dim=1))
+
+
+def divided(points: Tensor, labels: Tensor, batch_size: int = 4, **changes: Any) -> DivideAndConquer:
+    method = make_method("divide-and-conquer", wraps="triplet:per_class=2", **changes)
+    assert isinstance(method, DivideAndConquer)
+    method.sampler(labels.numpy(), batch_size, seed=0)
+    method.look(Space.of(points, labels))
+    return method
+
+
+CORNERS = torch.tensor([[0.0, 0.0], [0.0, 50.0], [50.0, 0.0], [50.0, 50.0]])
+LABELS = torch.arange(64) % 16
+BLOBS = CORNERS[LABELS % 4] + torch.randn(64, 2, generator=torch.Generator().manual_seed(0))
+
+
+def test_items_are_divided_by_their_whole_embedding() -> None:
+    method = divided(BLOBS, LABELS)
+    groups = method.groups
+    assert groups is not None
+    assert len({(int(a), int(b)) for a, b in zip(groups, LABELS % 4, strict=True)}) == 4
+    for learner, items in enumerate(method.drawing.parts):
+        assert (groups[torch.from_numpy(items)] == learner).all()
+
+
+def test_learners_keep_their_items_when_clusters_are_found_in_another_order() -> None:
+    method = divided(BLOBS, LABELS)
+    before = method.groups
+    for seed in range(1, 6):  # k-means numbers its clusters differently
+        method.drawing.seed = seed
+        method.look(Space.of(BLOBS, LABELS))
+        assert method.groups is not None and torch.equal(method.groups, before)
+
+
+def test_a_cluster_too_small_for_a_batch_borrows_the_nearest_items() -> None:
+    lonely = torch.tensor([[0.0, 900.0]])
+    points, labels = torch.cat([BLOBS[:-1], lonely]), LABELS
+    method = divided(points, labels, learners=5)
+    groups = method.groups
+    assert groups is not None
+    (small,) = [k for k in range(5) if (groups == k).sum() == 1]
+    items = method.drawing.parts[small]
+    assert 63 in items
+    assert method.drawing.can_fill_a_batch(items)
+    distance = (points - lonely).square().sum(1)
+    assert set(items.tolist()) == set(distance.argsort()[: len(items)].tolist())
+    assert len(items) < 64
+
+
+def test_random_parts_are_even_and_stay() -> None:
+    method = divided(BLOBS, LABELS, partition="random")
+    before = method.groups
+    assert before is not None and torch.bincount(before).tolist() == [16] * 4
+    method.look(Space.of(BLOBS.flip(0), LABELS))
+    assert method.groups is before
+
+
+def test_parts_by_labels_hold_whole_classes_and_stay() -> None:
+    method = divided(BLOBS, LABELS, partition="labels")
+    before = method.groups
+    assert before is not None
+    assert len({(int(a), int(b)) for a, b in zip(before, LABELS, strict=True)}) == 16
+    assert len(set(before.tolist())) == 4
+    method.look(Space.of(BLOBS.flip(0), LABELS))
+    assert method.groups is before
+
+
+def test_without_split_embedding_clusters_only_choose_the_batches(vectors: Path, tmp_path: Path) -> None:
+    run = trainer(vectors, tmp_path / "run", split_embedding=False, finetune=0.0)
+    assert len(run.model.head.project) == 1
+    assert sum(1 for _ in run.method.loss.parameters()) == 1  # one β
+    run.train()
+    assert len(method_of(run).drawing.parts) == 4
+
+
+@pytest.mark.parametrize(("epochs", "finetune", "first"), [(20, 0.1, 18), (3, 0.1, 3), (4, 0.25, 3), (2, 1.0, 0)])
+def test_the_last_epochs_are_joint(vectors: Path, tmp_path: Path, epochs: int, finetune: float, first: int) -> None:
+    method = method_of(trainer(vectors, tmp_path / "run", epochs=epochs, finetune=finetune))
+    for epoch in range(epochs):
+        method.start_epoch(epoch)
+        assert method.united == (epoch >= first)
+        assert (method.refresh is None) == method.united
+
+
+def test_one_learner_is_the_wrapped_method_itself(vectors: Path, tmp_path: Path) -> None:
+    """With K = 1 there is one slice, one cluster and one loss."""
+    run = trainer(vectors, tmp_path / "run", learners=1)
+    run.train()
+    assert len(run.model.head.project) == 1
+    (items,) = method_of(run).drawing.parts
+    assert len(items) == len(run.train_set)

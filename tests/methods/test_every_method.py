@@ -1,0 +1,168 @@
+"""What every method promises: it learns, survives a stop exactly, and refuses early what cannot work."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from nearkin.api import make_settings
+from nearkin.errors import Interrupted, UserError
+from nearkin.methods import Batch, known_methods, make_method
+from nearkin.training import Run, Settings, loop
+from nearkin.training.loop import Trainer
+
+NAMES = [method.name for method in known_methods() if method.paper]
+QUICK: dict[str, Any] = {"epochs": 3, "batch_size": 32, "dim": 8, "device": "cpu"}
+SPECIAL: dict[str, dict[str, Any]] = {
+    "divide-and-conquer": {"learners": 2, "recluster_epochs": 1, "finetune": 0.34},
+    "facility-location": {"sub_batches": 2},
+    "magnet": {"refresh_steps": 4, "choose_clusters": True},
+    "margin": {"beta_per_class": True},
+}
+
+
+@pytest.fixture(scope="module")
+def vectors(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Classes as two clouds each, in some of the coordinates; the others are noise."""
+    rng = np.random.default_rng(0)
+    labels = np.repeat(np.arange(40), 8)
+    centres = 2.0 * rng.normal(size=(40, 2, 6))
+    points = centres[labels, np.arange(len(labels)) % 2] + rng.normal(size=(len(labels), 6))
+    noise = 3.0 * rng.normal(size=(len(labels), 20))
+    file = tmp_path_factory.mktemp("vectors") / "x.npz"
+    np.savez(file, vectors=np.hstack([points, noise]), labels=labels)
+    return file
+
+
+def settings(source: Path, method: str, **changes: Any) -> Settings:
+    return make_settings(source, method, QUICK | {"backbone": "linear"} | SPECIAL.get(method, {}) | changes)
+
+
+def weights(run: Run) -> bytes:
+    return (run.model / "model.safetensors").read_bytes()
+
+
+def records(run: Run) -> list[dict[str, Any]]:
+    timed = ("items_per_second", "refresh_share")
+    return [{name: value for name, value in record.items() if name not in timed} for record in run.read_metrics()]
+
+
+def test_the_promised_methods_are_there() -> None:
+    papers = ["facility-location", "spectral", "divide-and-conquer", "magnet", "rank"]
+    baselines = ["triplet", "lifted", "npairs", "contrastive", "margin", "nca", "proxy-nca", "softmax", "pml"]
+    assert papers + baselines == NAMES
+
+
+@pytest.mark.parametrize("method", NAMES)
+def test_it_learns(vectors: Path, tmp_path: Path, method: str) -> None:
+    changes = {"epochs": 30, "learning_rate": 0.01, "evaluate_every": 30}
+    run = loop.train(settings(vectors, method, **changes), tmp_path / "run")
+    scores = json.loads(run.scores.read_text())
+    assert scores["after"]["map@r"] > 1.3 * scores["before"]["map@r"]
+
+
+@pytest.mark.parametrize("step", [3, 5, 11])  # five steps an epoch; 11 is in divide-and-conquer's joint epoch
+@pytest.mark.parametrize("method", NAMES)
+def test_it_continues_exactly_after_a_stop(vectors: Path, tmp_path: Path, method: str, step: int) -> None:
+    wanted = settings(vectors, method)
+    whole = loop.train(wanted, tmp_path / "whole")
+    trainer = Trainer(wanted, tmp_path / "cut")
+    take_step = trainer._step
+
+    def stopping(batch: Batch) -> None:
+        take_step(batch)
+        if trainer.position.step == step:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    trainer._step = stopping  # type: ignore[method-assign]
+    with pytest.raises(Interrupted):
+        trainer.train()
+    resumed = loop.resume(tmp_path / "cut")
+    assert weights(resumed) == weights(whole)
+    assert records(resumed) == records(whole)
+
+
+@pytest.mark.parametrize("method", NAMES)
+def test_its_config_repeats_the_run(vectors: Path, tmp_path: Path, method: str) -> None:
+    run = loop.train(settings(vectors, method, epochs=1, evaluate_every=0), tmp_path / "first")
+    again = loop.train(Settings.read(run.config), tmp_path / "second")
+    assert weights(again) == weights(run)
+
+
+@pytest.mark.parametrize("method", NAMES)
+def test_it_can_be_embedded_in_pieces(vectors: Path, tmp_path: Path, method: str) -> None:
+    changes = {"epochs": 2, "evaluate_every": 0, "optimizer": "sgd"}
+    whole = loop.train(settings(vectors, method, **changes), tmp_path / "whole")
+    pieces = loop.train(settings(vectors, method, **changes, micro_batch=6), tmp_path / "pieces")
+    losses = [[record["loss"] for record in run.read_metrics() if "loss" in record] for run in (whole, pieces)]
+    assert losses[1] == pytest.approx(losses[0], rel=1e-3)
+
+
+@pytest.mark.parametrize("method", NAMES)
+def test_it_says_what_it_is(method: str) -> None:
+    made = make_method(method)
+    assert all((made.paper, made.batches, made.minimises, made.readout))
+    assert type(made).__doc__ and all(f"{name}:" in str(type(made).__doc__) for name in made.settings())
+
+
+@pytest.mark.parametrize(
+    ("method", "changes", "expected"),
+    [
+        ("spectral", {"dim": 64}, r"always 0 where a batch \(32\).*use --dim 8"),
+        ("divide-and-conquer", {"learners": 3}, "3 learners cannot share 8 dimensions evenly; use --dim 9"),
+        ("divide-and-conquer", {"wraps": "magnet"}, "cannot wrap 'magnet'.*wrap one of .*rank"),
+        ("divide-and-conquer", {"wraps": "divide-and-conquer"}, "cannot wrap 'divide-and-conquer'"),
+        ("divide-and-conquer", {"wraps": "tripled"}, "did you mean 'triplet'"),
+        ("divide-and-conquer", {"wraps": "rank:alfa=2"}, "did you mean 'alpha'"),
+        ("divide-and-conquer", {"wraps": "rank:alpha"}, "write NAME=VALUE"),
+        ("divide-and-conquer", {"wraps": "spectral", "dim": 64, "learners": 1}, "always 0"),
+        ("divide-and-conquer", {"wraps": "triplet:per_class=1"}, "use per_class=2 or more"),
+        ("divide-and-conquer", {"partition": "kmeans"}, "did you mean 'k-means'"),
+        ("divide-and-conquer", {"learners": 0}, "learners and recluster_epochs from 1"),
+        ("magnet", {"per_cluster": 5}, "multiple of per_cluster=5"),
+        ("magnet", {"per_cluster": 1}, "use per_cluster=2 or more"),
+        ("magnet", {"clusters": 0}, "clusters and refresh_epochs of at least 1"),
+        ("triplet", {"per_class": 1}, "needs pairs of a class in its batches; use per_class=2"),
+        ("npairs", {"batch_size": 31}, "even batch size"),
+        ("facility-location", {"class_ratio": 0.9}, "change the batch size or the ratio"),
+        ("facility-location", {"sub_batches": 0}, "sub_batches from 1"),
+        ("facility-location", {"exchange": "none"}, "exchange"),
+        ("pml", {"loss_name": "CircelLoss"}, "did you mean 'pml:CircleLoss'"),
+    ],
+)
+def test_what_cannot_work_is_refused_before_training(
+    vectors: Path, tmp_path: Path, method: str, changes: dict[str, Any], expected: str
+) -> None:
+    with pytest.raises(UserError, match=expected):
+        Trainer(settings(vectors, method, **changes), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("method", NAMES)
+def test_data_that_it_cannot_learn_from_are_refused(tmp_path: Path, method: str) -> None:
+    np.savez(tmp_path / "one.npz", vectors=np.eye(64), labels=np.zeros(64, int))
+    with pytest.raises(UserError, match=r"one class only|cannot be drawn|cannot fill"):
+        Trainer(settings(tmp_path / "one.npz", method, split="all"), tmp_path / "run")
+    np.savez(tmp_path / "single.npz", vectors=np.eye(64), labels=np.arange(64))
+    if make_method(method).needs_pairs:
+        with pytest.raises(UserError, match=r"single item|can fill|cannot be drawn"):
+            Trainer(settings(tmp_path / "single.npz", method, split="all"), tmp_path / "run")
+
+
+def test_classes_that_were_trained_on_are_also_classified(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    labels = np.repeat(np.arange(20), 16)
+    points = 3.0 * rng.normal(size=(20, 6))[labels] + rng.normal(size=(len(labels), 6))
+    split = np.where(np.arange(len(labels)) % 16 < 12, "train", "test")
+    np.savez(tmp_path / "same.npz", vectors=points, labels=labels, split=split)
+    for method, errors in (("magnet", {"soft_knn_error", "nearest_cluster_error"}), ("triplet", {"soft_knn_error"})):
+        run = loop.train(settings(tmp_path / "same.npz", method), tmp_path / method)
+        after = json.loads(run.scores.read_text())["after"]
+        assert {name for name in after if name.endswith("error")} == errors
+        assert all(after[name] < 0.3 for name in errors)  # chance is 0.95

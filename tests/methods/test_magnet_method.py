@@ -1,0 +1,112 @@
+"""Magnet as its paper trains it: the index, the draw, the running variance, the read-out."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from nearkin.losses import magnet_loss
+from nearkin.methods import Batch, make_method
+from nearkin.methods.magnet import REMEMBERED, Magnet
+from nearkin.space import Space
+
+LABELS = np.repeat([4, 7, 9], [24, 24, 6])
+
+
+def space() -> Space:
+    """Two clouds for each class, 10 apart; the last class is small."""
+    rng = np.random.default_rng(0)
+    centres = rng.normal(size=(3, 2, 5)) * 10
+    points = centres[np.searchsorted([4, 7, 9], LABELS), np.arange(len(LABELS)) % 2]
+    return Space.of(torch.from_numpy(points + rng.normal(size=points.shape)), torch.from_numpy(LABELS))
+
+
+def magnet(**changes: object) -> Magnet:
+    method = make_method("magnet", **changes)
+    assert isinstance(method, Magnet)
+    method.sampler(LABELS, 12, seed=0)
+    method.look(space())
+    return method
+
+
+def test_the_index_holds_the_clusters_of_every_class() -> None:
+    index = magnet(clusters=2, per_cluster=3).drawing.index
+    assert index.class_of.tolist() == [4, 4, 7, 7, 9, 9]
+    assert (index.class_of[index.cluster_of] == LABELS).all()
+    for cluster in range(6):
+        members = space().embeddings[index.cluster_of == cluster]
+        np.testing.assert_allclose(index.centroids[cluster], members.mean(0), rtol=1e-5)
+        assert len(set(np.flatnonzero(index.cluster_of == cluster) % 2)) == 1  # one of the two clouds
+
+
+def test_small_classes_get_fewer_clusters() -> None:
+    assert magnet(clusters=4, per_cluster=4).drawing.index.class_of.tolist() == [4] * 4 + [7] * 4 + [9]
+
+
+def test_the_number_of_clusters_can_be_chosen_for_each_class() -> None:
+    index = magnet(clusters=5, per_cluster=3, choose_clusters=True).drawing.index
+    assert index.class_of.tolist() == [4, 4, 7, 7, 9, 9]  # two clouds each, and so many were found
+
+
+def stepped(method: Magnet, steps: int = 1) -> tuple[list[Batch], list[Tensor], list[Tensor]]:
+    """Takes steps with random embeddings."""
+    generator = torch.Generator().manual_seed(0)
+    embedded = [torch.randn(12, 5, generator=generator, requires_grad=True) for _ in range(steps)]
+    batches = []
+    losses = []
+    for step, (items, embeddings) in enumerate(zip(method.drawing, embedded, strict=False)):
+        batch = Batch(torch.zeros(12, 1), torch.from_numpy(LABELS[items]), torch.tensor(items), step)
+        batches.append(batch)
+        losses.append(method.step(lambda inputs, learner=None, e=embeddings: e, batch))  # type: ignore[misc] # noqa: ARG005
+    return batches, embedded, losses
+
+
+def test_a_step_is_the_loss_of_its_clusters_and_is_remembered_for_the_draw() -> None:
+    method = magnet(per_cluster=3)
+    (batch,), (embeddings,), (loss,) = stepped(method)
+    clusters = torch.from_numpy(method.drawing.index.cluster_of[batch.items.numpy()])
+    expected = magnet_loss(embeddings, batch.labels, clusters, reduction="none")
+    assert loss.item() == pytest.approx(expected.mean().item())
+    assert loss.requires_grad
+    method.drawing.losses.catch_up()
+    known = method.drawing.losses.settled
+    np.testing.assert_allclose(known[batch.items.numpy()], expected.detach().numpy(), rtol=1e-6)
+    assert np.isnan(np.delete(known, batch.items.numpy())).all()
+
+
+def test_the_variance_is_a_running_average_of_the_batches() -> None:
+    method = magnet(per_cluster=3)
+    batches, embedded, _ = stepped(method, steps=3)
+    average = 0.0
+    for step, (batch, embeddings) in enumerate(zip(batches, embedded, strict=True)):
+        clusters = method.drawing.index.cluster_of[batch.items.numpy()]
+        points = embeddings.detach().double().numpy()
+        squares = sum(
+            np.square(points[clusters == cluster] - points[clusters == cluster].mean(0)).sum()
+            for cluster in set(clusters)
+        )
+        share = REMEMBERED if step else 0.0
+        average = share * average + (1 - share) * squares / 11
+    assert method.variance == pytest.approx(average)
+
+
+def test_what_it_knows_survives_a_stop() -> None:
+    method = magnet(per_cluster=3)
+    stepped(method, steps=3)
+    other = make_method("magnet", per_cluster=3)
+    assert isinstance(other, Magnet)
+    other.sampler(LABELS, 12, seed=0)
+    other.load_state_dict(method.state_dict())
+    other.drawing.load_state_dict(method.drawing.state_dict())
+    assert other.variance == method.variance
+    np.testing.assert_array_equal(other.drawing.index.cluster_of, method.drawing.index.cluster_of)
+    np.testing.assert_array_equal(other.drawing.losses.known_at(99), method.drawing.losses.known_at(99))
+
+
+def test_classes_are_read_off_the_nearest_clusters() -> None:
+    method = magnet(per_cluster=3)
+    shifted = Space.of(space().embeddings + 0.1, space().labels)
+    assert method.read_out(shifted, space(), clustering=False) == {"soft_knn_error": 0.0, "nearest_cluster_error": 0.0}
+    assert method.read_out(shifted, None, clustering=False) == {}

@@ -1,0 +1,65 @@
+"""What falls, grows or is averaged on the way: γ of facility location, its sub-batches, spectral's read-out."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from nearkin.evaluation import evaluate
+from nearkin.losses import FacilityLocationLoss
+from nearkin.methods import Batch, make_method
+from nearkin.sampling import ClassRatioSampler, RandomSampler
+from nearkin.space import Space
+
+LABELS = torch.arange(32) // 4
+
+
+def batch() -> tuple[Tensor, Batch]:
+    embeddings = torch.randn(32, 6, generator=torch.Generator().manual_seed(0), requires_grad=True)
+    return embeddings, Batch(torch.zeros(32), LABELS, torch.arange(32), step=0)
+
+
+def test_gamma_falls_once_an_epoch_from_its_start_whenever_one_asks() -> None:
+    method = make_method("facility-location", gamma=8.0, gamma_decay=0.5)
+    assert isinstance(method.loss, FacilityLocationLoss)
+    for epoch, gamma in ((0, 8.0), (3, 1.0), (1, 4.0)):
+        method.start_epoch(epoch)
+        assert method.loss.gamma == gamma
+
+
+def test_the_loss_is_averaged_over_random_subsets() -> None:
+    method = make_method("facility-location", sub_batches=3, sub_batch_share=0.5)
+    embeddings, one = batch()
+    torch.manual_seed(5)
+    loss = method.step(lambda inputs, learner=None: embeddings, one)  # noqa: ARG005
+    torch.manual_seed(5)
+    subsets = [torch.randperm(32)[:16] for _ in range(3)]
+    assert len({tuple(rows.tolist()) for rows in subsets}) == 3
+    expected = sum(method.loss(embeddings[rows], LABELS[rows]) for rows in subsets) / 3
+    assert loss.item() == pytest.approx(float(expected))
+    found, wanted = (torch.autograd.grad(value, embeddings)[0] for value in (loss, torch.as_tensor(expected)))
+    torch.testing.assert_close(found, wanted)
+
+
+def test_batches_hold_the_chosen_share_of_classes() -> None:
+    labels = np.repeat(np.arange(40), 12)
+    for ratio in (0.25, 0.5, 0.75):
+        sampler = make_method("facility-location", class_ratio=ratio).sampler(labels, 32, seed=0)
+        assert isinstance(sampler, ClassRatioSampler)
+        assert {len(set(labels[each])) for each in sampler} == {round(32 * ratio)}
+    assert isinstance(make_method("spectral").sampler(labels, 32, 0), RandomSampler)
+    assert isinstance(make_method("spectral", class_ratio=0.4).sampler(labels, 32, 0), ClassRatioSampler)
+
+
+def test_spectral_is_also_measured_with_singular_vectors() -> None:
+    """A stretched space hides its classes from distances, and not from singular vectors."""
+    generator = torch.Generator().manual_seed(0)
+    points = torch.nn.functional.one_hot(LABELS, 8) + 0.3 * torch.randn(32, 8, generator=generator)
+    stretched = Space.of(points @ torch.diag(10.0 ** torch.linspace(0, 3, 8)), LABELS)
+    scores = make_method("spectral").read_out(stretched, None, clustering=True)
+    plain = evaluate(stretched).scores
+    assert scores["with_sc_map@r"] > plain["map@r"] + 0.2
+    assert scores["with_sc_nmi_geometric"] > plain["nmi_geometric"]
+    assert "with_sc_nmi_geometric" not in make_method("spectral").read_out(stretched, None, clustering=False)
