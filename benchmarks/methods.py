@@ -1,0 +1,362 @@
+"""All methods on the glyphs: the same network, data and number of images seen; and what three papers claim.
+
+    python benchmarks/methods.py                          # everything, two hours on two cores
+    python benchmarks/methods.py --jobs 6                 # on a GPU, several runs side by side
+    python benchmarks/methods.py --only table --seeds 0   # one experiment, one seed
+
+Finished runs are never repeated (`--runs` keeps them), so it can be stopped and started again. It prints the tables of
+docs/results.md and writes what they are made of: docs/results/methods.json and the pictures docs/images/*.png.
+
+    choose     four settings of every method, judged on validation classes (or examples) with another seed
+    table      every method and baseline, classes never seen in training
+    learners   divide and conquer with 1, 2, 4 and 8 learners (the paper's Fig. 1), and the ablations of its Table 6
+    magnet     Magnet against triplet: steps to triplet's final error on new examples of known classes (its Fig. 5)
+
+The best of ``choose`` stand in CHOSEN below; the test part had no say in them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from nearkin.api import make_settings
+from nearkin.data import ImageArray, load_dataset, make_splits
+from nearkin.demo import pixel_space
+from nearkin.evaluation import evaluate
+from nearkin.methods import known_methods
+from nearkin.training import Run
+
+DOCS = Path(__file__).parents[1] / "docs"
+BUDGET: dict[str, Any] = {"epochs": 20, "dim": 128, "backbone": "small"}
+KNOWN: dict[str, Any] = {"epochs": 20, "dim": 128, "backbone": "small", "batch_size": 48}
+CHOICES: dict[str, list[dict[str, Any]]] = {  # two settings of its own for each method, each at two learning rates
+    method: [settings | {"learning_rate": rate} for settings in both for rate in (1e-3, 3e-3)]
+    for method, both in {
+        "facility-location": ({"gamma": 10.0}, {"gamma": 100.0}),
+        "spectral": ({"batch_size": 1260}, {"batch_size": 630}),
+        "divide-and-conquer": ({"wraps": "margin"}, {"wraps": "margin:beta=0.8"}),
+        "magnet": ({"batch_size": 128, "clusters": 2}, {"batch_size": 128, "clusters": 1}),
+        "rank": ({"per_class": 8}, {"per_class": 4}),
+        "triplet": ({"margin": 0.2}, {"margin": 0.5}),
+        "lifted": ({"margin": 1.0}, {"margin": 2.0}),
+        "npairs": ({"regularization": 0.002}, {"regularization": 0.1}),
+        "contrastive": ({"margin": 1.0}, {"margin": 1.8}),
+        "margin": ({"beta": 1.2}, {"beta": 0.8}),
+        "nca": ({"scale": 1.0}, {"scale": 3.0}),
+        "proxy-nca": ({}, {"loss_learning_rate": 1e-2}),
+        "softmax": ({}, {"loss_learning_rate": 1e-2}),
+    }.items()
+}
+KNOWN_CHOICES: dict[str, list[dict[str, Any]]] = {
+    method: [settings | {"learning_rate": rate} for settings in both for rate in (1e-3, 3e-3)]
+    for method, both in {
+        "magnet": ({"clusters": 2, "alpha": 1.0}, {"clusters": 2, "alpha": 4.0}),
+        "triplet": ({"margin": 0.2}, {"margin": 0.5}),
+    }.items()
+}
+CHOSEN: dict[str, dict[str, Any]] = {
+    "facility-location": {"gamma": 10.0, "learning_rate": 3e-3},
+    "spectral": {"batch_size": 1260, "learning_rate": 3e-3},
+    "divide-and-conquer": {"wraps": "margin:beta=0.8", "learning_rate": 3e-3},
+    "magnet": {"batch_size": 128, "clusters": 1, "learning_rate": 1e-3},
+    "rank": {"per_class": 8, "learning_rate": 3e-3},
+    "triplet": {"margin": 0.5, "learning_rate": 3e-3},
+    "lifted": {"margin": 1.0, "learning_rate": 3e-3},
+    "npairs": {"regularization": 0.1, "learning_rate": 1e-3},
+    "contrastive": {"margin": 1.8, "learning_rate": 1e-3},
+    "margin": {"beta": 1.2, "learning_rate": 3e-3},
+    "nca": {"scale": 3.0, "learning_rate": 3e-3},
+    "proxy-nca": {"loss_learning_rate": 1e-2, "learning_rate": 3e-3},
+    "softmax": {"learning_rate": 3e-3},
+}
+KNOWN_CHOSEN: dict[str, dict[str, Any]] = {
+    "magnet": {"clusters": 2, "alpha": 4.0, "learning_rate": 1e-3},
+    "triplet": {"margin": 0.5, "learning_rate": 1e-3},
+}
+EXPERIMENTS = ("choose", "table", "learners", "magnet")
+SCORES = ("recall@1", "map@r", "nmi_arithmetic")
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One run: where it goes, and with what it is made."""
+
+    name: str
+    seed: int
+    data: str
+    method: str
+    settings: dict[str, Any]
+
+    def run(self, folder: Path) -> Run:
+        return Run(folder / f"{self.name}-{self.seed}")
+
+
+def table_trials(seeds: Sequence[int]) -> list[Trial]:
+    names = [method.name for method in known_methods() if method.name != "pml"]
+    return [Trial(name, seed, "glyphs", name, BUDGET | CHOSEN.get(name, {})) for seed in seeds for name in names]
+
+
+def learner_trials(seeds: Sequence[int]) -> list[Trial]:
+    variants: dict[str, dict[str, Any]] = {f"learners={k}": {"learners": k} for k in (1, 2, 4, 8)}
+    variants |= {
+        "random-parts": {"partition": "random"},
+        "parts-by-labels": {"partition": "labels"},
+        "no-split": {"split_embedding": False},
+    }
+    common = BUDGET | CHOSEN.get("divide-and-conquer", {})
+    return [
+        Trial(name, seed, "glyphs", "divide-and-conquer", common | changes)
+        for seed in seeds
+        for name, changes in variants.items()
+    ]
+
+
+def magnet_trials(seeds: Sequence[int], data: Path) -> list[Trial]:
+    return [
+        Trial(f"{method}-known", seed, str(data), method, KNOWN | KNOWN_CHOSEN.get(method, {}))
+        for seed in seeds
+        for method in ("magnet", "triplet")
+    ]
+
+
+def choice_trials(seed: int, data: Path) -> list[Trial]:
+    unseen = {"validation": 0.25, "keep": "last", "evaluate_every": 20}
+    return [
+        Trial(f"choose-{method}-{number}", seed, "glyphs", method, BUDGET | unseen | changes)
+        for method, all_changes in CHOICES.items()
+        for number, changes in enumerate(all_changes)
+    ] + [
+        Trial(f"choose-{method}-known-{number}", seed, str(data), method, KNOWN | changes)
+        for method, all_changes in KNOWN_CHOICES.items()
+        for number, changes in enumerate(all_changes)
+    ]
+
+
+def known_classes(file: Path, to_choose: bool = False) -> Path:
+    """The glyphs with every class in both parts: six examples of each are new at test.
+
+    To choose settings these six are left out, and the four before them are judged on.
+    """
+    if not file.exists():
+        glyphs = load_dataset("glyphs")
+        assert isinstance(glyphs.items, ImageArray)
+        place = np.zeros(len(glyphs), int)
+        for label in glyphs.present_classes:
+            own = np.flatnonzero(glyphs.labels == label)
+            place[own] = np.arange(len(own))[::-1]
+        split = np.where(place < (10 if to_choose else 6), "test", "train")
+        kept = place >= (6 if to_choose else 0)
+        np.savez(file, images=glyphs.items.pixels[kept], labels=glyphs.labels[kept], split=split[kept])
+    return file
+
+
+def carry_out(trial: Trial, folder: Path, device: str) -> None:
+    run = trial.run(folder)
+    if run.scores.is_file():
+        return
+    config = folder / f"{run.folder.name}.toml"
+    settings = make_settings(trial.data, trial.method, trial.settings | {"seed": trial.seed, "device": device})
+    config.write_text(settings.to_toml())
+    where = (
+        ["--resume", str(run.folder)]
+        if run.checkpoint.is_file()
+        else ["--config", str(config), "--out", str(run.folder)]
+    )
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-m", "nearkin", "train", *where]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment)
+    print(f"{run.folder.name}: {'done' if done.returncode == 0 else done.stderr[-600:]}", flush=True)
+
+
+def final(run: Run) -> dict[str, float]:
+    return dict(json.loads(run.scores.read_text())["after"])
+
+
+def curve(run: Run, score: str) -> list[tuple[int, float]]:
+    """(step, score) at the start and after every epoch."""
+    return [
+        (record["step"], record[score])
+        for record in run.read_metrics()
+        if record["kind"] != "final" and score in record
+    ]
+
+
+def refresh_share(run: Run) -> float:
+    return float(np.mean([record["refresh_share"] for record in run.read_metrics() if record["kind"] == "training"]))
+
+
+def mean_and_spread(values: Sequence[float]) -> str:
+    return f"{np.mean(values):.4f} ± {np.std(values, ddof=1):.4f}" if len(values) > 1 else f"{values[0]:.4f}"
+
+
+def markdown(title: str, rows: dict[str, dict[str, list[float]]]) -> str:
+    columns = list(dict.fromkeys(column for row in rows.values() for column in row))
+    lines = [f"### {title}", "", f"| | {' | '.join(columns)} |", "|---" * (len(columns) + 1) + "|"]
+    for name, row in rows.items():
+        cells = [mean_and_spread(row[column]) if column in row else "" for column in columns]
+        lines.append(f"| {name} | {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
+def rows_of(trials: Sequence[Trial], folder: Path, scores: Sequence[str]) -> dict[str, dict[str, list[float]]]:
+    """Scores of the finished runs by name, one number for each seed."""
+    rows: dict[str, dict[str, list[float]]] = {}
+    for trial in trials:
+        if trial.run(folder).scores.is_file():
+            after = final(trial.run(folder))
+            row = rows.setdefault(trial.name, {})
+            for score in scores:
+                row.setdefault(score, []).append(after[score])
+            row.setdefault("refresh share", []).append(refresh_share(trial.run(folder)))
+    return rows
+
+
+def baselines(first: Run) -> dict[str, dict[str, list[float]]]:
+    test = make_splits(load_dataset("glyphs")).test
+    assert test is not None
+    pixels = evaluate(pixel_space(test)).scores
+    untrained = json.loads(first.scores.read_text())["before"]
+    return {
+        name: {score: [found[score]] for score in SCORES}
+        for name, found in (("raw pixels", pixels), ("untrained network", untrained))
+    }
+
+
+def steps_to_reach(points: Sequence[tuple[int, float]], error: float) -> int | None:
+    """The first step at which a curve is as low as the error."""
+    return next((step for step, value in points if step and value <= error), None)
+
+
+def report_choices(trials: Sequence[Trial], folder: Path) -> dict[str, Any]:
+    """The judgement of every setting: MAP@R on validation classes, or the error on validation examples."""
+    print("### Settings and how they did on validation\n")
+    judged = {}
+    for trial in trials:
+        records = [record for record in trial.run(folder).read_metrics() if record["kind"] == "evaluation"]
+        changes = (KNOWN_CHOICES if "known" in trial.name else CHOICES)[trial.method][int(trial.name[-1])]
+        error = {"magnet": "nearest_cluster_error", "triplet": "soft_knn_error"}
+        score = records[-1][error[trial.method] if "known" in trial.name else "map@r"]
+        judged[trial.name] = {"settings": changes, "score": score}
+        print(f"{trial.name:32s} {score:.4f}  {changes}")
+    return {"choices": judged}
+
+
+def report_table(trials: Sequence[Trial], folder: Path) -> dict[str, Any]:
+    rows = baselines(trials[0].run(folder)) | rows_of(trials, folder, SCORES)
+    print(markdown("All methods, classes never seen in training", rows))
+    spectral = [trial for trial in trials if trial.method == "spectral"]
+    names = [*SCORES, *(f"with_sc_{score}" for score in SCORES)]
+    with_sc = rows_of(spectral, folder, names)
+    print(markdown("Spectral, without and with SC", with_sc))
+    return {"table": rows, "spectral": with_sc}
+
+
+def report_learners(trials: Sequence[Trial], folder: Path) -> dict[str, Any]:
+    rows = rows_of(trials, folder, SCORES)
+    print(markdown("Divide and conquer: learners and ablations", rows))
+    curves: dict[str, list[list[tuple[int, float]]]] = {}
+    for trial in trials:
+        if trial.name.startswith("learners") and trial.run(folder).scores.is_file():
+            curves.setdefault(trial.name, []).append(curve(trial.run(folder), "recall@1"))
+    draw("learners", curves, "Recall@1 on unseen classes", 0.6)
+    return {"learners": rows, "learners_curves": curves}
+
+
+def report_magnet(trials: Sequence[Trial], folder: Path) -> dict[str, Any]:
+    curves: dict[str, list[list[tuple[int, float]]]] = {
+        "triplet, soft kNN": [],
+        "magnet, kNC": [],
+        "magnet, soft kNN": [],
+    }
+    for trial in trials:
+        run = trial.run(folder)
+        if run.scores.is_file():
+            curves[f"{trial.method}, soft kNN"].append(curve(run, "soft_knn_error"))
+            if trial.method == "magnet":
+                curves["magnet, kNC"].append(curve(run, "nearest_cluster_error"))
+    print("### Magnet against triplet: steps to triplet's final error\n")
+    print("| seed | triplet: steps | error | magnet (kNC): steps | ratio | magnet's final error |")
+    print("|---|---|---|---|---|---|")
+    for seed, (triplet, magnet) in enumerate(zip(curves["triplet, soft kNN"], curves["magnet, kNC"], strict=True)):
+        error = triplet[-1][1]
+        slow, fast = steps_to_reach(triplet, error), steps_to_reach(magnet, error)
+        ratio = f"{slow / fast:.1f}" if slow and fast else "never"
+        print(f"| {seed} | {slow} | {error:.4f} | {fast} | {ratio} | {magnet[-1][1]:.4f} |")
+    draw("magnet", curves, "error on new examples", 0.5)
+    return {"magnet_curves": curves}
+
+
+def draw(name: str, curves: dict[str, list[list[tuple[int, float]]]], label: str, top: float) -> None:
+    """One line for each name, the mean over seeds, with a band from the lowest to the highest."""
+    import matplotlib
+
+    matplotlib.use("agg")
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(figsize=(6.4, 4))
+    for title, runs in curves.items():
+        if runs:
+            steps = [step for step, _ in runs[0]]
+            values = np.array([[value for _, value in run] for run in runs])
+            (line,) = axes.plot(steps, values.mean(0), label=title)
+            axes.fill_between(steps, values.min(0), values.max(0), color=line.get_color(), alpha=0.15, linewidth=0)
+    axes.set_xlabel("steps")
+    axes.set_ylabel(label)
+    axes.set_ylim((0, top) if "error" in label else (top, 1))
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.legend(frameon=False)
+    figure.tight_layout()
+    figure.savefig(DOCS / "images" / f"{name}.png", dpi=150)
+    pyplot.close(figure)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", nargs="+", choices=EXPERIMENTS, default=EXPERIMENTS[1:])
+    parser.add_argument("--methods", nargs="+", help="of these methods alone")
+    parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
+    parser.add_argument("--runs", type=Path, default=Path("runs/methods"))
+    parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--device", default="auto")
+    options = parser.parse_args()
+    options.runs.mkdir(parents=True, exist_ok=True)
+    load_dataset("glyphs")  # drawn once, before several processes want it
+    data = known_classes(options.runs / "known.npz")
+    data_to_choose = known_classes(options.runs / "known-to-choose.npz", to_choose=True)
+    trials = {
+        "choose": choice_trials(100, data_to_choose),
+        "table": table_trials(options.seeds),
+        "learners": learner_trials(options.seeds),
+        "magnet": magnet_trials(options.seeds, data),
+    }
+    if options.methods:
+        trials = {
+            name: [trial for trial in all_of_them if trial.method in options.methods]
+            for name, all_of_them in trials.items()
+        }
+    wanted = [trial for name in options.only for trial in trials[name]]
+    with ThreadPoolExecutor(options.jobs) as pool:
+        list(pool.map(lambda trial: carry_out(trial, options.runs, options.device), wanted))
+    report = {"choose": report_choices, "table": report_table, "learners": report_learners, "magnet": report_magnet}
+    results = DOCS / "results" / "methods.json"
+    results.parent.mkdir(exist_ok=True)
+    known = json.loads(results.read_text()) if results.exists() else {}
+    for name in options.only:
+        for title, rows in report[name](trials[name], options.runs).items():
+            known.setdefault(title, {}).update(rows)
+    results.write_text(json.dumps(known, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
