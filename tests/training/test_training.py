@@ -101,9 +101,12 @@ def test_an_interrupted_run_continues_to_the_same_weights(tmp_path: Path, step: 
     assert resumed.scores.read_text() == whole.scores.read_text()
 
 
-def test_a_killed_run_continues_to_the_same_weights(tmp_path: Path) -> None:
+@pytest.mark.parametrize("method", ["rank", "magnet", "divide-and-conquer"])
+def test_a_killed_run_continues_to_the_same_weights(tmp_path: Path, method: str) -> None:
     """SIGKILL between checkpoints, in another process: nothing can be tidied up."""
-    common = settings(epochs=40, checkpoint_steps=5, evaluate_every=0)
+    quick = {name: value for name, value in QUICK.items() if name != "per_class"}
+    changes = {"epochs": 40, "checkpoint_steps": 5, "evaluate_every": 0}
+    common = make_settings(TINY_GLYPHS, method, quick | changes)
     whole = loop.train(common, tmp_path / "whole")
     config = tmp_path / "config.toml"
     config.write_text(common.to_toml())

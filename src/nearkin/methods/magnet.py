@@ -47,7 +47,7 @@ class Magnet(Method):
     paper = "Rippel et al. 2016, adaptive density discrimination"
     batches = "a seed cluster ∝ its loss, its nearest impostor clusters, a few of each"
     minimises = "variance-standardised cluster separation"
-    readout = "k-nearest-cluster"
+    readout = "nearest neighbours; k-nearest-cluster on known classes"
     usual_batch = 48
     normalize = "never"
 

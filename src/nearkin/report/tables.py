@@ -63,21 +63,21 @@ def print_pairs(name: str, about: str, rows: Mapping[str, str]) -> None:
 
 def print_methods() -> None:
     table = Table(show_lines=True)
-    for heading in (
-        "method",
-        "paper",
-        "batches",
-        "minimises",
-        "looks at the whole space",
-        "at test time",
-        "settings",
-    ):
-        table.add_column(heading, overflow="fold")
-    for method in known_methods():
-        refresh = make_method(method.name).refresh
-        settings = ", ".join(f"{name}={value}" for name, value in make_method(method.name).settings().items())
-        looks = "no" if refresh is None else str(refresh)
-        table.add_row(method.name, method.paper, method.batches, method.minimises, looks, method.readout, settings)
+    table.add_column("method", no_wrap=True)
+    table.add_column("what it does", overflow="fold")
+    table.add_column("settings", no_wrap=True)
+    for known in known_methods():
+        method = make_method(known.name)
+        lines = {
+            "paper": method.paper,
+            "batches": method.batches,
+            "minimises": method.minimises,
+            "looks at the whole space": method.refresh or "no",
+            "at test time": method.readout,
+        }
+        about = "\n".join(f"[dim]{name}:[/dim] {value}" for name, value in lines.items())
+        settings = "\n".join(f"{name}={value}" for name, value in method.settings().items())
+        table.add_row(method.name, about, settings)
     Console().print(table)
 
 
