@@ -11,9 +11,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from hypothesis import settings
 from PIL import Image
 
 from nearkin import _torchvision  # noqa: F401 (before any test imports timm)
+
+# The same examples every time: whether a change passes must not depend on luck. EXPLORE=1 draws new ones.
+settings.register_profile("steady", derandomize=not os.environ.get("EXPLORE"))
+settings.load_profile("steady")
 
 TINY_GLYPHS = "glyphs:classes=12,per_class=8,size=16"
 

@@ -20,6 +20,9 @@ SMALLER = {
     "make test": "",  # this is it
     'backbone="resnet50", epochs=10': 'backbone="small", image_size=16, epochs=1, batch_size=9, per_class=3',
     "--backbone resnet50": "--backbone small --set image_size=16",
+    "--epochs 10 --method divide-and-conquer --set wraps=rank": (
+        "--epochs 1 --batch-size 9 --method divide-and-conquer --set wraps=rank:per_class=3"
+    ),
     "--epochs 10": "--epochs 1 --batch-size 9 --set per_class=3",
     "--epochs 30": "--epochs 1 --batch-size 9 --set per_class=3",
     "--batch-size 630 --micro-batch 105": "--micro-batch 6 --dim 16",

@@ -61,7 +61,7 @@ def build(kind: type[Built], settings: dict[str, Any], where: str) -> Built:
     Traceback (most recent call last):
     nearkin.errors.UserError: sides needs width
     """
-    known = _arguments(kind)
+    known = arguments_of(kind)
     for name in settings:
         if name not in known:
             raise unknown_name(f"{where}: setting", name, known)
@@ -81,7 +81,7 @@ def build(kind: type[Built], settings: dict[str, Any], where: str) -> Built:
         raise UserError(f"{where} cannot be made from {settings}: {error}") from error
 
 
-def _arguments(kind: type) -> dict[str, bool]:
+def arguments_of(kind: type) -> dict[str, bool]:
     """The constructor's arguments and whether each must be given, with those that it hands on to the classes above."""
     found: dict[str, bool] = {}
     hands_on_all = True  # also what has no default, as *args do

@@ -14,6 +14,7 @@ from nearkin.data.folder import load_unlabelled
 from nearkin.errors import UserError, unknown_name
 from nearkin.evaluation import evaluate
 from nearkin.files import atomic_path
+from nearkin.methods import make_method
 from nearkin.models import Embedder, embed_items
 from nearkin.models.embed import space_of
 from nearkin.space import Space
@@ -36,9 +37,13 @@ def evaluate_model(
     part = part or ("all" if data else "test")
     if part not in PARTS:
         raise unknown_name("part", part, PARTS)
-    dataset = _part(model, data, part, root, check_counts)
-    space = embed_everything(Embedder.load(model), dataset).to(usual_device())
-    return {part: evaluate(space, recall_at=recall_at).scores}
+    dataset, trained_on = _part(model, data, part, root, check_counts)
+    embedder = Embedder.load(model)
+    space = embed_everything(embedder, dataset).to(usual_device())
+    scores = evaluate(space, recall_at=recall_at).scores
+    if Run(model).config.is_file():
+        scores |= _read_out(Run(model), embedder, space, trained_on, recall_at)
+    return {part: scores}
 
 
 def embed_to_file(
@@ -67,7 +72,25 @@ def usual_device() -> str:
     return "cuda" if torch.cuda.is_available() else "cpu"
 
 
-def _part(model: Path, data: str | None, part: str, root: Path | None, check_counts: bool) -> Dataset:
+def _read_out(
+    run: Run, embedder: Embedder, space: Space, trained_on: Dataset | None, recall_at: tuple[int, ...]
+) -> dict[str, float]:
+    """The scores of the method's own read-out, as training reports them."""
+    settings = run.settings()
+    try:
+        method = make_method(settings.method, **settings.method_settings)
+    except UserError as error:  # one that was registered elsewhere, for instance
+        log.warning("the scores of the method's own read-out are left out: %s", error)
+        return {}
+    method.remembered = run.remembered()
+    known = None if trained_on is None else embed_everything(embedder, trained_on).to(usual_device())
+    return method.read_out(space, known, recall_at)
+
+
+def _part(
+    model: Path, data: str | None, part: str, root: Path | None, check_counts: bool
+) -> tuple[Dataset, Dataset | None]:
+    """The items to measure; and those that were trained on, where these are others of the same classes."""
     if not model.exists():
         raise UserError(f"there is no folder {model}; give a run folder or a model folder")
     run = Run(model)
@@ -88,7 +111,8 @@ def _part(model: Path, data: str | None, part: str, root: Path | None, check_cou
     dataset: Dataset | None = getattr(splits, part)
     if dataset is None:
         raise UserError(f"{settings.source} has no {part} part here; choose another with --part")
-    return dataset
+    known = data is None and part != "train" and splits.train.knows_classes_of(dataset)
+    return dataset, splits.train if known else None
 
 
 def _labelled_or_flat(data: str, root: Path | None, check_counts: bool) -> Dataset:

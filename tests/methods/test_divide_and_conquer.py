@@ -149,22 +149,33 @@ def test_a_cluster_too_small_for_a_batch_borrows_the_nearest_items() -> None:
     assert len(items) < 64
 
 
-def test_random_parts_are_even_and_stay() -> None:
+def test_a_large_cluster_that_borrows_keeps_its_own_items() -> None:
+    """A third of the items are alone in their class, and they are a cluster far from the others."""
+    labels = torch.cat([torch.arange(40), 40 + torch.arange(80) // 4])
+    points = torch.cat([torch.zeros(40, 2), torch.full((80, 2), 9.0)]) + torch.randn(
+        120, 2, generator=torch.Generator().manual_seed(0)
+    )
+    method = divided(points, labels, learners=2)
+    groups = method.groups
+    assert groups is not None
+    for learner, items in enumerate(method.drawing.parts):
+        own = set((groups == learner).nonzero().squeeze(1).tolist())
+        assert own <= set(items.tolist())
+        assert len(items) > 40 if 0 in own else set(items.tolist()) == own
+
+
+def test_random_parts_are_even() -> None:
     method = divided(BLOBS, LABELS, partition="random")
     before = method.groups
     assert before is not None and torch.bincount(before).tolist() == [16] * 4
-    method.look(Space.of(BLOBS.flip(0), LABELS))
-    assert method.groups is before
 
 
-def test_parts_by_labels_hold_whole_classes_and_stay() -> None:
+def test_parts_by_labels_hold_whole_classes() -> None:
     method = divided(BLOBS, LABELS, partition="labels")
     before = method.groups
     assert before is not None
     assert len({(int(a), int(b)) for a, b in zip(before, LABELS, strict=True)}) == 16
     assert len(set(before.tolist())) == 4
-    method.look(Space.of(BLOBS.flip(0), LABELS))
-    assert method.groups is before
 
 
 def test_without_split_embedding_clusters_only_choose_the_batches(vectors: Path, tmp_path: Path) -> None:
@@ -182,6 +193,34 @@ def test_the_last_epochs_are_joint(vectors: Path, tmp_path: Path, epochs: int, f
         method.start_epoch(epoch)
         assert method.united == (epoch >= first)
         assert (method.refresh is None) == method.united
+
+
+@pytest.mark.parametrize(
+    ("partition", "every", "looked"),
+    [("k-means", 2, [0, 2, 4]), ("k-means", 3, [0, 3]), ("random", 2, [0]), ("labels", 1, [0])],
+)
+def test_the_space_is_looked_at_every_so_many_epochs(
+    vectors: Path, tmp_path: Path, partition: str, every: int, looked: list[int]
+) -> None:
+    run = trainer(vectors, tmp_path / "run", epochs=6, recluster_epochs=every, partition=partition, finetune=0.0)
+    method, epochs = method_of(run), []
+    look = method.look
+
+    def noted(space: Space) -> None:
+        epochs.append(run.position.epoch)
+        look(space)
+
+    method.look = noted  # type: ignore[method-assign]
+    run.train()
+    assert epochs == looked
+
+
+def test_what_is_wrapped_decides_what_is_needed() -> None:
+    proxies, spectral = (make_method("divide-and-conquer", wraps=name) for name in ("proxy-nca", "spectral"))
+    assert (proxies.needs_pairs, proxies.usual_batch, proxies.normalize) == (False, 128, "always")
+    assert (spectral.needs_pairs, spectral.usual_batch, spectral.normalize) == (True, 1260, "test")
+    scores = spectral.read_out(Space.of(BLOBS, LABELS), None, clustering=False)
+    assert "with_sc_map@r" in scores
 
 
 def test_one_learner_is_the_wrapped_method_itself(vectors: Path, tmp_path: Path) -> None:

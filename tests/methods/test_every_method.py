@@ -16,6 +16,7 @@ from nearkin.errors import Interrupted, UserError
 from nearkin.methods import Batch, known_methods, make_method
 from nearkin.training import Run, Settings, loop
 from nearkin.training.loop import Trainer
+from nearkin.workflows import evaluate_model
 
 NAMES = [method.name for method in known_methods() if method.paper]
 QUICK: dict[str, Any] = {"epochs": 3, "batch_size": 32, "dim": 8, "device": "cpu"}
@@ -127,12 +128,25 @@ def test_it_says_what_it_is(method: str) -> None:
         ("divide-and-conquer", {"learners": 0}, "learners and recluster_epochs from 1"),
         ("magnet", {"per_cluster": 5}, "multiple of per_cluster=5"),
         ("magnet", {"per_cluster": 1}, "use per_cluster=2 or more"),
+        ("magnet", {"per_cluster": 0}, "use per_cluster=2 or more"),
+        ("magnet", {"normalize": "test"}, "use normalize=never or always"),
+        ("divide-and-conquer", {"learners": 8}, "a slice of one dimension .* use --dim 16"),
+        (
+            "divide-and-conquer",
+            {"learners": 64, "dim": 128, "partition": "labels"},
+            "20 classes cannot be divided among 64",
+        ),
+        ("facility-location", {"class_ratio": 0.03}, "always 0 for 32 items of 1 classes; use class_ratio=0.5"),
+        ("facility-location", {"class_ratio": 0.0}, "class_ratio must be above 0"),
+        ("facility-location", {"sub_batch_share": 0.05}, "use sub_batch_share=0.5"),
+        ("pml", {"loss_name": "CrossBatchMemory"}, "needs loss"),
         ("magnet", {"clusters": 0}, "clusters and refresh_epochs of at least 1"),
         ("triplet", {"per_class": 1}, "needs pairs of a class in its batches; use per_class=2"),
         ("npairs", {"batch_size": 31}, "even batch size"),
         ("facility-location", {"class_ratio": 0.9}, "change the batch size or the ratio"),
-        ("facility-location", {"sub_batches": 0}, "sub_batches from 1"),
-        ("facility-location", {"exchange": "none"}, "exchange"),
+        ("facility-location", {"class_ratio": 1.0}, "always 0 for 32 items of 32 classes"),
+        ("facility-location", {"sub_batches": 0}, "sub_batches must be 1 or more"),
+        ("facility-location", {"exchange": "none"}, "exchange 'none' is unknown"),
         ("pml", {"loss_name": "CircelLoss"}, "did you mean 'pml:CircleLoss'"),
     ],
 )
@@ -155,6 +169,38 @@ def test_data_that_it_cannot_learn_from_are_refused(tmp_path: Path, method: str)
             Trainer(settings(tmp_path / "single.npz", method, split="all"), tmp_path / "run")
 
 
+@pytest.mark.parametrize("method", NAMES)
+def test_small_data_get_smaller_batches_by_themselves(tmp_path: Path, method: str) -> None:
+    np.savez(tmp_path / "few.npz", vectors=np.eye(48)[:, :20], labels=np.arange(48) // 6)
+    changes = {"batch_size": 0, "dim": 4, "epochs": 1}
+    loop.train(settings(tmp_path / "few.npz", method, **changes), tmp_path / "run")
+
+
+def test_the_refusal_of_all_sizes_speaks_of_the_usual_one(tmp_path: Path) -> None:
+    np.savez(tmp_path / "few.npz", vectors=np.eye(48)[:, :20], labels=np.arange(48) // 2)
+    with pytest.raises(UserError, match="a batch of 16 with 4 to 4 classes cannot be drawn"):
+        Trainer(settings(tmp_path / "few.npz", "facility-location", batch_size=0), tmp_path / "run")
+
+
+def test_all_losses_of_pytorch_metric_learning_can_be_prepared() -> None:
+    from nearkin.losses.pml import pml_losses
+
+    for name in pml_losses().keys() - {"CrossBatchMemory", "MultipleLosses", "RankedListLoss"}:
+        method = make_method("pml", loss_name=name)
+        method.prepare(classes=5, dim=8, epochs=1)
+
+
+def test_a_run_of_a_method_that_is_not_known_here_can_be_evaluated(vectors: Path, tmp_path: Path) -> None:
+    run = loop.train(settings(vectors, "triplet"), tmp_path / "run")
+    run.config.write_text(run.config.read_text().replace('"triplet"', '"mine"'))
+    assert "recall@1" in evaluate_model(run.folder, None, None, (1,))["test"]
+
+
+def test_a_cluster_size_of_ones_own_decides_the_batch(vectors: Path, tmp_path: Path) -> None:
+    trainer = Trainer(settings(vectors, "magnet", per_cluster=7, batch_size=0), tmp_path / "run")
+    assert trainer.sampler.batch_size == 84
+
+
 def test_classes_that_were_trained_on_are_also_classified(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     labels = np.repeat(np.arange(20), 16)
@@ -166,3 +212,31 @@ def test_classes_that_were_trained_on_are_also_classified(tmp_path: Path) -> Non
         after = json.loads(run.scores.read_text())["after"]
         assert {name for name in after if name.endswith("error")} == errors
         assert all(after[name] < 0.3 for name in errors)  # chance is 0.95
+        assert evaluate_model(run.folder, None, None, (1, 2, 4, 8))["test"] == pytest.approx(after)
+
+
+def test_a_spectral_run_is_evaluated_with_singular_vectors_too(vectors: Path, tmp_path: Path) -> None:
+    run = loop.train(settings(vectors, "spectral"), tmp_path / "run")
+    after = json.loads(run.scores.read_text())["after"]
+    assert {"with_sc_recall@1", "with_sc_map@r", "with_sc_nmi_geometric"} <= set(after)
+    assert evaluate_model(run.folder, None, None, (1, 2, 4, 8))["test"] == pytest.approx(after)
+    again = evaluate_model(run.folder, None, None, (3,))["test"]
+    assert {name for name in again if "recall" in name} == {"recall@3", "with_sc_recall@3"}
+
+
+def test_the_read_out_belongs_to_the_model_that_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second epoch is the best; what is remembered after it must come back in the end."""
+    np.savez(tmp_path / "x.npz", vectors=np.random.default_rng(0).normal(size=(320, 6)), labels=np.arange(320) // 8)
+    remembered: list[Any] = []
+    scores = iter([0.1, 0.9, 0.2, 0.3])
+
+    def measure(self: Trainer, part: str, kind: str) -> dict[str, float]:  # noqa: ARG001
+        remembered.append(dict(self.method.remembered))
+        return {"map@r": next(scores) if kind == "evaluation" else 0.0}
+
+    monkeypatch.setattr(Trainer, "_measure", measure)
+    changes = {"epochs": 4, "validation": 0.25, "learning_rate": 0.05}
+    loop.train(settings(tmp_path / "x.npz", "magnet", **changes), tmp_path / "run")
+    before, first, second, third, fourth, final = remembered
+    assert before == {} and len({first["variance"], second["variance"], third["variance"], fourth["variance"]}) == 4
+    assert final == second

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from nearkin.losses import magnet_loss
 from nearkin.methods import Batch, make_method
-from nearkin.methods.magnet import REMEMBERED, Magnet
+from nearkin.methods.magnet import FORGETTING, Magnet
 from nearkin.space import Space
 
 LABELS = np.repeat([4, 7, 9], [24, 24, 6])
@@ -87,9 +87,8 @@ def test_the_variance_is_a_running_average_of_the_batches() -> None:
             np.square(points[clusters == cluster] - points[clusters == cluster].mean(0)).sum()
             for cluster in set(clusters)
         )
-        share = REMEMBERED if step else 0.0
-        average = share * average + (1 - share) * squares / 11
-    assert method.variance == pytest.approx(average)
+        average = FORGETTING * squares / 11 + (1 - FORGETTING) * average if step else squares / 11
+    assert method.remembered == {"variance": pytest.approx(average)}
 
 
 def test_what_it_knows_survives_a_stop() -> None:
@@ -100,9 +99,27 @@ def test_what_it_knows_survives_a_stop() -> None:
     other.sampler(LABELS, 12, seed=0)
     other.load_state_dict(method.state_dict())
     other.drawing.load_state_dict(method.drawing.state_dict())
-    assert other.variance == method.variance
+    assert other.remembered == method.remembered != {}
     np.testing.assert_array_equal(other.drawing.index.cluster_of, method.drawing.index.cluster_of)
     np.testing.assert_array_equal(other.drawing.losses.known_at(99), method.drawing.losses.known_at(99))
+
+
+def test_the_running_variance_decides_how_far_clusters_are_heard() -> None:
+    """One cluster of class 4 nearby, three of class 7 a little farther: a wide σ lets the three win."""
+    near, far = torch.tensor([[1.0, 0.0]]), torch.tensor([[-1.2, 0.0], [0.0, 1.2], [0.0, -1.2]])
+    known = Space.of(torch.cat([near.repeat(6, 1), far.repeat_interleave(2, 0)]), torch.tensor([4] * 6 + [7] * 6))
+    query = Space.of(torch.zeros(1, 2), torch.tensor([4]))
+    method = make_method("magnet", per_cluster=2, clusters=3)
+    errors = []
+    for variance in (0.01, 100.0):
+        method.remembered = {"variance": variance}
+        errors.append(method.read_out(query, known, clustering=False)["nearest_cluster_error"])
+    assert errors == [0.0, 1.0]
+
+
+def test_more_clusters_than_items_are_no_matter() -> None:
+    index = magnet(clusters=10**9, per_cluster=3, choose_clusters=True).drawing.index
+    assert index.class_of.tolist() == [4, 4, 7, 7, 9, 9]
 
 
 def test_classes_are_read_off_the_nearest_clusters() -> None:

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
+from nearkin.api import make_settings
 from nearkin.evaluation import evaluate
 from nearkin.losses import FacilityLocationLoss
 from nearkin.methods import Batch, make_method
 from nearkin.sampling import ClassRatioSampler, RandomSampler
 from nearkin.space import Space
+from nearkin.training.loop import Trainer
 
 LABELS = torch.arange(32) // 4
 
@@ -29,17 +33,30 @@ def test_gamma_falls_once_an_epoch_from_its_start_whenever_one_asks() -> None:
         assert method.loss.gamma == gamma
 
 
+@pytest.mark.parametrize("wraps", ["", "divide-and-conquer"])
+def test_gamma_falls_in_a_run(tmp_path: Path, wraps: str) -> None:
+    np.savez(tmp_path / "x.npz", vectors=np.random.default_rng(0).normal(size=(96, 5)), labels=np.arange(96) // 8)
+    common = {"epochs": 3, "batch_size": 16, "dim": 8, "backbone": "linear", "evaluate_every": 0, "device": "cpu"}
+    own = {"gamma": 8.0, "gamma_decay": 0.5}
+    if wraps:
+        own = {"wraps": "facility-location:gamma=8.0,gamma_decay=0.5", "learners": 2, "finetune": 0.0}
+    trainer = Trainer(make_settings(tmp_path / "x.npz", wraps or "facility-location", common | own), tmp_path / "run")
+    trainer.train()
+    losses = [module for module in trainer.method.loss.modules() if isinstance(module, FacilityLocationLoss)]
+    assert losses and all(loss.gamma == 2.0 for loss in losses)
+
+
 def test_the_loss_is_averaged_over_random_subsets() -> None:
-    method = make_method("facility-location", sub_batches=3, sub_batch_share=0.5)
+    method = make_method("facility-location", sub_batches=3, sub_batch_share=0.25)
     embeddings, one = batch()
     torch.manual_seed(5)
     loss = method.step(lambda inputs, learner=None: embeddings, one)  # noqa: ARG005
     torch.manual_seed(5)
-    subsets = [torch.randperm(32)[:16] for _ in range(3)]
+    subsets = [torch.randperm(32)[:8] for _ in range(3)]
     assert len({tuple(rows.tolist()) for rows in subsets}) == 3
-    expected = sum(method.loss(embeddings[rows], LABELS[rows]) for rows in subsets) / 3
-    assert loss.item() == pytest.approx(float(expected))
-    found, wanted = (torch.autograd.grad(value, embeddings)[0] for value in (loss, torch.as_tensor(expected)))
+    expected = torch.stack([method.loss(embeddings[rows], LABELS[rows]) for rows in subsets]).mean()
+    assert loss.item() == pytest.approx(expected.item())
+    found, wanted = (torch.autograd.grad(value, embeddings)[0] for value in (loss, expected))
     torch.testing.assert_close(found, wanted)
 
 

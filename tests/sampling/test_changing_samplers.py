@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from nearkin.data.loader import AHEAD
 from nearkin.errors import UserError
 from nearkin.sampling import ClusterIndex, GroupSampler, NeighbourhoodSampler, PartitionSampler
 from nearkin.sampling.losses import LAG, CachedLosses
@@ -53,6 +54,12 @@ class TestPartition:
         sampler = self.divided()
         assert sampler.can_fill_a_batch(np.arange(32))
         assert not sampler.can_fill_a_batch(np.arange(24))  # three classes give six items, not eight
+        singles = np.arange(0, 96, 8)  # one item of each class
+        assert not sampler.can_fill_a_batch(singles)  # full, but without a pair
+        assert PartitionSampler(LABELS, 8, groups_of_two, needs_pairs=False).can_fill_a_batch(singles)
+        rarely_paired = PartitionSampler(np.r_[np.arange(80), np.repeat(np.arange(80, 88), 2)], 8, groups_of_two)
+        assert rarely_paired.can_fill_a_batch(np.r_[np.arange(30), 80, 81])  # as rarely as all of them
+        assert not rarely_paired.can_fill_a_batch(np.arange(30))
         one_class = PartitionSampler(LABELS, 4, lambda labels, size, seed: GroupSampler(labels, size, 4, seed))
         assert not one_class.can_fill_a_batch(np.arange(8))  # full, but nothing to tell apart
 
@@ -97,6 +104,18 @@ class TestNeighbourhoods:
             assert len(batch) == 24
             assert set(Counter(batch).values()) <= {1, 2}
             assert len(set(batch)) == 16
+
+    def test_the_items_of_a_cluster_are_drawn_anew_each_time(self) -> None:
+        sampler = self.sampler()
+        drawn = {item for _ in range(40) for batch in sampler for item in batch}
+        assert drawn == set(range(96))  # three of four items a time, and all come up
+
+    def test_a_refresh_draws_by_all_losses_heard_of(self) -> None:
+        sampler = self.sampler()
+        sampler.losses.hear(0, np.arange(96), np.where(sampler.index.cluster_of == 7, 3.0, 0.5))
+        assert sampler.chances(1)[7] == pytest.approx(1 / 24)
+        sampler.refresh(clusters_on_a_line())
+        assert sampler.chances(1)[7] > 0.15
 
     def test_too_few_impostors_make_larger_shares(self) -> None:
         sampler = NeighbourhoodSampler(np.repeat([0, 1], 20), 16, 2)
@@ -159,6 +178,10 @@ class TestNeighbourhoods:
                 continued.append(batch)
                 feedback(step, batch, second)
             assert queue[:stop] + continued == drawn
+
+
+def test_losses_count_later_than_batches_are_read_ahead() -> None:
+    assert LAG > AHEAD
 
 
 @given(heard=st.lists(st.integers(0, 3), min_size=1, max_size=90), ahead=st.integers(0, 32))

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import logging
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from conftest import TINY_GLYPHS
 from torch import Tensor, nn
 
+from nearkin.api import make_settings
 from nearkin.losses import make_loss
-from nearkin.training.microbatch import InPieces, sees_pieces
+from nearkin.models import EmbeddingModel, ModelSpec
+from nearkin.training.loop import Trainer
+from nearkin.training.microbatch import InPieces, _without_counting, in_pieces
 
 LABELS = torch.arange(20) // 4
 INPUTS = torch.randn(20, 6, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
@@ -80,11 +86,45 @@ def test_batch_norm_counts_every_piece_once() -> None:
         torch.testing.assert_close(model.state_dict()[name], expected)
 
 
-def test_it_is_known_whether_a_model_sees_pieces() -> None:
+def test_pieces_are_alike_so_that_batch_norm_never_sees_a_single_item() -> None:
+    sizes = []
     model = network(nn.BatchNorm1d(16))
-    assert sees_pieces(model)
-    assert not sees_pieces(model.eval())
-    assert not sees_pieces(network())
+    model.register_forward_pre_hook(lambda _, inputs: sizes.append(len(inputs[0])))
+    InPieces(model, 19)(INPUTS)
+    assert sizes == [10, 10]
+
+
+def test_shared_batch_norm_can_be_run_again_without_counting() -> None:
+    """As it is converted for several GPUs; in evaluation mode it needs none to be run here."""
+    model = nn.SyncBatchNorm.convert_sync_batchnorm(network(nn.BatchNorm1d(16)))
+    (norm,) = [module for module in model.modules() if isinstance(module, nn.SyncBatchNorm)]
+    with _without_counting(model):
+        assert norm.num_batches_tracked is not None  # it refuses to run without
+        assert norm.momentum == 0.0
+        norm.num_batches_tracked.add_(1)
+    assert (norm.momentum, int(norm.num_batches_tracked)) == (0.1, 0)
+
+
+def test_pieces_are_made_where_they_are_smaller_and_batch_norm_is_told_of(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING):
+        plain, frozen = network(), EmbeddingModel(ModelSpec("linear", dim=2, features=3), freeze_batch_norm=True)
+        assert in_pieces(plain, 0, 20) is in_pieces(plain, 20, 20) is in_pieces(plain, 64, 20) is plain
+        assert isinstance(in_pieces(plain, 19, 20), InPieces)
+        in_pieces(frozen, 5, 20)
+        in_pieces(network(nn.BatchNorm1d(16)), 64, 20)
+        assert not caplog.records
+        in_pieces(network(nn.BatchNorm1d(16)), 5, 20)
+        assert "batch norm will see 5 items at a time" in caplog.text
+
+
+def test_no_forward_pass_of_a_run_is_larger_than_a_piece(tmp_path: Path) -> None:
+    """Not only in training: measuring and looking at the whole space keep to it too."""
+    changes = {"epochs": 1, "batch_size": 16, "micro_batch": 5, "dim": 8, "device": "cpu"}
+    trainer = Trainer(make_settings(TINY_GLYPHS, "magnet", changes), tmp_path / "run")
+    sizes = []
+    trainer.model.backbone.register_forward_pre_hook(lambda _, inputs: sizes.append(len(inputs[0])))
+    trainer.train()
+    assert max(sizes) <= 5
 
 
 def test_backward_holds_the_activations_of_one_piece_at_a_time() -> None:

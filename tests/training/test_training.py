@@ -240,7 +240,7 @@ def test_a_nan_stops_the_run_before_it_reaches_the_weights(tmp_path: Path) -> No
 
 def test_a_collapse_is_said_with_advice(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     trainer = Trainer(settings(epochs=1, learning_rate=1e-9), tmp_path / "run")
-    nn.init.zeros_(trainer.model.head.project.weight)
+    nn.init.zeros_(trainer.model.head.project[0].weight)
     with caplog.at_level(logging.WARNING):
         trainer.train()
     assert "the embedding is collapsing" in caplog.text
@@ -256,11 +256,11 @@ def test_a_frozen_backbone_is_computed_once_and_stays_as_it_was(photos: Path, tm
     frozen = settings(**images, freeze_backbone=True, per_class=3, batch_size=9, learning_rate=0.01)
     trainer = Trainer(frozen, tmp_path / "a")
     before = {name: value.clone() for name, value in trainer.model.backbone.state_dict().items()}
-    head = trainer.model.head.project.weight.clone()
+    head = trainer.model.head.project[0].weight.clone()
     run = trainer.train()
     after = trainer.model.backbone.state_dict()
     assert all(torch.equal(after[name].cpu(), value) for name, value in before.items())
-    assert not torch.equal(trainer.model.head.project.weight, head)
+    assert not torch.equal(trainer.model.head.project[0].weight, head)
     scores = json.loads(run.scores.read_text())["after"]
     assert nearkin_scores(run) == pytest.approx(scores["map@r"], abs=1e-6)  # the saved model is the whole one
     cached = sorted(Path(os.environ["NEARKIN_CACHE"], "features").iterdir())

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from nearkin.clustering.distances import row_blocks
-from nearkin.clustering.kmeans import _means
+from nearkin.clustering.kmeans import cluster_means
 from nearkin.errors import UserError
 
 DRAWS = 3  # candidates for each centre but the first
@@ -75,7 +75,7 @@ def kmeans_per_group(x: Tensor, groups: Tensor, k: int | Tensor, seed: int = 0, 
         moving = moving[changed[group[moving]]]
         if len(moving) == 0:
             break
-        centroids = _means(x[moving], cluster[moving], centroids)
+        centroids = cluster_means(x[moving], cluster[moving], centroids)
     inertia = _sums(_squares(x, torch.arange(len(x), device=x.device), centroids, cluster), group, len(ids))
     return GroupedKMeans(centroids, cluster, ids.repeat_interleave(counts), inertia)
 

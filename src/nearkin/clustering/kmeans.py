@@ -75,7 +75,7 @@ def kmeans(
     groups = _fill_empty(assignment, distances, k)
     inertia = math.inf
     for _ in range(max(1, iterations)):
-        means = _means(x, groups, centroids)
+        means = cluster_means(x, groups, centroids)
         centroids = _directions(means, centroids) if spherical else means
         distances, assignment = _nearest(x, centroids)
         inertia = distances.double().square().sum().item()
@@ -144,7 +144,7 @@ def _fill_empty(assignment: Tensor, distances: Tensor, k: int) -> Tensor:
     return assignment.index_copy(0, farthest.indices[movable], empty[movable])
 
 
-def _means(x: Tensor, groups: Tensor, before: Tensor) -> Tensor:
+def cluster_means(x: Tensor, groups: Tensor, before: Tensor) -> Tensor:
     """(k, D) means of the groups, summed in float64; an empty group stays where it was before."""
     sums = torch.zeros(before.shape, dtype=torch.float64, device=x.device).index_add_(0, groups, x.double())
     sizes = torch.bincount(groups, minlength=len(before))[:, None]

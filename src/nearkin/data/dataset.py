@@ -84,6 +84,10 @@ class Dataset:
         """The classes that have items here, ascending."""
         return np.unique(self.labels)
 
+    def knows_classes_of(self, other: Dataset) -> bool:
+        """Whether every class of another part of the same data has items here too."""
+        return bool(np.isin(other.present_classes, self.present_classes).all())
+
 
 def encode_labels(values: Sequence[str]) -> tuple[Indices, list[str]]:
     """Labels of any spelling as positions in the sorted class names; whole numbers sort by value.

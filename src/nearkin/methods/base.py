@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
+from types import MappingProxyType
 from typing import Any, ClassVar, Protocol
 
 import numpy as np
@@ -58,9 +60,9 @@ class Embed(Protocol):
 class Method(ABC):
     """A way to learn an embedding; its dataclass fields are its settings.
 
-    The training loop calls ``check``, ``prepare`` and ``sampler`` once, ``start_epoch`` before an epoch (or the rest of
-    one, after a stop), ``look`` whenever ``refresh`` is due, ``step`` for every batch, and ``read_out`` at test; it
-    knows nothing else about a method.
+    The training loop calls ``check``, ``prepare`` and ``sampler`` in the beginning, ``start_epoch`` before an epoch (or
+    the rest of one, after a stop), ``look`` whenever ``refresh`` is due, ``step`` for every batch, and ``read_out`` at
+    test; it knows nothing else about a method.
     """
 
     name: ClassVar[str]
@@ -68,15 +70,16 @@ class Method(ABC):
     batches: ClassVar[str]
     minimises: ClassVar[str]
     readout: ClassVar[str] = "nearest neighbours"
-    usual_batch: ClassVar[int] = 128
-    needs_pairs: ClassVar[bool] = True  # whether it learns from two items of a class, or from labels alone
-
+    usual_batch: int = 128
+    batch_unit: int = 2  # what a batch size that nobody chose must be a multiple of
+    needs_pairs: bool = True  # whether it learns from two items of a class, or from labels alone
     normalize: str = "always"  # whether the paper trains on embeddings of unit length
     slices: int = 1  # learners that share the embedding, a slice of its dimensions each
     refresh: Every | None = None
     loss: nn.Module
+    remembered: Mapping[str, float] = MappingProxyType({})  # what the read-out needs besides the model; kept with it
 
-    def check(self, labels: npt.ArrayLike, dim: int, batch_size: int) -> None:  # noqa: ARG002
+    def check(self, labels: npt.ArrayLike, dim: int, batch_size: int, normalize: str) -> None:  # noqa: ARG002
         """Refuses, before training starts, what cannot work, and names what would."""
         sizes = np.unique(np.asarray(labels), return_counts=True)[1]
         if len(sizes) < 2:
@@ -92,10 +95,10 @@ class Method(ABC):
 
     @abstractmethod
     def sampler(self, labels: npt.ArrayLike, batch_size: int, seed: int) -> BatchSampler:
-        """The batches to train on."""
+        """The batches to train on. Several may be made to try sizes; the last one is trained with."""
 
     def start_epoch(self, epoch: int) -> None:  # noqa: B027 (most methods do not change on the way)
-        """Sets what changes from epoch to epoch, as a function of the epoch alone (from 0)."""
+        """Sets what changes from epoch to epoch, from the epoch (counted from 0) and what is part of the state."""
 
     def look(self, space: Space) -> None:  # noqa: B027 (most methods never look)
         """Rebuilds an index or a partition from a fresh space."""
@@ -105,11 +108,18 @@ class Method(ABC):
         loss: Tensor = self.loss(embed(batch.inputs), batch.labels)
         return loss
 
-    def read_out(self, space: Space, trained_on: Space | None, clustering: bool) -> dict[str, float]:  # noqa: ARG002
+    def read_out(
+        self,
+        space: Space,
+        trained_on: Space | None,
+        recall_at: Sequence[int] = (1, 2, 4, 8),  # noqa: ARG002
+        clustering: bool = True,  # noqa: ARG002
+    ) -> dict[str, float]:
         """Scores beyond those of `evaluate`: classification errors where the space's classes were trained on.
 
         Args:
             trained_on: the training part, embedded by the same model; None where its classes are others.
+            recall_at: the K of Recall@K.
             clustering: whether the scores that take long are wanted too.
         """
         if trained_on is None:
@@ -119,10 +129,11 @@ class Method(ABC):
 
     def state_dict(self) -> dict[str, Any]:
         """All that must survive a stop, besides the sampler's own state; what ``look`` built belongs here too."""
-        return {"loss": self.loss.state_dict()}
+        return {"loss": self.loss.state_dict(), "remembered": dict(self.remembered)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.loss.load_state_dict(state["loss"])
+        self.remembered = state["remembered"]
 
     def settings(self) -> dict[str, Any]:
         return {field.name: getattr(self, field.name) for field in fields(self)}  # type: ignore[arg-type]
@@ -134,8 +145,8 @@ class GroupedMethod(Method):
     batches = "n-group: k classes × n"
     per_class: int
 
-    def check(self, labels: npt.ArrayLike, dim: int, batch_size: int) -> None:
-        super().check(labels, dim, batch_size)
+    def check(self, labels: npt.ArrayLike, dim: int, batch_size: int, normalize: str) -> None:
+        super().check(labels, dim, batch_size, normalize)
         if self.per_class < 2:
             raise UserError(f"method '{self.name}' needs pairs of a class in its batches; use per_class=2 or more")
 

@@ -69,23 +69,28 @@ class DivideAndConquer(Method):
         self.slices = self.learners if self.split_embedding else 1
         self.together = _wrapped(self.wraps)
         self.alone = [_wrapped(self.wraps) for _ in range(self.slices)] if self.slices > 1 else []
-        self.normalize = self.together.normalize
+        self.normalize, self.usual_batch = self.together.normalize, self.together.usual_batch
+        self.needs_pairs, self.batch_unit = self.together.needs_pairs, self.together.batch_unit
         self.refresh = Every(epochs=self.recluster_epochs)
         self.united = False
         self.first_united_epoch = 0
         self.groups: Tensor | None = None  # (items,) the cluster of every item
 
-    def check(self, labels: npt.ArrayLike, dim: int, batch_size: int) -> None:
-        super().check(labels, dim, batch_size)
+    def check(self, labels: npt.ArrayLike, dim: int, batch_size: int, normalize: str) -> None:
+        super().check(labels, dim, batch_size, normalize)
         if dim % self.slices:
             raise UserError(
                 f"{self.learners} learners cannot share {dim} dimensions evenly; "
                 f"use --dim {-(-dim // self.learners) * self.learners}"
             )
-        if self.learners > len(np.asarray(labels)):
-            raise UserError(f"{len(np.asarray(labels))} items cannot be divided among {self.learners} learners")
+        if 1 < self.slices == dim and normalize == "always":
+            raise UserError(f"a slice of one dimension and unit length cannot learn; use --dim {2 * dim} or more")
+        divided = np.unique(labels) if self.partition == "labels" else np.asarray(labels)
+        if self.learners > len(divided):
+            what = "classes" if self.partition == "labels" else "items"
+            raise UserError(f"{len(divided)} {what} cannot be divided among {self.learners} learners; use fewer")
         for method, share in self._shares(dim):
-            method.check(labels, share, batch_size)
+            method.check(labels, share, batch_size, normalize)
 
     def prepare(self, classes: int, dim: int, epochs: int) -> None:
         for method, share in self._shares(dim):
@@ -94,21 +99,21 @@ class DivideAndConquer(Method):
         self.first_united_epoch = epochs - round(self.finetune * epochs)
 
     def sampler(self, labels: npt.ArrayLike, batch_size: int, seed: int) -> BatchSampler:
-        self.drawing = PartitionSampler(labels, batch_size, self.together.sampler, seed)
+        self.drawing = PartitionSampler(labels, batch_size, self.together.sampler, seed, self.needs_pairs)
         return self.drawing
 
     def start_epoch(self, epoch: int) -> None:
         for method in [*self.alone, self.together]:
             method.start_epoch(epoch)
         self.united = epoch >= self.first_united_epoch
+        divided_for_good = self.groups is not None and self.partition != "k-means"
+        self.refresh = None if self.united or divided_for_good else Every(epochs=self.recluster_epochs)
         if self.united:
-            self.refresh = None
             self.drawing.unite()
 
     def look(self, space: Space) -> None:
-        if self.groups is None or self.partition == "k-means":
-            groups = self._divided(space).cpu()
-            self.groups = groups if self.groups is None else renamed_like(groups, self.groups, self.learners)
+        groups = self._divided(space).cpu()
+        self.groups = groups if self.groups is None else renamed_like(groups, self.groups, self.learners)
         self.drawing.divide(self._filled(space.to("cpu"), self.groups))
 
     def step(self, embed: Embed, batch: Batch) -> Tensor:
@@ -116,6 +121,11 @@ class DivideAndConquer(Method):
             return self.together.step(embed, batch)
         learner = self.drawing.part_of(batch.step)
         return self.alone[learner].step(partial(embed, learner=learner), batch)
+
+    def read_out(
+        self, space: Space, trained_on: Space | None, recall_at: Sequence[int] = (1, 2, 4, 8), clustering: bool = True
+    ) -> dict[str, float]:
+        return self.together.read_out(space, trained_on, recall_at, clustering)
 
     def state_dict(self) -> dict[str, Any]:
         parts = [torch.from_numpy(items) for items in self.drawing.parts]
@@ -139,8 +149,6 @@ class DivideAndConquer(Method):
                 order = torch.randperm(len(space), generator=torch.Generator().manual_seed(self.drawing.seed))
                 return order % self.learners
         _, own, sizes = space.labels.unique(return_inverse=True, return_counts=True)
-        if self.learners > len(sizes):
-            raise UserError(f"{len(sizes)} classes cannot be divided among {self.learners} learners; use fewer")
         return kmeans(group_means(space.embeddings, own, sizes), self.learners, self.drawing.seed).assignment[own]
 
     def _filled(self, space: Space, groups: Tensor) -> Sequence[npt.NDArray[np.int64]]:
@@ -154,7 +162,7 @@ class DivideAndConquer(Method):
         mean = space.embeddings[own if own.any() else slice(None)].mean(0)
         far = (space.embeddings - mean).square().sum(1).masked_fill(own, -1.0)
         order = far.argsort(stable=True).numpy()
-        number = self.drawing.batch_size
+        number = max(self.drawing.batch_size, len(items))
         while number < len(order) and not self.drawing.can_fill_a_batch(order[:number]):
             number *= 2
         return order[:number]

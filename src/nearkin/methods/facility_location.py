@@ -14,10 +14,12 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from nearkin.errors import UserError
+from nearkin.errors import UserError, unknown_name
 from nearkin.losses import FacilityLocationLoss
 from nearkin.methods.base import Batch, Embed, Method, register
 from nearkin.sampling import BatchSampler, ClassRatioSampler
+
+EXCHANGES = ("objective", "algorithm-2", "all")
 
 
 @register
@@ -48,9 +50,25 @@ class FacilityLocation(Method):
     sub_batch_share: float = 0.5
 
     def __post_init__(self) -> None:
-        if not 0 < self.gamma_decay <= 1 or not 0 < self.sub_batch_share <= 1 or self.sub_batches < 1:
-            raise UserError("facility-location needs gamma_decay and sub_batch_share in 0…1, and sub_batches from 1")
+        for name in ("gamma_decay", "class_ratio", "sub_batch_share"):
+            if not 0 < getattr(self, name) <= 1:
+                raise UserError(f"{name} must be above 0 and at most 1, not {getattr(self, name)}")
+        if self.sub_batches < 1:
+            raise UserError(f"sub_batches must be 1 or more, not {self.sub_batches}")
+        if self.exchange not in EXCHANGES:
+            raise unknown_name("exchange", self.exchange, EXCHANGES)
         self.loss = FacilityLocationLoss(self.gamma, exchange=self.exchange)  # type: ignore[arg-type]
+
+    def check(self, labels: npt.ArrayLike, dim: int, batch_size: int, normalize: str) -> None:
+        super().check(labels, dim, batch_size, normalize)
+        classes = round(self.class_ratio * batch_size)
+        if not 2 <= classes < batch_size:
+            raise UserError(
+                f"the loss of method 'facility-location' is always 0 for {batch_size} items of {classes} classes; "
+                "use class_ratio=0.5 or larger batches"
+            )
+        if self.sub_batches > 1 and self.sub_batch_share * batch_size < 4:
+            raise UserError(f"{self.sub_batch_share} of {batch_size} items is no batch; use sub_batch_share=0.5")
 
     def sampler(self, labels: npt.ArrayLike, batch_size: int, seed: int) -> BatchSampler:
         return ClassRatioSampler(labels, batch_size, self.class_ratio, self.class_ratio, seed)

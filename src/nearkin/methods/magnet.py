@@ -5,13 +5,13 @@ a seed cluster, drawn in proportion to its loss, and its nearest clusters of oth
 off the nearest clusters (3.3, Eq. 6). What the paper leaves open is chosen so: a cluster not met yet is drawn like an
 average one and every cluster keeps a small chance; the losses that draw a batch are those of at least 33 steps before
 it, because batches are read ahead; small classes get fewer clusters, so that a cluster has ``per_cluster`` items on
-average; the running average of σ² forgets at 0.95 a step. Embeddings are not normalised.
+average; a batch has a share of 0.05 in the running average of σ². Embeddings are not normalised.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy.typing as npt
 import torch
@@ -26,7 +26,7 @@ from nearkin.methods.base import Batch, Embed, Every, Method, register
 from nearkin.sampling import BatchSampler, ClusterIndex, NeighbourhoodSampler
 from nearkin.space import Space
 
-REMEMBERED = 0.95  # of the running average of σ², at each step
+FORGETTING = 0.05  # share of a new batch in the running average of σ²
 
 
 @register
@@ -48,7 +48,6 @@ class Magnet(Method):
     batches = "a seed cluster ∝ its loss, its nearest impostor clusters, a few of each"
     minimises = "variance-standardised cluster separation"
     readout = "nearest neighbours; k-nearest-cluster on known classes"
-    usual_batch = 48
     normalize = "never"
 
     alpha: float = 1.0
@@ -61,14 +60,16 @@ class Magnet(Method):
     def __post_init__(self) -> None:
         if self.clusters < 1 or self.refresh_epochs < 1 or self.refresh_steps < 0:
             raise UserError("magnet needs clusters and refresh_epochs of at least 1, and refresh_steps not negative")
-        self.loss = MagnetLoss(self.alpha, reduction="none")
-        self.refresh = Every(steps=self.refresh_steps) if self.refresh_steps else Every(epochs=self.refresh_epochs)
-        self.variance = 0.0  # σ² of Eq. 6, the running average; 0 before the first step
-
-    def check(self, labels: npt.ArrayLike, dim: int, batch_size: int) -> None:
-        super().check(labels, dim, batch_size)
         if self.per_cluster < 2:
             raise UserError("method 'magnet' measures the spread of clusters; use per_cluster=2 or more")
+        self.loss = MagnetLoss(self.alpha, reduction="none")
+        self.refresh = Every(steps=self.refresh_steps) if self.refresh_steps else Every(epochs=self.refresh_epochs)
+        self.usual_batch, self.batch_unit = 12 * self.per_cluster, self.per_cluster
+
+    def check(self, labels: npt.ArrayLike, dim: int, batch_size: int, normalize: str) -> None:
+        super().check(labels, dim, batch_size, normalize)
+        if normalize == "test":
+            raise UserError("method 'magnet' clusters the space that it trains; use normalize=never or always")
 
     def sampler(self, labels: npt.ArrayLike, batch_size: int, seed: int) -> BatchSampler:
         self.drawing = NeighbourhoodSampler(labels, batch_size, self.per_cluster, seed)
@@ -88,36 +89,29 @@ class Magnet(Method):
         self._remember(_variance(embeddings.detach().double(), clusters))
         return losses.mean()
 
-    def read_out(self, space: Space, trained_on: Space | None, clustering: bool) -> dict[str, float]:
-        scores = super().read_out(space, trained_on, clustering)
+    def read_out(
+        self, space: Space, trained_on: Space | None, recall_at: Sequence[int] = (1, 2, 4, 8), clustering: bool = True
+    ) -> dict[str, float]:
+        scores = super().read_out(space, trained_on, recall_at, clustering)
         if trained_on is None:
             return scores
         found = self._index(trained_on)
-        variance = self.variance or _variance(trained_on.embeddings.double(), found.assignment)
+        variance = self.remembered.get("variance") or _variance(trained_on.embeddings.double(), found.assignment)
         predicted = nearest_cluster_labels(space.embeddings, found.centroids, found.group_of, variance)
         return scores | {"nearest_cluster_error": error_rate(predicted, space.labels)}
-
-    def state_dict(self) -> dict[str, Any]:
-        return super().state_dict() | {"variance": self.variance}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        super().load_state_dict(state)
-        self.variance = state["variance"]
 
     def _index(self, space: Space) -> GroupedKMeans:
         """The clusters of every class."""
         _, sizes = space.labels.unique(return_counts=True)
-        wanted = (
-            choose_clusters(space.embeddings, space.labels, self.clusters)
-            if self.choose_clusters
-            else torch.full_like(sizes, self.clusters)
-        )
-        fitting = (sizes // self.per_cluster).clamp(min=1)
-        return kmeans_per_group(space.embeddings, space.labels, torch.minimum(wanted.to(fitting), fitting))
+        most = (sizes // self.per_cluster).clamp(1, self.clusters)
+        if self.choose_clusters:
+            most = torch.minimum(most, choose_clusters(space.embeddings, space.labels, int(most.max())))
+        return kmeans_per_group(space.embeddings, space.labels, most)
 
     def _remember(self, variance: float) -> None:
-        share = REMEMBERED if self.variance else 0.0
-        self.variance = share * self.variance + (1 - share) * variance
+        """The running average of σ² that Eq. 6 reads classes off with."""
+        before = self.remembered.get("variance", variance)
+        self.remembered = {"variance": FORGETTING * variance + (1 - FORGETTING) * before}
 
 
 def _variance(points: Tensor, clusters: Tensor) -> float:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy.typing as npt
 
-from nearkin.errors import UserError
+from nearkin.fields import arguments_of
 from nearkin.losses import (
     ContrastiveLoss,
     LiftedStructureLoss,
@@ -18,6 +18,7 @@ from nearkin.losses import (
     TripletSemiHardLoss,
     make_loss,
 )
+from nearkin.losses.pml import pml_losses
 from nearkin.methods.base import GroupedMethod, Method, register
 from nearkin.sampling import BatchSampler, PairSampler, RandomSampler
 
@@ -228,7 +229,8 @@ class PML(GroupedMethod):
     per_class: int = 4
 
     def prepare(self, classes: int, dim: int, epochs: int) -> None:  # noqa: ARG002
-        try:
-            self.loss = make_loss(f"pml:{self.loss_name}")
-        except UserError:  # it may be one that learns weights or proxies of the classes
-            self.loss = make_loss(f"pml:{self.loss_name}", num_classes=classes, embedding_size=dim)
+        kind = pml_losses().get(self.loss_name)
+        needed = {name for name, must in arguments_of(kind).items() if must} if kind else set()
+        # Of those that learn weights or proxies of the classes.
+        sizes = {"num_classes": classes, "embedding_size": dim, "descriptors_dim": dim}
+        self.loss = make_loss(f"pml:{self.loss_name}", **{name: sizes[name] for name in needed & sizes.keys()})

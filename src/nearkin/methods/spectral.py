@@ -7,6 +7,7 @@ embeddings, or takes the left singular vectors of the whole test set ("with SC",
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy.typing as npt
@@ -46,8 +47,8 @@ class Spectral(Method):
             raise UserError(f"class_ratio must lie in 0…1, not {self.class_ratio}")
         self.loss = SpectralClusteringLoss()
 
-    def check(self, labels: npt.ArrayLike, dim: int, batch_size: int) -> None:
-        super().check(labels, dim, batch_size)
+    def check(self, labels: npt.ArrayLike, dim: int, batch_size: int, normalize: str) -> None:
+        super().check(labels, dim, batch_size, normalize)
         if batch_size <= dim:
             raise UserError(
                 f"the loss of method 'spectral' is always 0 where a batch ({batch_size}) has no more items than the "
@@ -59,8 +60,10 @@ class Spectral(Method):
             return ClassRatioSampler(labels, batch_size, self.class_ratio, self.class_ratio, seed)
         return RandomSampler(labels, batch_size, seed)
 
-    def read_out(self, space: Space, trained_on: Space | None, clustering: bool) -> dict[str, float]:
+    def read_out(
+        self, space: Space, trained_on: Space | None, recall_at: Sequence[int] = (1, 2, 4, 8), clustering: bool = True
+    ) -> dict[str, float]:
         singular = replace(space, embeddings=spectral_embedding(space.embeddings))
-        scores = evaluate(singular, clustering=clustering).scores
+        scores = evaluate(singular, recall_at, clustering=clustering).scores
         named = {WITH_SC + name: score for name, score in scores.items() if not name.startswith("queries")}
-        return super().read_out(space, trained_on, clustering) | named
+        return super().read_out(space, trained_on, recall_at, clustering) | named

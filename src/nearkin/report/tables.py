@@ -51,16 +51,6 @@ def print_scores(run: Run) -> None:
     Console().print(f"model chosen by: {scores['chosen']}\nrun: {run.folder}", highlight=False)
 
 
-def print_pairs(name: str, about: str, rows: Mapping[str, str]) -> None:
-    """A table of two columns."""
-    table = Table()
-    table.add_column(name, no_wrap=True)
-    table.add_column(about)
-    for row in rows.items():
-        table.add_row(*row)
-    Console().print(table)
-
-
 def print_methods() -> None:
     table = Table(show_lines=True)
     table.add_column("method", no_wrap=True)

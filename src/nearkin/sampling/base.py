@@ -1,4 +1,4 @@
-"""What a batch sampler is: a pure function of (seed, epoch) that yields lists of item numbers."""
+"""What a batch sampler is: it yields lists of item numbers, a function of (seed, epoch, what it was last told)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ class BatchSampler(ABC):
     """Yields the batches of one epoch after another; works as a DataLoader's ``batch_sampler`` too.
 
     ``epoch`` and ``position`` say where the next batch comes from. Both may be set, and are all that is needed to
-    continue in the middle of an epoch, because the batches of an epoch depend on nothing but seed and epoch.
+    continue in the middle of an epoch, because the batches of an epoch follow from seed and epoch; and, for samplers
+    that a method tells something on the way, from that, which is then part of the state.
     """
 
     def __init__(self, labels: npt.ArrayLike, batch_size: int, seed: int = 0) -> None:
@@ -44,15 +45,19 @@ class BatchSampler(ABC):
 
     @abstractmethod
     def batches(self, rng: np.random.Generator) -> Iterator[Indices]:
-        """Endless batches of exactly ``batch_size`` item numbers, drawn with ``rng`` alone."""
+        """The batches of an epoch, as many as are asked for: exactly ``batch_size`` items each, drawn with ``rng``."""
+
+    def batches_from(self, position: int, rng: np.random.Generator) -> Iterator[Indices]:
+        """The same without the first ``position`` of them."""
+        return islice(self.batches(rng), position, None)
 
     def __len__(self) -> int:
         """Batches in an epoch: as many as the items would fill."""
         return len(self.labels) // self.batch_size
 
     def __iter__(self) -> Iterator[list[int]]:
-        epoch = self.batches(np.random.default_rng((self.seed, self.epoch)))
-        for batch in islice(epoch, self.position, len(self)):
+        epoch = self.batches_from(self.position, np.random.default_rng((self.seed, self.epoch)))
+        for batch in islice(epoch, len(self) - self.position):
             self.position += 1
             yield batch.tolist()
         self.epoch, self.position = self.epoch + 1, 0

@@ -62,6 +62,8 @@ class PairSampler(GroupSampler):
     True
     """
 
+    larger_batches_by = ""
+
     def __init__(self, labels: npt.ArrayLike, batch_size: int, seed: int = 0) -> None:
         if batch_size % 2:
             raise UserError(f"pairs need an even batch size, not {batch_size}")

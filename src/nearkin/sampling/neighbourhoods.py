@@ -87,10 +87,13 @@ class NeighbourhoodSampler(BatchSampler):
         return weights / total if total > 0 else np.full(number, 1 / number)
 
     def batches(self, rng: np.random.Generator) -> Iterator[Indices]:
+        return self.batches_from(0, rng)
+
+    def batches_from(self, position: int, rng: np.random.Generator) -> Iterator[Indices]:
         first, root = self.epoch * len(self), int(rng.integers(2**63))
-        for position in count():
-            own = np.random.default_rng((root, position))  # whatever was drawn before
-            chosen = self.neighbourhood(own.choice(len(self.members), p=self.chances(first + position)))
+        for number in count(position):
+            own = np.random.default_rng((root, number))  # whatever was drawn before
+            chosen = self.neighbourhood(own.choice(len(self.members), p=self.chances(first + number)))
             shares = np.diff(np.linspace(0, self.batch_size, len(chosen) + 1).round().astype(int))
             drawn = [
                 np.resize(own.permutation(self.members[cluster]), share)

@@ -23,9 +23,12 @@ class PartitionSampler(BatchSampler):
     [True, True, True, True]
     """
 
-    def __init__(self, labels: npt.ArrayLike, batch_size: int, inside: Inside, seed: int = 0) -> None:
+    def __init__(
+        self, labels: npt.ArrayLike, batch_size: int, inside: Inside, seed: int = 0, needs_pairs: bool = True
+    ) -> None:
         super().__init__(labels, batch_size, seed)
         self.inside = inside
+        self.needed_pairs = _paired_share(self.labels) / 4 if needs_pairs else 0.0
         self.unite()
 
     def divide(self, parts: Sequence[Indices]) -> None:
@@ -38,12 +41,16 @@ class PartitionSampler(BatchSampler):
         self.divide([np.arange(len(self.labels))])
 
     def can_fill_a_batch(self, items: Indices) -> bool:
-        """Whether a batch with something to tell apart can be drawn from these items alone."""
+        """Whether these items alone make batches to learn from.
+
+        That is: they are enough, of several classes, and, where pairs are needed, not much rarer paired than all items.
+        """
         try:
             self.inside(self.labels[items], self.batch_size, self.seed)
         except UserError:
             return False
-        return len(np.unique(self.labels[items])) > 1
+        labels = self.labels[items]
+        return len(np.unique(labels)) > 1 and _paired_share(labels) >= self.needed_pairs
 
     def part_of(self, step: int) -> int:
         """The part that a batch is from, batches counted from 0 over all epochs."""
@@ -57,3 +64,9 @@ class PartitionSampler(BatchSampler):
 
     def _order(self, epoch: int) -> Indices:
         return np.random.default_rng((self.seed, epoch, 1)).integers(len(self.parts), size=len(self))
+
+
+def _paired_share(labels: npt.NDArray[np.int64]) -> float:
+    """The share of items with another of their class."""
+    sizes = np.unique(labels, return_counts=True)[1]
+    return float(sizes[sizes > 1].sum() / len(labels))

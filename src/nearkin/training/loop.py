@@ -36,7 +36,7 @@ from nearkin.training.checkpoint import Position, Stateful, load_checkpoint, sav
 from nearkin.training.choice import PRIMARY, choice_in_words, watched_part
 from nearkin.training.curves import Curves
 from nearkin.training.devices import embed_dataset, gathered, make_fabric, seed_device
-from nearkin.training.microbatch import InPieces, sees_pieces
+from nearkin.training.microbatch import in_pieces
 from nearkin.training.prepare import backbone_features, build_model, load_splits, resolved
 from nearkin.training.run import Run
 from nearkin.training.settings import Settings
@@ -68,12 +68,14 @@ class Trainer:
         splits = load_splits(settings.data, settings.training.seed)
         self.settings = resolved(settings, splits, self.method)
         self.training = self.settings.training
+        self.at_once = self.training.micro_batch or self.training.batch_size  # items in memory, also without gradient
         self.workers = None if self.settings.data.workers < 0 else self.settings.data.workers
         self.train_set, self.labels = splits.train, splits.train.dense_labels
         self.parts = {"validation": splits.validation, "test": splits.test}
         self.watched = watched_part(self.training, self.parts)
-        self.method.check(self.labels, self.settings.model.dim, self.training.batch_size)
-        self.method.prepare(int(self.labels.max()) + 1, self.settings.model.dim, self.training.epochs)
+        model = self.settings.model
+        self.method.check(self.labels, model.dim, self.training.batch_size, model.normalize)
+        self.method.prepare(int(self.labels.max()) + 1, model.dim, self.training.epochs)
         self.sampler = self.method.sampler(self.labels, self.training.batch_size, self.training.seed)
         share_of(np.arange(self.training.batch_size), 0, self.fabric.world_size)  # refuses what cannot be shared
 
@@ -85,10 +87,8 @@ class Trainer:
             "head": (self.model.head, rates.learning_rate),
             "loss": (self.method.loss.to(self.fabric.device), rates.loss_learning_rate),
         }
-        pieces = self.training.micro_batch
-        embedding = InPieces(self.learner, pieces) if pieces else self.learner
-        if pieces and sees_pieces(self.learner.train()):
-            log.warning("batch norm will see %d items at a time; freeze_batch_norm=true avoids it", pieces)
+        share = self.training.batch_size // self.fabric.world_size
+        embedding = in_pieces(self.learner, self.training.micro_batch, share)
         self.wrapped, self.optimizer = self.fabric.setup(embedding, optimise.make_optimizer(parts, self.training))
         self.position = Position()
         self.run = Run(folder)
@@ -125,7 +125,7 @@ class Trainer:
         self.model.to(self.fabric.device)
 
         def features(dataset: Dataset) -> Dataset:
-            return backbone_features(self.model, dataset, self.training.batch_size, self.workers)
+            return backbone_features(self.model, dataset, self.at_once, self.workers)
 
         self.train_set = features(self.train_set)
         self.parts = {name: part and features(part) for name, part in self.parts.items()}
@@ -175,7 +175,9 @@ class Trainer:
         """Shows the method the whole training part as it is embedded now."""
         started = time.monotonic()
         self.method.look(self._space(self.train_set).to(self.fabric.device))
-        self.learner.train()
+        if self.fabric.world_size > 1:  # sums on a GPU may differ in their last digit from process to process
+            for part in (self.method, self.sampler):
+                part.load_state_dict(self.fabric.broadcast(part.state_dict()))
         self.seconds_of_looks += time.monotonic() - started
 
     def _step(self, batch: Batch) -> None:
@@ -218,9 +220,7 @@ class Trainer:
         return self.method.refresh is not None and self.method.refresh.due(self.position.epoch, batch, step)
 
     def _space(self, dataset: Dataset) -> Space:
-        return embed_dataset(
-            self.fabric, self.learner, dataset, self.preprocess, self.training.batch_size, self.workers
-        )
+        return embed_dataset(self.fabric, self.learner, dataset, self.preprocess, self.at_once, self.workers)
 
     def _measure(self, part: str, kind: str) -> dict[str, float]:
         """The scores of a part, logged; nothing where the part does not exist. Clustering is left out on the way."""
@@ -228,12 +228,12 @@ class Trainer:
         if dataset is None:
             return {}
         space, clustering = self._space(dataset).to(self.fabric.device), kind != "evaluation"
-        familiar = np.isin(dataset.present_classes, self.train_set.present_classes).all()
+        familiar = self.train_set.knows_classes_of(dataset)
         trained_on = self._space(self.train_set).to(self.fabric.device) if familiar else None
         scores: dict[str, float] = {}
         if self.fabric.is_global_zero:
             scores = evaluate(space, clustering=clustering).scores
-            scores |= self.method.read_out(space, trained_on, clustering)
+            scores |= self.method.read_out(space, trained_on, clustering=clustering)
         scores = self.fabric.broadcast(scores)
         self._log(kind, part=part, **scores)
         return scores
@@ -265,6 +265,7 @@ class Trainer:
             self._save_model()
         self.fabric.barrier()
         self.model.load_state_dict(load_file(self.run.model / "model.safetensors"))
+        self.method.remembered = self.run.remembered()
         after = self._measure("test", "final")
         if self.fabric.is_global_zero:
             untrained = (record for record in self.run.read_metrics() if record["kind"] == "before")
@@ -294,6 +295,7 @@ class Trainer:
     def _save_model(self) -> None:
         if self.fabric.is_global_zero:
             Embedder(self.model).save(self.run.model)
+            self.run.remember(self.method.remembered)
 
     def _save_checkpoint(self) -> None:
         if self.fabric.is_global_zero:

@@ -8,6 +8,7 @@ serves every loss and every method. Batch norm is the exception: in training it 
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 
@@ -15,6 +16,18 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils.checkpoint import checkpoint
+
+log = logging.getLogger("nearkin")
+
+
+def in_pieces(model: nn.Module, size: int, batch: int) -> nn.Module:
+    """The model, made to embed batches of ``batch`` items in pieces; itself where ``size`` asks for none or one."""
+    if not 0 < size < batch:
+        return model
+    model.train()
+    if any(module.training for module in model.modules() if isinstance(module, _BatchNorm)):
+        log.warning("batch norm will see %d items at a time; freeze_batch_norm=true avoids it", size)
+    return InPieces(model, size)
 
 
 class InPieces(nn.Module):
@@ -32,12 +45,10 @@ class InPieces(nn.Module):
         self.size = size
 
     def forward(self, inputs: Tensor, *rest: object) -> Tensor:
-        if len(inputs) <= self.size:
-            whole: Tensor = self.model(inputs, *rest)
-            return whole
+        number = -(-len(inputs) // self.size)
         pieces = [
             checkpoint(self.model, piece, *rest, use_reentrant=False, context_fn=self._contexts)
-            for piece in inputs.split(self.size)
+            for piece in inputs.tensor_split(number)  # alike: batch norm cannot do with a rest of one item
         ]
         return torch.cat(pieces)
 
@@ -46,19 +57,15 @@ class InPieces(nn.Module):
         return nullcontext(), _without_counting(self.model)
 
 
-def sees_pieces(model: nn.Module) -> bool:
-    """Whether the model would notice that a batch comes in pieces: it has batch norm that is in training."""
-    return any(module.training for module in model.modules() if isinstance(module, _BatchNorm))
-
-
 @contextmanager
 def _without_counting(model: nn.Module) -> Iterator[None]:
     """Keeps batch norm's running statistics from counting a piece that they have counted already."""
     norms = [module for module in model.modules() if isinstance(module, _BatchNorm)]
     before = [(norm.momentum, norm.num_batches_tracked) for norm in norms]
+    counts_nothing = torch.tensor(0)
     try:
         for norm in norms:
-            norm.momentum, norm.num_batches_tracked = 0.0, None
+            norm.momentum, norm.num_batches_tracked = 0.0, counts_nothing
         yield
     finally:
         for norm, (momentum, counted) in zip(norms, before, strict=True):

@@ -120,15 +120,20 @@ def _absolute(path: str) -> str:
 
 def _usual_batch(method: Method, train: Dataset) -> int:
     """The method's usual size, or the largest half, quarter, … of it that it can draw from these data."""
-    for size in (method.usual_batch >> halvings for halvings in range(5)):
+    usual, smallest = method.usual_batch, 2 * method.batch_unit
+    halves = (usual >> halvings for halvings in range(usual.bit_length()))
+    problem: UserError | None = None
+    sizes = [*(half - half % method.batch_unit for half in halves if half > smallest), smallest]
+    for size in [size for size in sizes if size <= len(train)] or [smallest]:
         try:
             method.sampler(train.labels, size, seed=0)
         except UserError as error:
-            problem = error
+            problem = problem or error  # that of the largest size, not of the last resort
         else:
             if size < method.usual_batch:
                 log.info("batches of %d items: the data cannot fill larger ones", size)
             return size
+    assert problem is not None
     raise problem
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ class Run:
         self.model = folder / "model"
         self.scores = folder / "scores.json"
         self.data = folder / "data.sha256"
+        self.readout = folder / "readout.json"
 
     @classmethod
     def create(cls, folder: Path, settings: Settings, data_digest: str) -> Run:
@@ -93,6 +95,14 @@ class Run:
         """Forgets what was logged after the first ``count`` records: a resumed run will say it again."""
         kept = self.read_metrics()[:count]
         write_text(self.metrics, "".join(json.dumps(record) + "\n" for record in kept))
+
+    def remember(self, values: Mapping[str, float]) -> None:
+        """Keeps what the method's read-out needs besides the model, if anything."""
+        if values:
+            write_json(self.readout, dict(values))
+
+    def remembered(self) -> dict[str, float]:
+        return json.loads(self.readout.read_text(encoding="utf-8")) if self.readout.is_file() else {}
 
     def write_scores(self, scores: dict[str, Any]) -> None:
         write_json(self.scores, scores)
