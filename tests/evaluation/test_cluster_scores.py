@@ -3,6 +3,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sklearn.metrics import adjusted_mutual_info_score, adjusted_rand_score
 
 from nearkin.evaluation import cluster_scores, find_clusters
 from nearkin.space import Space
@@ -36,6 +39,35 @@ def test_agrees_with_golden_numbers(case):
     scores = cluster_scores(a, b)
     for mean in ("geometric", "arithmetic"):
         assert scores[f"nmi_{mean}"] == pytest.approx(GOLDEN[f"{case}/{mean}"].item(), abs=1e-12)
+
+
+@given(st.lists(st.tuples(st.integers(0, 6), st.integers(0, 6)), min_size=1, max_size=40))
+@settings(max_examples=200, deadline=None)
+def test_adjusted_scores_are_those_of_scikit_learn(pairs):
+    truth, found = np.array(pairs).T
+    scores = cluster_scores(torch.from_numpy(found), torch.from_numpy(truth))
+    assert scores["ari"] == pytest.approx(adjusted_rand_score(truth, found))
+    if 1 < len(set(truth)) < len(truth) and 1 < len(set(found)) < len(found):  # where it is not rounding over rounding
+        assert scores["ami"] == pytest.approx(adjusted_mutual_info_score(truth, found), abs=1e-9)
+
+
+def test_the_same_grouping_by_other_names_is_perfect():
+    groups = torch.arange(30) // 4
+    assert list(cluster_scores(100 - groups, groups).values()) == pytest.approx([1.0] * 5)
+    one = torch.zeros(5, dtype=torch.long)
+    assert list(cluster_scores(one, one).values()) == [1.0] * 5
+
+
+def test_pairwise_f1_counts_pairs():
+    rng = np.random.default_rng(0)
+    for _ in range(20):
+        truth, found = rng.integers(0, 4, 12), rng.integers(0, 3, 12)
+        pairs = [(truth[i] == truth[j], found[i] == found[j]) for i in range(12) for j in range(i)]
+        both = sum(a and b for a, b in pairs)
+        precision, recall = both / sum(b for _, b in pairs), both / sum(a for a, _ in pairs)
+        expected = 2 * precision * recall / (precision + recall) if both else 0.0
+        scores = cluster_scores(torch.from_numpy(found), torch.from_numpy(truth))
+        assert scores["pairwise_f1"] == pytest.approx(expected)
 
 
 def test_the_true_number_of_classes_is_looked_for():

@@ -27,6 +27,9 @@ def test_scores_are_flat_named_numbers_with_one_primary(space):
         "queries_without_positives",
         "nmi_geometric",
         "nmi_arithmetic",
+        "ami",
+        "ari",
+        "pairwise_f1",
     ]
     assert all(type(score) is float for score in evaluation.scores.values())
     assert evaluation.scores[evaluation.primary] == evaluation.scores["map@r"]

@@ -22,7 +22,7 @@ class Evaluation:
     Attributes:
         scores: ``recall@K``, ``r_precision``, ``map@r`` and ``map``, means over the queries that have a positive
             in the gallery; ``queries``, how many have; ``queries_without_positives``, how many were left out;
-            ``nmi_geometric`` and ``nmi_arithmetic`` of k-means over all items.
+            ``nmi_geometric``, ``nmi_arithmetic``, ``ami``, ``ari`` and ``pairwise_f1`` of k-means over all items.
         retrieval: the same for every single query, and its neighbours.
         clusters: (items,) the k-means cluster of every item; None where clustering was not asked for.
     """

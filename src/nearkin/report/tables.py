@@ -21,6 +21,9 @@ NAMES = {
     "queries_without_positives": "Queries without a positive",
     "nmi_geometric": "NMI (geometric)",
     "nmi_arithmetic": "NMI (arithmetic)",
+    "ami": "AMI",
+    "ari": "ARI",
+    "pairwise_f1": "Pairwise F1",
     "soft_knn_error": "Soft kNN error",
     "nearest_cluster_error": "k-nearest-cluster error",
 }
