@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,6 +15,7 @@ from conftest import TINY_GLYPHS, Command
 from PIL import Image
 
 import nearkin as package
+from nearkin import workflows
 
 QUICK = ["--epochs", "1", "--batch-size", "16", "--dim", "8", "--set", "per_class=4", "--set", "workers=0"]
 PHOTOS = ["--backbone", "small", "--set", "image_size=16", "--epochs", "1", "--batch-size", "9", "--set", "per_class=3"]
@@ -77,6 +80,10 @@ def test_train_evaluate_embed(nearkin: Command, tmp_path: Path) -> None:
     after = json.loads((run / "scores.json").read_text())["after"]
     assert scores["map@r"] == pytest.approx(after["map@r"])
     assert nearkin("evaluate", run, "--part", "train").code == 0
+    assert nearkin("evaluate", run, "--views", "3", "--out", "views.json").code == 0
+    averaged = json.loads((tmp_path / "views.json").read_text())["test"]
+    assert averaged.keys() == after.keys() and averaged["map@r"] != scores["map@r"]
+    fails(nearkin("evaluate", run, "--views", "0"), "views=0 must be at least 1")
 
     embedded = nearkin("embed", run, TINY_GLYPHS, "-o", "vectors.npz")
     assert "96 vectors of 8 numbers" in embedded.out
@@ -85,6 +92,23 @@ def test_train_evaluate_embed(nearkin: Command, tmp_path: Path) -> None:
         assert len(set(vectors["labels"])) == 12
     again = nearkin("train", "vectors.npz", *QUICK)  # what embed writes, train reads
     assert again.code == 0, again.err
+
+
+def test_vehicles_are_also_searched_in_random_galleries(
+    nearkin: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert nearkin("train", TINY_GLYPHS, *QUICK, "--out", "run").code == 0
+    part = workflows._part
+
+    def vehicles(*arguments: Any) -> Any:
+        dataset, trained_on = part(*arguments)
+        return replace(dataset, name="vehicleid:small"), trained_on
+
+    monkeypatch.setattr(workflows, "_part", vehicles)
+    assert nearkin("evaluate", "run", "--recall-at", "1,5", "--out", "scores.json").code == 0
+    scores = json.loads((tmp_path / "scores.json").read_text())["test"]
+    assert {"random_gallery_recall@1", "random_gallery_recall@5", "random_gallery_recall@1_sd"} <= scores.keys()
+    assert 0 < scores["random_gallery_recall@1"] < scores["random_gallery_recall@5"] <= 1
 
 
 def test_a_second_run_gets_a_folder_of_its_own(nearkin: Command, tmp_path: Path) -> None:

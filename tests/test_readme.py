@@ -24,8 +24,10 @@ SMALLER = {
         "--epochs 1 --batch-size 9 --method divide-and-conquer --set wraps=rank:per_class=3"
     ),
     "--epochs 10": "--epochs 1 --batch-size 9 --set per_class=3",
-    "--epochs 30": "--epochs 1 --batch-size 9 --set per_class=3",
     "--batch-size 630 --micro-batch 105": "--micro-batch 6 --dim 16",
+    "compare glyphs": "compare glyphs:classes=24,per_class=10 --set batch_size=32",
+    "--epochs 30 --out runs/three": "--epochs 1 --out runs/three",
+    "--epochs 30": "--epochs 1 --batch-size 9 --set per_class=3",
     "nearkin train glyphs": "nearkin train glyphs:classes=24,per_class=10 --batch-size 32 --epochs 1",
     '"glyphs", ': '"glyphs:classes=40,per_class=12", batch_size=32, epochs=1, ',
 }

@@ -116,6 +116,34 @@ def train(
 
 
 @app.command()
+def compare(
+    data: Annotated[str, typer.Argument(help="A folder, .csv, .npz or a dataset's name, as for `train`.")],
+    methods: Annotated[str, typer.Option(help="Names with commas between, or all.")] = "all",
+    seeds: Annotated[int, typer.Option(help="Runs of every method, with seeds 0, 1, ...")] = 3,
+    protocol: Annotated[
+        str, typer.Option(help="fair (chosen on held-out training classes) or paper (best point of the test curve).")
+    ] = "fair",
+    epochs: Annotated[int | None, typer.Option(help="Passes over the training data, the same for all.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder of the runs and the table.")] = None,
+    settings: Set = None,
+) -> None:
+    """Train several methods with the same budget and seeds, and print one table; what is done is not done again.
+
+    Example: nearkin compare photos/ --methods rank,triplet,softmax --seeds 3 --epochs 10
+    """
+    from nearkin.compare import IN_WORDS
+    from nearkin.compare import compare as compare_methods
+    from nearkin.fields import parse_assignment
+    from nearkin.report.tables import print_comparison
+
+    chosen = dict(map(parse_assignment, settings or [])) | ({"epochs": epochs} if epochs is not None else {})
+    folder = out or Path("runs") / f"compare-{Path(data.partition(':')[0]).stem or 'data'}"
+    comparison = compare_methods(data, methods.split(","), folder, seeds, protocol, chosen)
+    print_comparison(comparison, f"{IN_WORDS[protocol]}; mean ± 95 % interval over seeds")
+    typer.echo(f"also as JSON, Markdown and LaTeX: {folder}/comparison.*")
+
+
+@app.command()
 def evaluate(
     model: Annotated[Path, typer.Argument(help="A run folder, or a model folder together with --data.")],
     data: Annotated[str | None, typer.Option(help="Other data than the run's own.")] = None,
@@ -125,13 +153,14 @@ def evaluate(
     recall_at: Annotated[str, typer.Option(help="The K of Recall@K.")] = "1,2,4,8",
     root: Annotated[Path | None, typer.Option(help="Where benchmark datasets lie.")] = None,
     check_counts: Annotated[bool, CountCheck] = True,
+    views: Annotated[int, typer.Option(help="Random crops averaged for every item; 10 or 16 in papers.")] = 1,
     out: Annotated[Path | None, typer.Option(help="Also write the scores as JSON.")] = None,
 ) -> None:
-    """Measure a trained model: Recall@K, R-precision, MAP@R, mAP, NMI."""
+    """Measure a trained model: Recall@K, R-precision, MAP@R, mAP, NMI, AMI, ARI, and what its method reads out."""
     from nearkin.report.tables import print_columns
     from nearkin.workflows import evaluate_model
 
-    scores = evaluate_model(model, data, part, _whole_numbers(recall_at), root, check_counts)
+    scores = evaluate_model(model, data, part, _whole_numbers(recall_at), root, check_counts, views)
     if out is not None:
         from nearkin.files import write_json
 

@@ -12,10 +12,10 @@ import torch
 from nearkin.data import Dataset, load_dataset, without_unreadable
 from nearkin.data.folder import load_unlabelled
 from nearkin.errors import UserError, unknown_name
-from nearkin.evaluation import evaluate
+from nearkin.evaluation import evaluate, random_gallery_scores
 from nearkin.files import atomic_path
 from nearkin.methods import make_method
-from nearkin.models import Embedder, embed_items
+from nearkin.models import Embedder, embed_views
 from nearkin.models.embed import space_of
 from nearkin.space import Space
 from nearkin.training import DataSettings, Run
@@ -32,15 +32,22 @@ def evaluate_model(
     recall_at: tuple[int, ...],
     root: Path | None = None,
     check_counts: bool = True,
+    views: int = 1,
 ) -> dict[str, dict[str, float]]:
-    """The scores of a model on a part of its own run's data (by default test), or of other data (by default all)."""
+    """The scores of a model on a part of its own run's data (by default test), or of other data (by default all).
+
+    With several ``views`` the embedding of an item is the mean over so many random crops of it.
+    """
     part = part or ("all" if data else "test")
     if part not in PARTS:
         raise unknown_name("part", part, PARTS)
     dataset, trained_on = _part(model, data, part, root, check_counts)
     embedder = Embedder.load(model)
-    space = embed_everything(embedder, dataset).to(usual_device())
+    space = embed_everything(embedder, dataset, views).to(usual_device())
     scores = evaluate(space, recall_at=recall_at).scores
+    if dataset.name.startswith("vehicleid"):
+        galleries = random_gallery_scores(space, recall_at)
+        scores |= {f"random_gallery_{name}": score for name, score in galleries.items()}
     if Run(model).config.is_file():
         scores |= _read_out(Run(model), embedder, space, trained_on, recall_at)
     return {part: scores}
@@ -62,10 +69,12 @@ def embed_to_file(
     return vectors.shape
 
 
-def embed_everything(embedder: Embedder, dataset: Dataset) -> Space:
-    """A space of the whole dataset, on the GPU where there is one."""
-    embedder.to(usual_device())
-    return space_of(embed_items(embedder.model, dataset.items, embedder.model.spec.preprocess), dataset)
+def embed_everything(embedder: Embedder, dataset: Dataset, views: int = 1) -> Space:
+    """A space of the whole dataset, on the GPU where there is one; with several views the mean over random crops."""
+    model = embedder.to(usual_device()).model
+    augment = "none" if views == 1 else "crop-flip"
+    embeddings = embed_views(model, dataset.items, model.spec.preprocess, views, augment, what="embedding")
+    return space_of(embeddings, dataset)
 
 
 def usual_device() -> str:

@@ -3,6 +3,7 @@
 from nearkin.evaluation.classification import error_rate, nearest_cluster_labels, soft_knn_labels
 from nearkin.evaluation.clusters import cluster_scores, find_clusters
 from nearkin.evaluation.evaluate import Evaluation, evaluate
+from nearkin.evaluation.galleries import cmc, random_galleries, random_gallery_scores
 from nearkin.evaluation.ranks import (
     PositiveRanks,
     average_precision,
@@ -20,12 +21,15 @@ __all__ = [
     "average_precision",
     "average_precision_at_r",
     "cluster_scores",
+    "cmc",
     "error_rate",
     "evaluate",
     "find_clusters",
     "first_rank",
     "nearest_cluster_labels",
     "r_precision",
+    "random_galleries",
+    "random_gallery_scores",
     "recall_at",
     "retrieve",
     "soft_knn_labels",

@@ -60,7 +60,7 @@ def evaluate(
     >>> scores["recall@1"], scores["map@r"], round(scores["nmi_arithmetic"], 6)
     (1.0, 1.0, 1.0)
     """
-    _check(space, recall_at)
+    check_space(space, recall_at)
     retrieval = retrieve(space, kept_neighbours)
     scores = retrieval.scores(recall_at)
     if not clustering:
@@ -69,7 +69,8 @@ def evaluate(
     return Evaluation(scores | cluster_scores(clusters, space.labels), retrieval, clusters)
 
 
-def _check(space: Space, recall_at: Sequence[int]) -> None:
+def check_space(space: Space, recall_at: Sequence[int]) -> None:
+    """Refuses what cannot be scored."""
     if any(k < 1 for k in recall_at):
         raise UserError(f"recall_at={list(recall_at)} must hold whole numbers from 1")
     broken = int((~space.embeddings.isfinite().all(1)).sum())

@@ -9,6 +9,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
+from nearkin.compare import COLUMNS, Comparison
 from nearkin.data.benchmarks import benchmarks, find
 from nearkin.methods import known_methods, make_method
 from nearkin.methods.spectral import WITH_SC
@@ -52,6 +53,18 @@ def print_scores(run: Run) -> None:
     else:
         Console().print("there is no test part: nothing was measured")
     Console().print(f"model chosen by: {scores['chosen']}\nrun: {run.folder}", highlight=False)
+
+
+def print_comparison(comparison: Comparison, title: str) -> None:
+    """One row for each method, the best first."""
+    table = Table(title=title, title_justify="left")
+    for heading in ("method", *(_name(column) for column in COLUMNS)):
+        table.add_column(heading, justify="left" if heading == "method" else "right")
+    for row in comparison.rows():
+        table.add_row(*row)
+    Console().print(table)
+    for method, reason in comparison.refused.items():
+        Console().print(f"{method} was left out: {reason}", highlight=False)
 
 
 def print_methods() -> None:

@@ -1,0 +1,128 @@
+"""Attribute concentration: how many neighbours of an item share what is known about it besides its class.
+
+Rippel, Paluri, Dollár, Bourdev: Metric Learning with Adaptive Density Discrimination, ICLR 2016, 4.2 and Fig. 6d.
+
+The paper gives no chance level; here it stands beside the shares, so that gains over it can be told.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from nearkin.clustering import nearest_neighbours
+from nearkin.clustering.distances import row_blocks
+from nearkin.errors import UserError
+from nearkin.progress import track
+from nearkin.space import Space
+
+HAS_NONE = -1
+
+
+@dataclass(frozen=True, eq=False)
+class AttributeConcentration:
+    """Shares of neighbours with the same attribute; A attributes, or A values of one attribute, ascending.
+
+    Attributes:
+        sizes: the neighbourhood sizes, ascending.
+        items: (A,) how many queries have the attribute.
+        shares: (A, sizes) mean share of their nearest gallery items that have it too, in float64.
+        chances: (A,) mean share of the whole gallery, less the query itself, that has it too, in float64.
+
+    ``shares`` and ``chances`` are NaN for an attribute that no query has; the means leave it out.
+    """
+
+    sizes: tuple[int, ...]
+    items: Tensor
+    shares: Tensor
+    chances: Tensor
+
+    @property
+    def means(self) -> dict[int, float]:
+        """The share for every size, averaged over all pairs of an item and an attribute that it has."""
+        return dict(zip(self.sizes, self._mean(self.shares.T).tolist(), strict=True))
+
+    @property
+    def chance(self) -> float:
+        """What ``means`` would be if neighbours were drawn at random."""
+        return self._mean(self.chances).item()
+
+    def _mean(self, values: Tensor) -> Tensor:
+        return (values.nan_to_num() * self.items).sum(-1) / self.items.sum()
+
+
+def attribute_concentration(
+    space: Space, attributes: Tensor | npt.ArrayLike, sizes: Sequence[int] = (1, 2, 4, 8, 16, 32, 64)
+) -> AttributeConcentration:
+    """For every item and attribute it has, the share of its n nearest neighbours that have it too.
+
+    One neighbour search, in blocks of queries, serves all sizes and attributes; an item is never its own neighbour.
+
+    Args:
+        space: its queries search its gallery; labels are not read.
+        attributes: (items, A) booleans, which attributes each row of the space has; (items,) booleans for a single
+            one; or (items,) labels, whole numbers or words, each distinct value an attribute.
+        sizes: n, from 1 to the gallery's size, less 1 where a query stands in it.
+
+    >>> line = Space.of([[0.0], [1.0], [3.0], [7.0]], [0, 0, 1, 1])
+    >>> striped = attribute_concentration(line, [True, True, False, True], sizes=[1, 2])
+    >>> {n: round(share, 4) for n, share in striped.means.items()}, round(striped.chance, 4)
+    ({1: 0.6667, 2: 0.5}, 0.6667)
+    """
+    device = space.embeddings.device
+    columns, count = _columns(attributes, len(space), device)
+    sizes = tuple(sorted(set(sizes)))
+    queries, gallery = space.queries.to(device), space.gallery.to(device)
+    rows_of = torch.full((len(space),), -1, device=device)
+    rows_of[gallery] = torch.arange(len(gallery), device=device)
+    own = rows_of[queries]  # (Q,) the query's own gallery row, or -1
+    _check(sizes, columns[:, queries], len(gallery) - int((own >= 0).any()))
+
+    found = space.embeddings[gallery]
+    ends = torch.tensor(sizes, device=device)
+    hits = torch.zeros(count, len(sizes), dtype=torch.long, device=device)  # whole numbers: exact in any order
+    for block in track(row_blocks(len(queries), sizes[-1]), "attributes of neighbours"):
+        rows = nearest_neighbours(space.embeddings[queries[block]], found, sizes[-1], own[block])[1]
+        neighbours = gallery[rows]
+        for column in columns:
+            mine = column[queries[block]]
+            has = mine != HAS_NONE
+            same = column[neighbours[has]] == mine[has, None]
+            hits.index_add_(0, mine[has], same.cumsum(1)[:, ends - 1])
+    items, inside = _count(columns[:, queries], count), _count(columns[:, queries[own >= 0]], count)
+    total = _count(columns[:, gallery], count).double()
+    chances = inside * (total - 1) / max(1, len(gallery) - 1) + (items - inside) * total / len(gallery)
+    shares = hits.double() / (items[:, None] * ends)
+    return AttributeConcentration(sizes, items.cpu(), shares.cpu(), (chances / items).cpu())
+
+
+def _columns(attributes: Tensor | npt.ArrayLike, items: int, device: torch.device) -> tuple[Tensor, int]:
+    """(columns, items) the number of the attribute that an item has, or HAS_NONE; and how many attributes there are."""
+    known = attributes.cpu().numpy() if isinstance(attributes, Tensor) else np.asarray(attributes)
+    if known.shape[:1] != (items,) or known.ndim > 2 or (known.ndim == 2 and known.dtype != np.bool_):
+        raise UserError(
+            f"attributes have shape {known.shape} and type {known.dtype}; "
+            f"give booleans of shape ({items}, attributes) or labels of shape ({items},)"
+        )
+    if known.dtype == np.bool_:
+        table = known.reshape(items, -1).T
+        return torch.from_numpy(np.where(table, np.arange(len(table))[:, None], HAS_NONE)).to(device), len(table)
+    values, numbers = np.unique(known, return_inverse=True)
+    return torch.from_numpy(numbers)[None].to(device), len(values)
+
+
+def _count(columns: Tensor, count: int) -> Tensor:
+    """(attributes,) how many of the items in the columns have each."""
+    return torch.bincount(columns[columns != HAS_NONE], minlength=count)
+
+
+def _check(sizes: tuple[int, ...], columns: Tensor, available: int) -> None:
+    if not sizes or sizes[0] < 1 or sizes[-1] > available:
+        raise UserError(f"sizes={list(sizes)} must be whole numbers from 1 to {available}, the neighbours an item has")
+    if not bool((columns != HAS_NONE).any()):
+        raise UserError("no query has any of the attributes, so there is nothing to compare; check the attributes")

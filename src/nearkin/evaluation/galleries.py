@@ -1,0 +1,80 @@
+"""VehicleID's protocol: one random image of every class is the gallery, all others search it, again and again.
+
+Liu et al.: Deep Relative Distance Learning: Tell the Difference Between Similar Vehicles, 2016. With a single positive
+per query, Recall@K is the cumulative match curve (CMC) at K, and mAP is the mean reciprocal rank.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from nearkin.errors import UserError
+from nearkin.evaluation import ranks
+from nearkin.evaluation.evaluate import check_space
+from nearkin.evaluation.retrieval import retrieve
+from nearkin.progress import track
+from nearkin.space import Space
+
+
+def random_gallery_scores(
+    space: Space, recall_at: Sequence[int] = (1, 5), repeats: int = 10, seed: int = 0
+) -> dict[str, float]:
+    """``recall@K`` and ``map``, means over random galleries, and ``recall@K_sd`` and ``map_sd``, how far they spread.
+
+    Args:
+        space: embeddings with labels; a split into queries and gallery that it may have is not used.
+        recall_at: the K of Recall@K.
+        repeats: how many galleries are drawn; their spread is the population's standard deviation, 0 for one.
+        seed: decides which.
+
+    >>> two_pairs = Space.of([[0.0], [1.0], [5.0], [6.0]], [0, 0, 1, 1])
+    >>> random_gallery_scores(two_pairs, recall_at=[1])
+    {'recall@1': 1.0, 'map': 1.0, 'recall@1_sd': 0.0, 'map_sd': 0.0}
+    """
+    check_space(space, recall_at)
+    if repeats < 1:
+        raise UserError(f"repeats={repeats} must be at least 1")
+    names = [*(f"recall@{k}" for k in recall_at), "map"]
+    splits = track(random_galleries(space, repeats, seed), "random galleries", repeats)
+    found = [retrieve(split, kept_neighbours=0).scores(recall_at) for split in splits]
+    columns = {name: np.array([scores[name] for scores in found]) for name in names}
+    means = {name: float(column.mean()) for name, column in columns.items()}
+    return means | {f"{name}_sd": float(column.std()) for name, column in columns.items()}
+
+
+def random_galleries(space: Space, repeats: int, seed: int = 0) -> Iterator[Space]:
+    """The space again and again, each time with one random item of every class as gallery, the others as queries.
+
+    The only item of a class is always in the gallery, where it distracts, and never a query.
+
+    >>> (split,) = random_galleries(Space.of(torch.eye(3), [0, 1, 0]), repeats=1)
+    >>> len(split.gallery), len(split.queries), 1 in split.gallery
+    (2, 1, True)
+    """
+    rng = np.random.default_rng(seed)
+    labels = space.labels.cpu().numpy()
+    for _ in range(repeats):
+        shuffled = rng.permutation(len(labels))
+        first_of_class = np.unique(labels[shuffled], return_index=True)[1]
+        is_gallery = torch.zeros(len(labels), dtype=torch.bool)
+        is_gallery[shuffled[first_of_class]] = True
+        is_gallery = is_gallery.to(space.embeddings.device)
+        yield replace(space, is_query=~is_gallery, is_gallery=is_gallery)
+
+
+def cmc(first: Tensor, up_to: int) -> Tensor:
+    """Cumulative match curve: (up_to,) float64, at K − 1 the share of queries whose first positive is among K nearest.
+
+    Args:
+        first: (Q,) ``Retrieval.first_rank``; queries without a positive (0) are left out.
+        up_to: the largest K.
+
+    >>> cmc(torch.tensor([1, 3, 0, 1, 2]), up_to=4).tolist()
+    [0.5, 0.75, 1.0, 1.0]
+    """
+    return torch.tensor([ranks.recall_at(first, k) for k in range(1, up_to + 1)], dtype=torch.float64)

@@ -1,0 +1,202 @@
+"""How far the retrieval scores of a space can be trusted, and whether two spaces really differ.
+
+Percentile bootstrap: Efron, "Bootstrap Methods: Another Look at the Jackknife" (Annals of Statistics 1979); the
+p-value is that of Fisher's sign-flip test, counted as in Phipson and Smyth, "Permutation P-values Should Never Be
+Zero" (2010). Queries of one class succeed and fail together, so what is drawn or flipped may be whole classes: the
+honest choice where classes are few or large. Intervals of few draws (classes, then) are still somewhat too narrow.
+
+Only the choice of queries is resampled: the gallery stays as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from nearkin.errors import UserError, unknown_name
+from nearkin.evaluation.evaluate import Evaluation
+from nearkin.evaluation.retrieval import Retrieval
+from nearkin.space import Space
+
+Over = Literal["queries", "classes"]
+Floats = npt.NDArray[np.float64]
+
+
+def confidence_intervals(
+    found: Evaluation | Retrieval,
+    space: Space,
+    recall_at: Sequence[int] = (1, 2, 4, 8),
+    level: float = 0.95,
+    resamples: int = 1000,
+    over: Over = "queries",
+    seed: int = 0,
+) -> dict[str, tuple[float, float]]:
+    """The lower and upper end of the interval of every retrieval score of a space.
+
+    Args:
+        found: what `evaluate` or `retrieve` gave for the space.
+        space: the space itself, for the classes of its queries.
+        recall_at: the K of Recall@K.
+        level: the share of repetitions in which an interval is to cover the true score.
+        resamples: how many times the queries are drawn anew.
+        over: whether single queries or whole classes of queries are drawn, with replacement.
+        seed: decides the draws.
+
+    >>> from nearkin.evaluation import retrieve
+    >>> line = Space.of(torch.tensor([[0.0], [1.0], [3.0], [4.0]]), torch.tensor([0, 0, 1, 0]))
+    >>> confidence_intervals(retrieve(line), line, recall_at=[1, 3])["recall@3"]
+    (1.0, 1.0)
+    """
+    _check_settings(recall_at, level, resamples, over)
+    values = _query_values(found, recall_at)
+    totals = _group_totals(values, _query_classes(found, space), over)
+    lows, highs = _bootstrap(totals, level, resamples, np.random.default_rng(seed))
+    return dict(zip(values, zip(lows.tolist(), highs.tolist(), strict=True), strict=True))
+
+
+@dataclass(frozen=True)
+class PairedDifference:
+    """How much higher the second of two spaces scores, over the same queries.
+
+    Attributes:
+        difference: the second's score minus the first's.
+        low, high: the ends of the difference's bootstrap interval.
+        p_value: two-sided: how often a difference at least as large, of either sign, would arise if it were chance
+            which of the two spaces served a query (or a class) better.
+    """
+
+    difference: float
+    low: float
+    high: float
+    p_value: float
+
+
+def paired_difference(
+    first: Evaluation | Retrieval,
+    second: Evaluation | Retrieval,
+    first_space: Space,
+    second_space: Space,
+    recall_at: Sequence[int] = (1, 2, 4, 8),
+    level: float = 0.95,
+    resamples: int = 1000,
+    over: Over = "queries",
+    seed: int = 0,
+) -> dict[str, PairedDifference]:
+    """Compares two spaces of the same items, query by query, in every retrieval score.
+
+    Args:
+        first, second: what `evaluate` or `retrieve` gave for the spaces.
+        first_space, second_space: the spaces: the same queries and gallery in the same order.
+        recall_at, level: as in `confidence_intervals`.
+        resamples: how many times the queries are drawn, and how many times signs are flipped; no p-value is below
+            1 / (1 + resamples).
+        over: whether single queries or whole classes of queries are drawn and flipped.
+        seed: decides the draws and flips.
+
+    >>> from nearkin.evaluation import retrieve
+    >>> labels = torch.tensor([0, 1]).repeat(10)
+    >>> mixed, parted = Space.of(torch.arange(20.0)[:, None], labels), Space.of(labels[:, None].float(), labels)
+    >>> paired_difference(retrieve(mixed), retrieve(parted), mixed, parted)["recall@1"]
+    PairedDifference(difference=1.0, low=1.0, high=1.0, p_value=0.000999000999000999)
+    """
+    _check_settings(recall_at, level, resamples, over)
+    classes = _query_classes(first, first_space)
+    _query_classes(second, second_space)
+    _check_same_items(first_space, second_space)
+    if not torch.equal(_retrieval(first).positives.cpu(), _retrieval(second).positives.cpu()):
+        raise UserError("the two retrievals count other positives; pass those that were computed from the two spaces")
+    of_first, of_second = _query_values(first, recall_at), _query_values(second, recall_at)
+    differences = {name: of_second[name] - of_first[name] for name in of_first}
+    totals = _group_totals(differences, classes, over)
+    random = np.random.default_rng(seed)
+    lows, highs = _bootstrap(totals, level, resamples, random)
+    p_values = _sign_flip_p_values(totals[:, :-1], resamples, random)
+    means = totals[:, :-1].sum(0) / totals[:, -1].sum()
+    rows = np.stack([means, lows, highs, p_values], axis=1).tolist()
+    return {name: PairedDifference(*row) for name, row in zip(differences, rows, strict=True)}
+
+
+def _check_settings(recall_at: Sequence[int], level: float, resamples: int, over: str) -> None:
+    if any(k < 1 for k in recall_at):
+        raise UserError(f"recall_at={list(recall_at)} must hold whole numbers from 1")
+    if not 0 < level < 1:
+        raise UserError(f"level={level} must lie between 0 and 1, such as 0.95")
+    if resamples < 1:
+        raise UserError(f"resamples={resamples} must be at least 1; 1000 is usual")
+    if over not in get_args(Over):
+        raise unknown_name("over", over, get_args(Over))
+
+
+def _retrieval(found: Evaluation | Retrieval) -> Retrieval:
+    return found.retrieval if isinstance(found, Evaluation) else found
+
+
+def _query_values(found: Evaluation | Retrieval, recall_at: Sequence[int]) -> dict[str, Floats]:
+    """Every score's value (Q,) for each query that has a positive."""
+    retrieval = _retrieval(found)
+    columns = {
+        **{f"recall@{k}": retrieval.first_rank <= k for k in recall_at},
+        "r_precision": retrieval.r_precision,
+        "map@r": retrieval.average_precision_at_r,
+        "map": retrieval.average_precision,
+    }
+    return {name: column[retrieval.positives > 0].double().cpu().numpy() for name, column in columns.items()}
+
+
+def _query_classes(found: Evaluation | Retrieval, space: Space) -> npt.NDArray[np.int64]:
+    """(Q,) the class, 0, 1, …, of each query that has a positive."""
+    has_positive, labels = (_retrieval(found).positives > 0).cpu(), space.labels[space.queries].cpu()
+    if len(has_positive) != len(labels):
+        raise UserError(
+            f"the retrieval has {len(has_positive)} queries and the space {len(labels)}; "
+            "pass the space that the retrieval was computed from"
+        )
+    return np.unique(labels[has_positive].numpy(), return_inverse=True)[1]
+
+
+def _check_same_items(first: Space, second: Space) -> None:
+    for part in ("queries", "gallery"):
+        for column in ("items", "labels"):
+            ours, theirs = (getattr(space, column)[getattr(space, part)].cpu() for space in (first, second))
+            if not torch.equal(ours, theirs):
+                raise UserError(
+                    f"the two spaces differ in the {column} of their {part}; "
+                    "a paired comparison needs both to embed the same items in the same order"
+                )
+
+
+def _group_totals(values: dict[str, Floats], classes: npt.NDArray[np.int64], over: Over) -> Floats:
+    """(G, scores + 1) the sums over what is drawn as one, a query or a class, and last its number of queries."""
+    table = np.stack([*values.values(), np.ones(len(classes))], axis=1)
+    if over == "classes":
+        table = np.stack([np.bincount(classes, column) for column in table.T], axis=1)
+    if len(table) < 2:  # it would have an interval of no width, as if the score were certain
+        raise UserError(
+            f"over='{over}' needs queries with positives of at least two {over}, and there is {len(table)}; "
+            + ("evaluate more queries" if over == "queries" else "use over='queries', or evaluate more classes")
+        )
+    return table
+
+
+def _bootstrap(totals: Floats, level: float, resamples: int, random: np.random.Generator) -> tuple[Floats, Floats]:
+    """The lower and upper ends (scores,) of the intervals of the means over queries."""
+    groups = len(totals)
+    # One resample at a time: its counts stay in the cache, and memory does not grow with their number.
+    draws = (np.bincount(random.integers(groups, size=groups), minlength=groups) for _ in range(resamples))
+    sums = np.stack([times_drawn @ totals for times_drawn in draws])
+    lows, highs = np.quantile(sums[:, :-1] / sums[:, -1:], [(1 - level) / 2, (1 + level) / 2], axis=0)
+    return lows, highs
+
+
+def _sign_flip_p_values(sums: Floats, resamples: int, random: np.random.Generator) -> Floats:
+    """(scores,) how often sums (G, scores), their signs flipped by chance, add up to as much as they do unflipped."""
+    # With few groups many flips give the very same total; rounding must not tell them from the unflipped one.
+    as_large = np.abs(sums.sum(0)) - 1e-12 * np.abs(sums).sum(0)
+    flips = (1 - 2 * random.integers(2, size=len(sums)) for _ in range(resamples))
+    count = sum((np.abs(signs @ sums) >= as_large).astype(np.float64) for signs in flips)
+    return np.asarray((1 + count) / (1 + resamples))

@@ -1,0 +1,131 @@
+"""Comparisons: the same budget for all, one table, nothing done twice, nothing mixed."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from conftest import Command
+from scipy.stats import t
+
+from nearkin import compare as module
+from nearkin.compare import COLUMNS, compare, mean_in_words
+from nearkin.errors import Interrupted, UserError
+
+QUICK: dict[str, Any] = {"epochs": 2, "batch_size": 16, "dim": 8, "backbone": "linear", "device": "cpu"}
+
+
+@pytest.fixture
+def vectors(tmp_path: Path) -> str:
+    rng = np.random.default_rng(0)
+    labels = np.repeat(np.arange(24), 8)
+    centres = 2 * rng.normal(size=(24, 6))
+    np.savez(tmp_path / "x.npz", vectors=centres[labels] + rng.normal(size=(len(labels), 6)), labels=labels)
+    return str(tmp_path / "x.npz")
+
+
+@pytest.fixture
+def trained(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The names of the runs that were really trained."""
+    names: list[str] = []
+    original = module.train
+
+    def noting(settings: Any, folder: Path) -> Any:
+        names.append(folder.name)
+        return original(settings, folder)
+
+    monkeypatch.setattr(module, "train", noting)
+    return names
+
+
+def test_every_method_is_run_with_every_seed_and_the_best_comes_first(vectors: str, tmp_path: Path) -> None:
+    found = compare(vectors, ["triplet", "rank", "softmax"], tmp_path / "out", seeds=2, settings=QUICK)
+    means = [np.mean(scores["map@r"]) for scores in found.scores.values()]
+    assert set(found.scores) == {"triplet", "rank", "softmax"}
+    assert means == sorted(means, reverse=True)
+    for method, scores in found.scores.items():
+        after = [json.loads((tmp_path / "out" / f"{method}-{s}" / "scores.json").read_text())["after"] for s in (0, 1)]
+        assert scores == {name: [one[name] for one in after] for name in COLUMNS}
+    assert json.loads((tmp_path / "out" / "comparison.json").read_text())["scores"] == found.scores
+    markdown, latex = ((tmp_path / "out" / f"comparison.{kind}").read_text() for kind in ("md", "tex"))
+    assert markdown.count("\n|") == 4 and "held-out training classes" in markdown
+    assert latex.count(r"$\pm$") == 3 * len(COLUMNS) and r"nmi\_arithmetic" in latex
+
+
+def test_what_is_finished_is_not_repeated_and_more_may_be_added(
+    vectors: str, tmp_path: Path, trained: list[str]
+) -> None:
+    first = compare(vectors, ["triplet"], tmp_path / "out", seeds=1, settings=QUICK)
+    assert trained == ["triplet-0"]
+    more = compare(vectors, ["triplet", "softmax"], tmp_path / "out", seeds=2, settings=QUICK)
+    assert trained == ["triplet-0", "softmax-0", "triplet-1", "softmax-1"]
+    assert more.scores["triplet"]["map@r"][0] == first.scores["triplet"]["map@r"][0]
+
+
+def test_other_settings_do_not_mix_with_what_is_there(vectors: str, tmp_path: Path) -> None:
+    compare(vectors, ["triplet"], tmp_path / "out", seeds=1, settings=QUICK)
+    for changes in ({"settings": QUICK | {"epochs": 3}}, {"settings": QUICK, "protocol": "paper"}):
+        with pytest.raises(UserError, match="comparison with other settings"):
+            compare(vectors, ["triplet"], tmp_path / "out", seeds=1, **changes)
+
+
+def test_an_interrupted_comparison_goes_on_where_it_stopped(
+    vectors: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = compare(vectors, ["triplet"], tmp_path / "whole", seeds=1, settings=QUICK)
+    from nearkin.training.loop import Trainer
+
+    save = Trainer._save_or_stop
+    monkeypatch.setattr(Trainer, "_save_or_stop", lambda self, asked: save(self, asked or self.position.step == 3))
+    with pytest.raises(Interrupted):
+        compare(vectors, ["triplet"], tmp_path / "cut", seeds=1, settings=QUICK)
+    monkeypatch.undo()
+    assert compare(vectors, ["triplet"], tmp_path / "cut", seeds=1, settings=QUICK).scores == whole.scores
+
+
+def test_protocols_choose_the_model_as_they_say(vectors: str, tmp_path: Path) -> None:
+    for protocol, chosen in (("fair", "best map@r on validation"), ("paper", "best map@r on test")):
+        compare(vectors, ["triplet"], tmp_path / protocol, seeds=1, protocol=protocol, settings=QUICK)
+        assert json.loads((tmp_path / protocol / "triplet-0" / "scores.json").read_text())["chosen"] == chosen
+
+
+def test_a_setting_is_for_the_methods_that_know_it(vectors: str, tmp_path: Path) -> None:
+    compare(vectors, ["triplet", "softmax"], tmp_path / "out", seeds=1, settings=QUICK | {"margin": 0.5})
+    assert "margin = 0.5" in (tmp_path / "out" / "triplet-0" / "config.toml").read_text()
+    with pytest.raises(UserError, match="did you mean 'margin'"):
+        compare(vectors, ["triplet"], tmp_path / "other", settings={"margni": 0.5})
+
+
+def test_a_method_that_cannot_be_trained_is_left_out_with_its_reason(vectors: str, tmp_path: Path) -> None:
+    found = compare(vectors, ["spectral", "triplet"], tmp_path / "out", seeds=2, settings=QUICK | {"dim": 16})
+    assert "always 0" in found.refused["spectral"]
+    assert set(found.scores) == {"triplet"}
+
+
+def test_intervals_are_students() -> None:
+    values = [0.31, 0.35, 0.39, 0.30]
+    half = t.ppf(0.975, 3) * np.std(values, ddof=1) / 2
+    assert mean_in_words(values) == f"{np.mean(values):.4f} ± {half:.4f}"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["--methods", "tripled"], "did you mean 'triplet'"),
+        (["--protocol", "fare"], "did you mean 'fair'"),
+        (["--seeds", "0"], "at least one seed"),
+    ],
+)
+def test_mistakes_end_in_one_sentence(nearkin: Command, vectors: str, arguments: list[str], expected: str) -> None:
+    outcome = nearkin("compare", vectors, *arguments)
+    assert outcome.code == 1 and expected in outcome.err and outcome.err.count("\n") == 1
+
+
+def test_the_command_prints_the_table(nearkin: Command, vectors: str) -> None:
+    options = [f"--set={name}={value}" for name, value in QUICK.items()]
+    outcome = nearkin("compare", vectors, "--methods", "triplet,softmax", "--seeds", "2", *options)
+    assert outcome.code == 0, outcome.err
+    assert "triplet" in outcome.out and "±" in outcome.out and "Recall@1" in outcome.out
