@@ -79,6 +79,8 @@ def test_train_evaluate_embed(nearkin: Command, tmp_path: Path) -> None:
     assert {"recall@1", "recall@10", "map@r", "nmi_geometric"} <= scores.keys()
     after = json.loads((run / "scores.json").read_text())["after"]
     assert scores["map@r"] == pytest.approx(after["map@r"])
+    low, high = json.loads((tmp_path / "scores.json").read_text())["intervals"]["map@r"]
+    assert low < scores["map@r"] < high and "95 % interval" in evaluated.out
     assert nearkin("evaluate", run, "--part", "train").code == 0
     assert nearkin("evaluate", run, "--views", "3", "--out", "views.json").code == 0
     averaged = json.loads((tmp_path / "views.json").read_text())["test"]
@@ -109,6 +111,18 @@ def test_vehicles_are_also_searched_in_random_galleries(
     scores = json.loads((tmp_path / "scores.json").read_text())["test"]
     assert {"random_gallery_recall@1", "random_gallery_recall@5", "random_gallery_recall@1_sd"} <= scores.keys()
     assert 0 < scores["random_gallery_recall@1"] < scores["random_gallery_recall@5"] <= 1
+
+
+def test_scores_that_have_no_interval_are_given_without(nearkin: Command, tmp_path: Path) -> None:
+    """Queries of one class alone have a positive: they can be scored, but classes cannot be drawn from one."""
+    rng = np.random.default_rng(0)
+    split = ["train"] * 32 + ["test"] * 8
+    labels = np.r_[np.arange(32) // 4, 20, 20, 20, 21, 22, 23, 24, 25]
+    np.savez(tmp_path / "x.npz", vectors=rng.normal(size=(40, 5)), labels=labels, split=split)
+    trained = nearkin("train", "x.npz", "--backbone", "linear", *QUICK, "--out", "run")
+    assert trained.code == 0, trained.err
+    outcome = nearkin("evaluate", "run")
+    assert outcome.code == 0 and "Recall@1" in outcome.out, outcome.err
 
 
 def test_a_second_run_gets_a_folder_of_its_own(nearkin: Command, tmp_path: Path) -> None:

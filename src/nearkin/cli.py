@@ -160,12 +160,12 @@ def evaluate(
     from nearkin.report.tables import print_columns
     from nearkin.workflows import evaluate_model
 
-    scores = evaluate_model(model, data, part, _whole_numbers(recall_at), root, check_counts, views)
+    measured = evaluate_model(model, data, part, _whole_numbers(recall_at), root, check_counts, views)
     if out is not None:
         from nearkin.files import write_json
 
-        write_json(out, scores)
-    print_columns(scores)
+        write_json(out, {measured.part: measured.scores, "intervals": measured.intervals})
+    print_columns({measured.part: measured.scores, "95 % interval": measured.intervals})
 
 
 @app.command()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +12,7 @@ import torch
 from nearkin.data import Dataset, load_dataset, without_unreadable
 from nearkin.data.folder import load_unlabelled
 from nearkin.errors import UserError, unknown_name
-from nearkin.evaluation import evaluate, random_gallery_scores
+from nearkin.evaluation import confidence_intervals, evaluate, random_gallery_scores
 from nearkin.files import atomic_path
 from nearkin.methods import make_method
 from nearkin.models import Embedder, embed_views
@@ -25,6 +25,15 @@ log = logging.getLogger("nearkin")
 PARTS = ("train", "validation", "test", "all")
 
 
+@dataclass(frozen=True)
+class Measured:
+    """The scores of a part, and the 95 % intervals of those of retrieval, by bootstrap over the classes of queries."""
+
+    part: str
+    scores: dict[str, float]
+    intervals: dict[str, tuple[float, float]]
+
+
 def evaluate_model(
     model: Path,
     data: str | None,
@@ -33,7 +42,7 @@ def evaluate_model(
     root: Path | None = None,
     check_counts: bool = True,
     views: int = 1,
-) -> dict[str, dict[str, float]]:
+) -> Measured:
     """The scores of a model on a part of its own run's data (by default test), or of other data (by default all).
 
     With several ``views`` the embedding of an item is the mean over so many random crops of it.
@@ -44,13 +53,19 @@ def evaluate_model(
     dataset, trained_on = _part(model, data, part, root, check_counts)
     embedder = Embedder.load(model)
     space = embed_everything(embedder, dataset, views).to(usual_device())
-    scores = evaluate(space, recall_at=recall_at).scores
+    evaluation = evaluate(space, recall_at=recall_at)
+    scores = dict(evaluation.scores)
     if dataset.name.startswith("vehicleid"):
         galleries = random_gallery_scores(space, recall_at)
         scores |= {f"random_gallery_{name}": score for name, score in galleries.items()}
     if Run(model).config.is_file():
         scores |= _read_out(Run(model), embedder, space, trained_on, recall_at)
-    return {part: scores}
+    try:
+        intervals = confidence_intervals(evaluation, space, recall_at, over="classes")
+    except UserError as error:  # queries of one class have scores, but no interval
+        log.warning("without intervals: %s", error)
+        intervals = {}
+    return Measured(part, scores, intervals)
 
 
 def embed_to_file(

@@ -193,7 +193,7 @@ def test_all_losses_of_pytorch_metric_learning_can_be_prepared() -> None:
 def test_a_run_of_a_method_that_is_not_known_here_can_be_evaluated(vectors: Path, tmp_path: Path) -> None:
     run = loop.train(settings(vectors, "triplet"), tmp_path / "run")
     run.config.write_text(run.config.read_text().replace('"triplet"', '"mine"'))
-    assert "recall@1" in evaluate_model(run.folder, None, None, (1,))["test"]
+    assert "recall@1" in evaluate_model(run.folder, None, None, (1,)).scores
 
 
 def test_a_cluster_size_of_ones_own_decides_the_batch(vectors: Path, tmp_path: Path) -> None:
@@ -212,15 +212,15 @@ def test_classes_that_were_trained_on_are_also_classified(tmp_path: Path) -> Non
         after = json.loads(run.scores.read_text())["after"]
         assert {name for name in after if name.endswith("error")} == errors
         assert all(after[name] < 0.3 for name in errors)  # chance is 0.95
-        assert evaluate_model(run.folder, None, None, (1, 2, 4, 8))["test"] == pytest.approx(after)
+        assert evaluate_model(run.folder, None, None, (1, 2, 4, 8)).scores == pytest.approx(after)
 
 
 def test_a_spectral_run_is_evaluated_with_singular_vectors_too(vectors: Path, tmp_path: Path) -> None:
     run = loop.train(settings(vectors, "spectral"), tmp_path / "run")
     after = json.loads(run.scores.read_text())["after"]
     assert {"with_sc_recall@1", "with_sc_map@r", "with_sc_nmi_geometric"} <= set(after)
-    assert evaluate_model(run.folder, None, None, (1, 2, 4, 8))["test"] == pytest.approx(after)
-    again = evaluate_model(run.folder, None, None, (3,))["test"]
+    assert evaluate_model(run.folder, None, None, (1, 2, 4, 8)).scores == pytest.approx(after)
+    again = evaluate_model(run.folder, None, None, (3,)).scores
     assert {name for name in again if "recall" in name} == {"recall@3", "with_sc_recall@3"}
 
 

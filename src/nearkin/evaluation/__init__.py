@@ -4,6 +4,7 @@ from nearkin.evaluation.classification import error_rate, nearest_cluster_labels
 from nearkin.evaluation.clusters import cluster_scores, find_clusters
 from nearkin.evaluation.evaluate import Evaluation, evaluate
 from nearkin.evaluation.galleries import cmc, random_galleries, random_gallery_scores
+from nearkin.evaluation.intervals import PairedDifference, confidence_intervals, paired_difference
 from nearkin.evaluation.ranks import (
     PositiveRanks,
     average_precision,
@@ -16,17 +17,20 @@ from nearkin.evaluation.retrieval import Retrieval, retrieve
 
 __all__ = [
     "Evaluation",
+    "PairedDifference",
     "PositiveRanks",
     "Retrieval",
     "average_precision",
     "average_precision_at_r",
     "cluster_scores",
     "cmc",
+    "confidence_intervals",
     "error_rate",
     "evaluate",
     "find_clusters",
     "first_rank",
     "nearest_cluster_labels",
+    "paired_difference",
     "r_precision",
     "random_galleries",
     "random_gallery_scores",

@@ -83,11 +83,11 @@ def attribute_concentration(
     own = rows_of[queries]  # (Q,) the query's own gallery row, or -1
     _check(sizes, columns[:, queries], len(gallery) - int((own >= 0).any()))
 
-    found = space.embeddings[gallery]
+    searched = space.embeddings[gallery]
     ends = torch.tensor(sizes, device=device)
     hits = torch.zeros(count, len(sizes), dtype=torch.long, device=device)  # whole numbers: exact in any order
     for block in track(row_blocks(len(queries), sizes[-1]), "attributes of neighbours"):
-        rows = nearest_neighbours(space.embeddings[queries[block]], found, sizes[-1], own[block])[1]
+        rows = nearest_neighbours(space.embeddings[queries[block]], searched, sizes[-1], own[block])[1]
         neighbours = gallery[rows]
         for column in columns:
             mine = column[queries[block]]

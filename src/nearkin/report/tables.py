@@ -30,8 +30,8 @@ NAMES = {
 }
 
 
-def print_columns(columns: Mapping[str, Mapping[str, float]], title: str | None = None) -> None:
-    """Scores side by side, one column each."""
+def print_columns(columns: Mapping[str, Mapping[str, float | tuple[float, float]]], title: str | None = None) -> None:
+    """Scores side by side, one column each; an interval is a pair of numbers."""
     table = Table(title=title, title_justify="left")
     table.add_column("")
     for name in columns:
@@ -92,7 +92,9 @@ def _name(score: str) -> str:
     return NAMES.get(plain, plain.capitalize()) + (", with SC" if score != plain else "")
 
 
-def _number(value: float) -> str:
+def _number(value: float | tuple[float, float]) -> str:
+    if isinstance(value, tuple):
+        return f"{value[0]:.4f} – {value[1]:.4f}"
     return f"{value:.4f}" if isinstance(value, float) and not value.is_integer() else f"{value:,.0f}"
 
 
