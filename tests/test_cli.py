@@ -86,6 +86,8 @@ def test_train_evaluate_embed(nearkin: Command, tmp_path: Path) -> None:
     averaged = json.loads((tmp_path / "views.json").read_text())["test"]
     assert averaged.keys() == after.keys() and averaged["map@r"] != scores["map@r"]
     fails(nearkin("evaluate", run, "--views", "0"), "views=0 must be at least 1")
+    diagnosed = nearkin("evaluate", run, "--diagnose").out
+    assert "Intra class distance" in diagnosed and "Spectral decay" in diagnosed
 
     embedded = nearkin("embed", run, TINY_GLYPHS, "-o", "vectors.npz")
     assert "96 vectors of 8 numbers" in embedded.out

@@ -153,6 +153,7 @@ def evaluate(
     recall_at: Annotated[str, typer.Option(help="The K of Recall@K.")] = "1,2,4,8",
     root: Annotated[Path | None, typer.Option(help="Where benchmark datasets lie.")] = None,
     check_counts: Annotated[bool, CountCheck] = True,
+    diagnose: Annotated[bool, typer.Option("--diagnose", help="Also distances and how dimensions are used.")] = False,
     views: Annotated[int, typer.Option(help="Random crops averaged for every item; 10 or 16 in papers.")] = 1,
     out: Annotated[Path | None, typer.Option(help="Also write the scores as JSON.")] = None,
 ) -> None:
@@ -160,7 +161,7 @@ def evaluate(
     from nearkin.report.tables import print_columns
     from nearkin.workflows import evaluate_model
 
-    measured = evaluate_model(model, data, part, _whole_numbers(recall_at), root, check_counts, views)
+    measured = evaluate_model(model, data, part, _whole_numbers(recall_at), root, check_counts, views, diagnose)
     if out is not None:
         from nearkin.files import write_json
 

@@ -12,7 +12,7 @@ import torch
 from nearkin.data import Dataset, load_dataset, without_unreadable
 from nearkin.data.folder import load_unlabelled
 from nearkin.errors import UserError, unknown_name
-from nearkin.evaluation import confidence_intervals, evaluate, random_gallery_scores
+from nearkin.evaluation import confidence_intervals, diagnostics, evaluate, random_gallery_scores
 from nearkin.files import atomic_path
 from nearkin.methods import make_method
 from nearkin.models import Embedder, embed_views
@@ -42,10 +42,12 @@ def evaluate_model(
     root: Path | None = None,
     check_counts: bool = True,
     views: int = 1,
+    diagnose: bool = False,
 ) -> Measured:
     """The scores of a model on a part of its own run's data (by default test), or of other data (by default all).
 
-    With several ``views`` the embedding of an item is the mean over so many random crops of it.
+    With several ``views`` the embedding of an item is the mean over so many random crops of it; ``diagnose`` adds how
+    the space is used.
     """
     part = part or ("all" if data else "test")
     if part not in PARTS:
@@ -60,6 +62,8 @@ def evaluate_model(
         scores |= {f"random_gallery_{name}": score for name, score in galleries.items()}
     if Run(model).config.is_file():
         scores |= _read_out(Run(model), embedder, space, trained_on, recall_at)
+    if diagnose:
+        scores |= diagnostics(space).scores
     try:
         intervals = confidence_intervals(evaluation, space, recall_at, over="classes")
     except UserError as error:  # queries of one class have scores, but no interval

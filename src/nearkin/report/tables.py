@@ -89,7 +89,7 @@ def print_methods() -> None:
 
 def _name(score: str) -> str:
     plain = score.removeprefix(WITH_SC)
-    return NAMES.get(plain, plain.capitalize()) + (", with SC" if score != plain else "")
+    return NAMES.get(plain, plain.replace("_", " ").capitalize()) + (", with SC" if score != plain else "")
 
 
 def _number(value: float | tuple[float, float]) -> str:
