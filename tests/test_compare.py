@@ -14,6 +14,7 @@ from scipy.stats import t
 from nearkin import compare as module
 from nearkin.compare import COLUMNS, compare, mean_in_words
 from nearkin.errors import Interrupted, UserError
+from nearkin.training import Run
 
 QUICK: dict[str, Any] = {"epochs": 2, "batch_size": 16, "dim": 8, "backbone": "linear", "device": "cpu"}
 
@@ -52,7 +53,7 @@ def test_every_method_is_run_with_every_seed_and_the_best_comes_first(vectors: s
     assert json.loads((tmp_path / "out" / "comparison.json").read_text())["scores"] == found.scores
     markdown, latex = ((tmp_path / "out" / f"comparison.{kind}").read_text() for kind in ("md", "tex"))
     assert markdown.count("\n|") == 4 and "held-out training classes" in markdown
-    assert latex.count(r"$\pm$") == 3 * len(COLUMNS) and r"nmi\_arithmetic" in latex
+    assert latex.count(r"$\pm$") == 3 * len(COLUMNS) + 1 and "held-out" in latex and r"nmi\_arithmetic" in latex
 
 
 def test_what_is_finished_is_not_repeated_and_more_may_be_added(
@@ -68,7 +69,7 @@ def test_what_is_finished_is_not_repeated_and_more_may_be_added(
 def test_other_settings_do_not_mix_with_what_is_there(vectors: str, tmp_path: Path) -> None:
     compare(vectors, ["triplet"], tmp_path / "out", seeds=1, settings=QUICK)
     for changes in ({"settings": QUICK | {"epochs": 3}}, {"settings": QUICK, "protocol": "paper"}):
-        with pytest.raises(UserError, match="comparison with other settings"):
+        with pytest.raises(UserError, match="holds runs of triplet with other settings"):
             compare(vectors, ["triplet"], tmp_path / "out", seeds=1, **changes)
 
 
@@ -97,6 +98,54 @@ def test_a_setting_is_for_the_methods_that_know_it(vectors: str, tmp_path: Path)
     assert "margin = 0.5" in (tmp_path / "out" / "triplet-0" / "config.toml").read_text()
     with pytest.raises(UserError, match="did you mean 'margin'"):
         compare(vectors, ["triplet"], tmp_path / "other", settings={"margni": 0.5})
+
+
+@pytest.mark.parametrize("name", ["keep", "seed", "validation"])
+def test_what_the_protocol_decides_cannot_be_set(vectors: str, tmp_path: Path, name: str) -> None:
+    with pytest.raises(UserError, match=f"{name} is decided by the protocol"):
+        compare(vectors, ["triplet"], tmp_path / "out", settings=QUICK | {name: 0})
+
+
+def test_changed_data_do_not_mix_with_what_is_there(vectors: str, tmp_path: Path) -> None:
+    compare(vectors, ["triplet"], tmp_path / "out", seeds=1, settings=QUICK)
+    with np.load(vectors) as data:
+        fewer = {name: column[:160] for name, column in data.items()}
+    np.savez(vectors, **fewer)
+    with pytest.raises(UserError, match="are not what they were"):
+        compare(vectors, ["triplet", "softmax"], tmp_path / "out", seeds=1, settings=QUICK)
+
+
+def test_a_method_that_fails_with_one_seed_is_not_judged_by_the_others(
+    vectors: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    original = module.train
+
+    def failing(settings: Any, folder: Path) -> Any:
+        if folder.name == "triplet-1":
+            raise UserError("the loss became nan")
+        return original(settings, folder)
+
+    monkeypatch.setattr(module, "train", failing)
+    found = compare(vectors, ["triplet", "softmax"], tmp_path / "out", seeds=2, settings=QUICK)
+    assert set(found.scores) == {"softmax"} and found.refused == {"triplet": "the loss became nan"}
+
+
+def test_what_no_method_can_do_is_an_error(vectors: str, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="no test part"):
+        compare(vectors, ["triplet"], tmp_path / "a", settings=QUICK | {"split": "all"})
+    with pytest.raises(UserError, match="there is no file or folder"):
+        compare("nothere.npz", ["triplet"], tmp_path / "b", settings=QUICK)
+    with pytest.raises(UserError, match="always 0"):
+        compare(vectors, ["spectral"], tmp_path / "c", settings=QUICK | {"dim": 16})
+    compare(vectors, ["spectral"], tmp_path / "c", seeds=1, settings=QUICK)  # what never ran reserves nothing
+
+
+def test_a_run_killed_before_its_first_checkpoint_goes_on(vectors: str, tmp_path: Path) -> None:
+    whole = compare(vectors, ["triplet"], tmp_path / "out", seeds=1, settings=QUICK)
+    run = Run(tmp_path / "out" / "triplet-0")
+    run.checkpoint.unlink()
+    run.scores.unlink()
+    assert compare(vectors, ["triplet"], tmp_path / "out", seeds=1, settings=QUICK).scores == whole.scores
 
 
 def test_a_method_that_cannot_be_trained_is_left_out_with_its_reason(vectors: str, tmp_path: Path) -> None:

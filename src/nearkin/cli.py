@@ -127,11 +127,10 @@ def compare(
     out: Annotated[Path | None, typer.Option(help="Folder of the runs and the table.")] = None,
     settings: Set = None,
 ) -> None:
-    """Train several methods with the same budget and seeds, and print one table; what is done is not done again.
+    """Train several methods with the same data, epochs and seeds, and print one table; nothing is done twice.
 
     Example: nearkin compare photos/ --methods rank,triplet,softmax --seeds 3 --epochs 10
     """
-    from nearkin.compare import IN_WORDS
     from nearkin.compare import compare as compare_methods
     from nearkin.fields import parse_assignment
     from nearkin.report.tables import print_comparison
@@ -139,7 +138,7 @@ def compare(
     chosen = dict(map(parse_assignment, settings or [])) | ({"epochs": epochs} if epochs is not None else {})
     folder = out or Path("runs") / f"compare-{Path(data.partition(':')[0]).stem or 'data'}"
     comparison = compare_methods(data, methods.split(","), folder, seeds, protocol, chosen)
-    print_comparison(comparison, f"{IN_WORDS[protocol]}; mean ± 95 % interval over seeds")
+    print_comparison(comparison)
     typer.echo(f"also as JSON, Markdown and LaTeX: {folder}/comparison.*")
 
 
@@ -154,7 +153,7 @@ def evaluate(
     root: Annotated[Path | None, typer.Option(help="Where benchmark datasets lie.")] = None,
     check_counts: Annotated[bool, CountCheck] = True,
     diagnose: Annotated[bool, typer.Option("--diagnose", help="Also distances and how dimensions are used.")] = False,
-    views: Annotated[int, typer.Option(help="Random crops averaged for every item; 10 or 16 in papers.")] = 1,
+    views: Annotated[int, typer.Option(help="Random views averaged for every item, augmented as in training.")] = 1,
     out: Annotated[Path | None, typer.Option(help="Also write the scores as JSON.")] = None,
 ) -> None:
     """Measure a trained model: Recall@K, R-precision, MAP@R, mAP, NMI, AMI, ARI, and what its method reads out."""

@@ -1,8 +1,8 @@
-"""Several methods on the same data, with the same budget and seeds: one table, and nothing done twice.
+"""Several methods on the same data, with as many passes over them and the same seeds: one table, nothing done twice.
 
-Two protocols. ``fair``: the model is chosen on classes held out of the training classes, other ones for every seed; the
-test part is looked at once, at the end. ``paper``: trained on all training classes, the best point of the curve on the
-test part is reported, as the papers did; its numbers are optimistic, and labelled so.
+Two protocols. ``fair``: the model is chosen on classes held out of the training classes, drawn anew for every seed;
+nothing is chosen on the test part. ``paper``: trained on all training classes, the best point of the curve on the test
+part is reported, as the papers did; its numbers are optimistic, and labelled so.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from nearkin.errors import Interrupted, UserError, unknown_name
 from nearkin.files import write_json, write_text
 from nearkin.methods import known_methods, method_class
 from nearkin.training import Run, Settings, resume, train
+from nearkin.training.prepare import absolute, load_splits
 from nearkin.training.settings import by_section
 
 log = logging.getLogger("nearkin")
@@ -34,6 +35,7 @@ IN_WORDS = {
     "fair": "fair: models chosen on held-out training classes",
     "paper": "paper: the best point of the test curve, which is optimistic",
 }
+NOT_FREE = ("keep", "seed", "validation")  # what a protocol and the number of seeds decide
 COLUMNS = ("recall@1", "recall@2", "recall@4", "recall@8", "map@r", "nmi_arithmetic")
 
 
@@ -51,19 +53,26 @@ class Comparison:
     scores: dict[str, dict[str, list[float]]]
     refused: dict[str, str] = field(default_factory=dict)
 
+    @property
+    def legend(self) -> str:
+        seeds = max((len(scores["map@r"]) for scores in self.scores.values()), default=0)
+        return f"{IN_WORDS[self.protocol]}; mean ± 95 % interval (Student's t) over {seeds} seeds"
+
     def rows(self) -> list[list[str]]:
         """One row for each method: its name, then mean and half the 95 % interval of every score."""
         return [[method, *(mean_in_words(scores[name]) for name in COLUMNS)] for method, scores in self.scores.items()]
 
     def markdown(self) -> str:
         lines = [f"| method | {' | '.join(COLUMNS)} |", "|---" * (len(COLUMNS) + 1) + "|"]
-        return "\n".join([*lines, *(f"| {' | '.join(row)} |" for row in self.rows()), "", IN_WORDS[self.protocol], ""])
+        return "\n".join([*lines, *(f"| {' | '.join(row)} |" for row in self.rows()), "", self.legend, ""])
 
     def latex(self) -> str:
         heads = " & ".join(name.replace("_", r"\_") for name in ("method", *COLUMNS))
         rows = [" & ".join(row).replace("±", r"$\pm$") + r" \\" for row in self.rows()]
         head = [rf"\begin{{tabular}}{{l{'r' * len(COLUMNS)}}}", r"\toprule", heads + r" \\", r"\midrule"]
-        return "\n".join([f"% {IN_WORDS[self.protocol]}", *head, *rows, r"\bottomrule", r"\end{tabular}", ""])
+        legend = self.legend.replace("±", r"$\pm$").replace("%", r"\%")
+        foot = [r"\bottomrule", rf"\multicolumn{{{len(COLUMNS) + 1}}}{{l}}{{{legend}}} \\", r"\end{tabular}", ""]
+        return "\n".join([*head, *rows, *foot])
 
 
 def compare(
@@ -80,7 +89,8 @@ def compare(
         data: what `nearkin train` takes.
         methods: their names; ``["all"]`` for all that nearkin has.
         out: a folder with one run for each method and seed, and the table as JSON, Markdown and LaTeX.
-        settings: the same for all methods; one that only some of them know is for these.
+        settings: the same for all methods; one that only some of them know is for these. Batches are of each method's
+            usual size unless ``batch_size`` is given.
 
     >>> compare("glyphs", ["rank", "triplet"], Path("runs/two"), settings={"epochs": 5})  # doctest: +SKIP
     """
@@ -89,8 +99,13 @@ def compare(
     if seeds < 1:
         raise UserError(f"a comparison needs at least one seed, not {seeds}")
     names = _names(methods)
-    wanted = {name: _settings_of(name, names, data, PROTOCOLS[protocol] | (settings or {})) for name in names}
-    _check_same(out, protocol, wanted)
+    for fixed in NOT_FREE:
+        if fixed in (settings or {}):
+            raise UserError(f"{fixed} is decided by the protocol and the number of seeds; leave it out")
+    common = (settings or {}) | PROTOCOLS[protocol]
+    wanted = {name: _settings_of(name, names, absolute(data), common) for name in names}
+    _check_same_settings(out, protocol, wanted, seeds)
+    _check_same_data(out, wanted, seeds)
     refused: dict[str, str] = {}
     for number, (seed, name) in enumerate((seed, name) for seed in range(seeds) for name in names):
         if name in refused:
@@ -103,7 +118,10 @@ def compare(
         except UserError as error:
             refused[name] = str(error)
             log.warning("%s is left out: %s", name, error)
-    comparison = Comparison(protocol, _gathered(out, names, seeds), refused)
+    if len(refused) == len(names):
+        raise UserError(next(iter(refused.values())))
+    # A method that failed with one seed is not judged by the others: they would be its lucky ones.
+    comparison = Comparison(protocol, _gathered(out, [name for name in names if name not in refused], seeds), refused)
     write_json(out / "comparison.json", vars(comparison))
     write_text(out / "comparison.md", comparison.markdown())
     write_text(out / "comparison.tex", comparison.latex())
@@ -127,7 +145,7 @@ def mean_in_words(values: Sequence[float]) -> str:
 def _names(methods: Sequence[str]) -> list[str]:
     if list(methods) == ["all"]:
         return [method.name for method in known_methods() if method.name != "pml"]
-    return [method_class(name).name for name in dict.fromkeys(methods)]
+    return [method_class(name).name for name in dict.fromkeys(name.strip() for name in methods)]
 
 
 def _settings_of(name: str, names: Iterable[str], data: str, settings: dict[str, Any]) -> Settings:
@@ -150,21 +168,34 @@ def _knows(method: str, setting: str) -> bool:
     return True
 
 
-def _check_same(out: Path, protocol: str, wanted: dict[str, Settings]) -> None:
+def _check_same_settings(out: Path, protocol: str, wanted: dict[str, Settings], seeds: int) -> None:
     """Refuses to mix runs of different settings in one folder; more methods and more seeds are welcome."""
     file = out / "settings.json"
-    now: dict[str, Any] = {"protocol": protocol} | {name: each.to_tables() for name, each in wanted.items()}
+    now: dict[str, Any] = {name: {"protocol": protocol} | each.to_tables() for name, each in wanted.items()}
     before: dict[str, Any] = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
-    if any(before.get(name, now[name]) != now[name] for name in now):
-        raise UserError(f"{out} holds a comparison with other settings; repeat those, or choose another --out")
+    for name in wanted:
+        has_runs = any(Run(out / f"{name}-{seed}").config.is_file() for seed in range(seeds))
+        if has_runs and before.get(name) != now[name]:
+            raise UserError(f"{out} holds runs of {name} with other settings; repeat those, or choose another --out")
     write_json(file, before | now)
+
+
+def _check_same_data(out: Path, wanted: dict[str, Settings], seeds: int) -> None:
+    """Refuses data that have changed since a run that is there already, or that leave nothing to test on."""
+    data = next(iter(wanted.values())).data
+    for seed in range(seeds):
+        splits = load_splits(data, seed)
+        if splits.test is None:
+            raise UserError(f"{data.source} has no test part here to compare on; use another split")
+        for name in wanted:
+            Run(out / f"{name}-{seed}").check_data(splits.digest())
 
 
 def _carry_out(settings: Settings, folder: Path) -> None:
     run = Run(folder)
     if run.scores.is_file():
         return
-    if run.checkpoint.is_file():
+    if run.checkpoint.is_file() or run.model.is_dir():
         resume(folder)
     else:
         train(settings, folder)

@@ -46,22 +46,27 @@ def evaluate_model(
 ) -> Measured:
     """The scores of a model on a part of its own run's data (by default test), or of other data (by default all).
 
-    With several ``views`` the embedding of an item is the mean over so many random crops of it; ``diagnose`` adds how
-    the space is used.
+    With several ``views`` the embedding of an item is the mean over so many, augmented as in training; ``diagnose``
+    adds how the space is used.
     """
     part = part or ("all" if data else "test")
     if part not in PARTS:
         raise unknown_name("part", part, PARTS)
     dataset, trained_on = _part(model, data, part, root, check_counts)
     embedder = Embedder.load(model)
-    space = embed_everything(embedder, dataset, views).to(usual_device())
+    run = Run(model)
+    augment = (run.settings().data.augment if run.config.is_file() else "crop-flip") if views != 1 else "none"
+    space = embed_everything(embedder, dataset, views, augment).to(usual_device())
     evaluation = evaluate(space, recall_at=recall_at)
     scores = dict(evaluation.scores)
-    if dataset.name.startswith("vehicleid"):
+    if dataset.name.startswith("vehicleid:"):
         galleries = random_gallery_scores(space, recall_at)
         scores |= {f"random_gallery_{name}": score for name, score in galleries.items()}
-    if Run(model).config.is_file():
-        scores |= _read_out(Run(model), embedder, space, trained_on, recall_at)
+    if run.config.is_file():
+        known = None
+        if trained_on is not None:
+            known = embed_everything(embedder, trained_on, views, augment).to(usual_device())
+        scores |= _read_out(run, space, known, recall_at)
     if diagnose:
         scores |= diagnostics(space).scores
     try:
@@ -88,10 +93,9 @@ def embed_to_file(
     return vectors.shape
 
 
-def embed_everything(embedder: Embedder, dataset: Dataset, views: int = 1) -> Space:
-    """A space of the whole dataset, on the GPU where there is one; with several views the mean over random crops."""
+def embed_everything(embedder: Embedder, dataset: Dataset, views: int = 1, augment: str = "none") -> Space:
+    """A space of the whole dataset, on the GPU where there is one; with several views their mean."""
     model = embedder.to(usual_device()).model
-    augment = "none" if views == 1 else "crop-flip"
     embeddings = embed_views(model, dataset.items, model.spec.preprocess, views, augment, what="embedding")
     return space_of(embeddings, dataset)
 
@@ -100,9 +104,7 @@ def usual_device() -> str:
     return "cuda" if torch.cuda.is_available() else "cpu"
 
 
-def _read_out(
-    run: Run, embedder: Embedder, space: Space, trained_on: Dataset | None, recall_at: tuple[int, ...]
-) -> dict[str, float]:
+def _read_out(run: Run, space: Space, trained_on: Space | None, recall_at: tuple[int, ...]) -> dict[str, float]:
     """The scores of the method's own read-out, as training reports them."""
     settings = run.settings()
     try:
@@ -111,8 +113,7 @@ def _read_out(
         log.warning("the scores of the method's own read-out are left out: %s", error)
         return {}
     method.remembered = run.remembered()
-    known = None if trained_on is None else embed_everything(embedder, trained_on).to(usual_device())
-    return method.read_out(space, known, recall_at)
+    return method.read_out(space, trained_on, recall_at)
 
 
 def _part(

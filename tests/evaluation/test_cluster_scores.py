@@ -56,6 +56,8 @@ def test_the_same_grouping_by_other_names_is_perfect():
     assert list(cluster_scores(100 - groups, groups).values()) == pytest.approx([1.0] * 5)
     one = torch.zeros(5, dtype=torch.long)
     assert list(cluster_scores(one, one).values()) == [1.0] * 5
+    for n in range(2, 40):  # each item a group of its own
+        assert cluster_scores(torch.arange(n), torch.arange(n).flip(0))["ami"] == 1.0
 
 
 def test_pairwise_f1_counts_pairs():

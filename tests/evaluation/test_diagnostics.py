@@ -115,11 +115,22 @@ def test_dimensions_without_variance_count_as_collapsed_and_leave_the_decay_fini
     assert found.spectral_decay == pytest.approx(np.mean(np.log(1 / 8 / floored.numpy())))
 
 
+def test_what_all_items_have_in_common_does_not_hide_how_they_spread():
+    x = random_space(items=200, dim=8).embeddings
+    shifted = diagnostics(Space.of(x + 1e4, torch.arange(200)))
+    assert shifted.collapsed_dimensions == diagnostics(Space.of(x, torch.arange(200))).collapsed_dimensions == 0
+
+
+def test_fewer_items_than_dimensions_leave_some_unused():
+    x = torch.randn(5, 16, generator=torch.Generator().manual_seed(0))
+    assert diagnostics(Space.of(x, [0, 0, 1, 1, 2])).collapsed_dimensions == 12 / 16  # four directions around a mean
+
+
 def test_equal_items_are_spread_nowhere():
     found = diagnostics(Space.of(torch.full((6, 3), 0.7), [0, 0, 0, 1, 1, 2]))
     assert found.positives.mean == found.negatives.mean == 0 and found.distance_ratio == 1
     assert found.positives.counts.sum() == 4 and found.negatives.counts[0] == 11
-    assert found.collapsed_dimensions == 2 / 3  # what they have in common is one direction
+    assert found.collapsed_dimensions == 1
     nothing = diagnostics(Space.of(torch.zeros(6, 3), [0, 0, 0, 1, 1, 2]))
     assert math.isnan(nothing.spectral_decay) and nothing.collapsed_dimensions == 1
 

@@ -69,8 +69,9 @@ def _adjusted_mutual_information(truth: Indices, found: Indices) -> float:
     from sklearn.metrics import mutual_info_score
 
     class_sizes, cluster_sizes = (np.unique(each, return_counts=True)[1] for each in (truth, found))
-    if len(class_sizes) == len(cluster_sizes) == 1:
-        return 1.0
+    pairs = len(np.unique(np.stack([truth, found]), axis=1).T)
+    if pairs == len(class_sizes) == len(cluster_sizes):
+        return 1.0  # the same groups, where the quotient below may be rounding over rounding
     expected = expected_information(class_sizes, cluster_sizes).sum() / len(truth)
     mean = sum(-(sizes / len(truth) * np.log(sizes / len(truth))).sum() for sizes in (class_sizes, cluster_sizes)) / 2
     least = np.finfo(np.float64).eps

@@ -54,6 +54,8 @@ class Diagnostics:
         edges: (BINS + 1,) of the histograms of all kinds, from 0 to the largest distance seen (to 1 if that is 0).
         spectrum: (min(items, dim),) singular values over their sum, descending, in float64; zeros if all items are 0.
         spectral_decay: ρ, 0 for an even spectrum; NaN where all items are 0 and there is no spectrum.
+        collapsed_dimensions: the share of directions in which the items, around their mean, spread at most COLLAPSED
+            as far as in the widest; 1 where all items are equal.
     """
 
     positives: PairDistances
@@ -63,6 +65,7 @@ class Diagnostics:
     edges: Tensor
     spectrum: Tensor
     spectral_decay: float
+    collapsed_dimensions: float
 
     @property
     def distance_ratio(self) -> float:
@@ -71,11 +74,6 @@ class Diagnostics:
         if intra == inter:
             return 1.0
         return intra / inter if inter else intra * math.inf
-
-    @property
-    def collapsed_dimensions(self) -> float:
-        """The share of singular values below COLLAPSED of the largest; 1 where all items are 0."""
-        return (self.spectrum <= COLLAPSED * self.spectrum[0]).double().mean().item()
 
     @property
     def scores(self) -> dict[str, float]:
@@ -120,7 +118,11 @@ def diagnostics(space: Space, pairs: int = 100_000, seed: int = 0, clusters: Ten
     positives, negatives, *clustered = found
     within, across = clustered or (None, None)
     spectrum = _spectrum(space.embeddings)
-    return Diagnostics(positives, negatives, within, across, torch.from_numpy(edges), spectrum, _decay(spectrum))
+    around = space.embeddings.double() - space.embeddings[0].double()  # exactly 0 where all items are equal
+    around = _spectrum(around - around.mean(0))
+    collapsed = 1 - int((around > COLLAPSED * around[0]).sum()) / space.dim
+    histogram = torch.from_numpy(edges)
+    return Diagnostics(positives, negatives, within, across, histogram, spectrum, _decay(spectrum), collapsed)
 
 
 def _check(space: Space, pairs: int, clusters: Tensor | None) -> None:

@@ -55,9 +55,9 @@ def print_scores(run: Run) -> None:
     Console().print(f"model chosen by: {scores['chosen']}\nrun: {run.folder}", highlight=False)
 
 
-def print_comparison(comparison: Comparison, title: str) -> None:
+def print_comparison(comparison: Comparison) -> None:
     """One row for each method, the best first."""
-    table = Table(title=title, title_justify="left")
+    table = Table(title=comparison.legend, title_justify="left")
     for heading in ("method", *(_name(column) for column in COLUMNS)):
         table.add_column(heading, justify="left" if heading == "method" else "right")
     for row in comparison.rows():

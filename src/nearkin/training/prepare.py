@@ -50,8 +50,8 @@ def resolved(settings: Settings, splits: Splits, method: Method) -> Settings:
     data, model, training = settings.data, settings.model, settings.training
     train = splits.train
     # Absolute, so that a run can be resumed and evaluated from anywhere.
-    data = replace(data, source=_absolute(data.source), root=_absolute(data.root))
-    model = replace(model, weights=_absolute(model.weights))
+    data = replace(data, source=absolute(data.source), root=absolute(data.root))
+    model = replace(model, weights=absolute(model.weights))
     if not data.augment:
         data = replace(data, augment="crop-flip" if isinstance(train.items, ImageFiles) else "none")
     if not model.backbone:
@@ -112,7 +112,7 @@ def backbone_features(model: EmbeddingModel, dataset: Dataset, batch_size: int, 
     return dataset.with_items(Vectors(np.load(file, mmap_mode="r", allow_pickle=False)))
 
 
-def _absolute(path: str) -> str:
+def absolute(path: str) -> str:
     """A path that leads somewhere made absolute; names such as ``cub200`` or ``imagenet`` stay as they are."""
     leads_somewhere = path and not is_dataset_name(path) and Path(path).expanduser().exists()
     return str(Path(path).expanduser().absolute()) if leads_somewhere else path
