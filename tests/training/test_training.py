@@ -271,7 +271,7 @@ def test_a_frozen_backbone_is_computed_once_and_stays_as_it_was(photos: Path, tm
 def nearkin_scores(run: Run) -> float:
     from nearkin.workflows import evaluate_model
 
-    return evaluate_model(run.folder, None, None, (1,))["test"]["map@r"]
+    return evaluate_model(run.folder, None, None, (1,)).scores["map@r"]
 
 
 def test_feature_vectors_are_trained_on(tmp_path: Path) -> None:
