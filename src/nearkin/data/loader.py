@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import numpy as np
@@ -100,19 +101,27 @@ def _transformed(
         num_workers=workers,
         prefetch_factor=min(2, AHEAD // workers) if workers else None,
         collate_fn=_stack,
-        worker_init_fn=_leave_signals_to_the_main_process,
         generator=torch.Generator(),  # keeps the loader from consuming torch's global random state
     )
-    for batch in loader:
+    with _signals_left_to_the_main_process():
+        batches = iter(loader)  # starts the workers
+    for batch in batches:
         if isinstance(batch, Unreadable):
             raise UserError(f"{batch}; mend this file or leave it out")
         yield batch
 
 
-def _leave_signals_to_the_main_process(_: int) -> None:
-    """Ctrl-C reaches the whole process group; the loop can only finish its step if the workers live on."""
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.SIG_IGN)
+@contextmanager
+def _signals_left_to_the_main_process() -> Iterator[None]:
+    """Ctrl-C reaches the whole process group; the loop can only finish its step if the workers live on.
+
+    Processes that are started here never hear of it, from their first instruction on; this one hears of it afterwards.
+    """
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _stack(batch: list[Tensor | Unreadable]) -> Tensor | Unreadable:
