@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -79,6 +81,20 @@ def test_a_file_that_breaks_during_a_run_is_one_sentence(photos: Path, workers: 
     with pytest.raises(UserError, match=r"3\.png: not an image") as caught:
         list(input_batches(items, SQUARE, sequential(8, 4), workers=workers))
     assert "\n" not in str(caught.value)
+
+
+def test_a_program_ends_although_it_still_holds_half_read_batches(photos: Path) -> None:
+    program = f"""
+from nearkin.data import load_dataset
+from nearkin.data.loader import input_batches, sequential
+from nearkin.data.transforms import Preprocess
+
+items = load_dataset({str(photos)!r}).items
+batches = input_batches(items, {SQUARE!r}, sequential(len(items), 1), workers=2)
+next(batches)
+"""
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
+    assert ended.stderr == ""
 
 
 def test_crop_flip_really_varies_and_none_does_not() -> None:

@@ -6,6 +6,7 @@ run can be stopped and continued anywhere.
 
 from __future__ import annotations
 
+import atexit
 import os
 import signal
 from collections.abc import Iterable, Iterator
@@ -104,11 +105,17 @@ def _transformed(
         generator=torch.Generator(),  # keeps the loader from consuming torch's global random state
     )
     with _signals_left_to_the_main_process():
-        batches = iter(loader)  # starts the workers
-    for batch in batches:
-        if isinstance(batch, Unreadable):
-            raise UserError(f"{batch}; mend this file or leave it out")
-        yield batch
+        started = [iter(loader)]  # starts the workers, which end when the list is emptied
+    # Python waits at its end for processes that are still there, and its request to end is a signal they never hear.
+    atexit.register(started.clear)
+    try:
+        while (batch := next(started[0], None)) is not None:
+            if isinstance(batch, Unreadable):
+                raise UserError(f"{batch}; mend this file or leave it out")
+            yield batch
+    finally:
+        started.clear()
+        atexit.unregister(started.clear)
 
 
 @contextmanager
