@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import json
 import os
 import tempfile
@@ -65,6 +66,19 @@ def write_bytes(target: Path, content: bytes | memoryview) -> None:
 
 def write_json(target: Path, value: Any) -> None:
     write_text(target, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
+
+
+@contextmanager
+def one_at_a_time(target: Path) -> Iterator[None]:
+    """Of several processes that would all make ``target``, one does; the others wait, and then find it made."""
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        lock = target.with_suffix(".lock").open("w")
+    except OSError as error:
+        raise cannot_write(target, error) from error
+    with lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
 
 
 def cache_folder() -> Path:

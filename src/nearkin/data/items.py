@@ -1,4 +1,4 @@
-"""The three kinds of things that can be embedded: image files, images in memory, feature vectors."""
+"""The kinds of things that can be embedded: image files, images in memory, decoded files, feature vectors."""
 
 from __future__ import annotations
 
@@ -6,9 +6,13 @@ import hashlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 Indices = npt.NDArray[np.int64]
 
@@ -75,7 +79,38 @@ class Vectors:
         return _digest([str(self.values.shape).encode(), self.values.tobytes()])
 
 
-Items = ImageFiles | ImageArray | Vectors
+@dataclass(frozen=True, eq=False)
+class DecodedImages:
+    """Image files as squares on the device that trains, of which batches are cut there.
+
+    Attributes:
+        files: where they come from.
+        squares: (all images of a run, channels, side, side) uint8.
+        rows: (items,) which of them these are.
+    """
+
+    files: ImageFiles
+    squares: Tensor
+    rows: Indices
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    @property
+    def paths(self) -> Sequence[Path]:
+        return self.files.paths
+
+    def take(self, indices: Indices) -> DecodedImages:
+        return DecodedImages(self.files.take(indices), self.squares, self.rows[indices])
+
+    def names(self) -> list[str]:
+        return self.files.names()
+
+    def fingerprint(self) -> str:
+        return self.files.fingerprint()
+
+
+Items = ImageFiles | ImageArray | DecodedImages | Vectors
 
 
 def _digest(parts: Iterable[bytes]) -> str:

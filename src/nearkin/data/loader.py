@@ -18,8 +18,9 @@ import torch
 from PIL import Image
 from torch import Tensor
 
+from nearkin.data.decoded import cut
 from nearkin.data.images import Unreadable, read_image
-from nearkin.data.items import ImageArray, ImageFiles, Indices, Items, Vectors
+from nearkin.data.items import DecodedImages, ImageArray, ImageFiles, Indices, Items, Vectors
 from nearkin.data.transforms import Preprocess, Transform, make_transform, seeded
 from nearkin.errors import UserError
 
@@ -55,6 +56,8 @@ def input_batches(
         return (torch.from_numpy(items.values[draw.indices]) for draw in draws)
     if preprocess is None:
         raise UserError("this model reads feature vectors, but the data are images; choose an image backbone")
+    if isinstance(items, DecodedImages):
+        return (cut(items, draw.indices, preprocess.size, augment, draw.seed, draw.place) for draw in draws)
     if isinstance(items, ImageArray) and augment == "none" and _fits(items, preprocess):
         return (_pixels(items, draw.indices) for draw in draws)
     return _transformed(items, make_transform(preprocess, augment), draws, workers)

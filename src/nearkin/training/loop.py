@@ -35,6 +35,7 @@ from nearkin.training import optimise
 from nearkin.training.checkpoint import Position, Stateful, load_checkpoint, save_checkpoint
 from nearkin.training.choice import PRIMARY, choice_in_words, watched_part
 from nearkin.training.curves import Curves
+from nearkin.training.decode import hold_decoded
 from nearkin.training.devices import embed_dataset, gathered, make_fabric, seed_device
 from nearkin.training.microbatch import in_pieces
 from nearkin.training.prepare import backbone_features, build_model, load_splits, resolved
@@ -120,6 +121,10 @@ class Trainer:
         if not self.settings.model.freeze_backbone:
             if self.fabric.world_size > 1 and self.fabric.device.type == "cuda":
                 nn.SyncBatchNorm.convert_sync_batchnorm(self.model)
+            if self.settings.data.keep_decoded:
+                device, preprocess = self.fabric.device, self.model.spec.preprocess
+                decoded = hold_decoded(self.train_set, self.parts, preprocess, device, self.workers)
+                self.train_set, self.parts = decoded
             return self.model, self.model.spec.preprocess
         self.model.backbone.requires_grad_(False)
         self.model.to(self.fabric.device)

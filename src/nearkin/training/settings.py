@@ -26,6 +26,7 @@ class DataSettings:
         unreadable: skip or stop.
         check_counts: whether a benchmark must be complete.
         workers: processes that decode images; -1: as many as there are cores, up to 16.
+        keep_decoded: decode every image file once and hold all of them in the device's memory, cut to squares.
     """
 
     source: str
@@ -36,6 +37,7 @@ class DataSettings:
     unreadable: str = "skip"
     check_counts: bool = True
     workers: int = -1
+    keep_decoded: bool = False
 
     def __post_init__(self) -> None:
         if self.workers < -1:

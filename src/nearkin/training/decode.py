@@ -1,0 +1,72 @@
+"""Every image file of a run decoded once, for all runs on the same files, and held in the device's memory.
+
+Augmented batches then cost next to nothing, where decoding them anew in every epoch keeps many cores busy. The price:
+images are cut to squares around their centre first, so that a random crop never sees what lies beyond.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from nearkin.data import Dataset, ImageFiles
+from nearkin.data.items import DecodedImages
+from nearkin.data.loader import input_batches, sequential
+from nearkin.data.transforms import Preprocess
+from nearkin.errors import UserError
+from nearkin.files import atomic_path, cache_folder, one_at_a_time
+from nearkin.progress import track
+
+BATCH = 64
+
+
+def hold_decoded(
+    train: Dataset,
+    others: dict[str, Dataset | None],
+    preprocess: Preprocess | None,
+    device: torch.device,
+    workers: int | None,
+) -> tuple[Dataset, dict[str, Dataset | None]]:
+    """The parts with their image files decoded; other kinds of items are in memory already and stay as they are."""
+    parts = [train, *(part for part in others.values() if part is not None)]
+    present = [part.items for part in parts if isinstance(part.items, ImageFiles)]
+    if preprocess is None or not present:
+        return train, others
+    # In one order however the parts are divided, so that runs with other validation classes find what is there.
+    files = ImageFiles(sorted({path for items in present for path in items.paths}))
+    squares = torch.from_numpy(np.load(_squares_file(files, preprocess, workers), mmap_mode="c"))
+    if device.type == "cuda" and squares.nbytes > torch.cuda.mem_get_info(device)[0]:
+        needed = f"{squares.nbytes / 1e9:.1f} GB of decoded images"
+        raise UserError(f"{needed} do not fit into the device's free memory; leave keep_decoded out")
+    squares = squares.to(device)
+    row_of = {path: row for row, path in enumerate(files.paths)}
+
+    def held(part: Dataset) -> Dataset:
+        if not isinstance(part.items, ImageFiles):
+            return part
+        rows = np.array([row_of[path] for path in part.items.paths], dtype=np.int64)
+        return part.with_items(DecodedImages(part.items, squares, rows))
+
+    return held(train), {name: part and held(part) for name, part in others.items()}
+
+
+def _squares_file(files: ImageFiles, preprocess: Preprocess, workers: int | None) -> Path:
+    """A .npy of (images, channels, side, side) bytes, where side is the short side before cutting."""
+    square = replace(preprocess, size=preprocess.resize)
+    key = hashlib.sha256(str((files.fingerprint(), square)).encode()).hexdigest()
+    target = cache_folder() / "decoded" / f"{key}.npy"
+    with one_at_a_time(target):
+        if target.exists():
+            return target
+        shape = (len(files), square.channels, square.size, square.size)
+        draws = sequential(len(files), BATCH)
+        # Written piece by piece: a full disk is then an error of writing, where a memory map would kill the process.
+        with atomic_path(target) as partial, partial.open("wb") as stream:
+            np.lib.format.write_array_header_1_0(stream, {"descr": "|u1", "fortran_order": False, "shape": shape})
+            for batch in track(input_batches(files, square, draws, workers=workers), "decoding images", len(draws)):
+                stream.write(batch.numpy().tobytes())
+    return target
