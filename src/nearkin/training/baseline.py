@@ -1,0 +1,37 @@
+"""What the backbone gives before anything is learned: the row that every method must beat."""
+
+from __future__ import annotations
+
+import torch
+from torch.nn.functional import normalize
+
+from nearkin.data import Vectors
+from nearkin.errors import UserError
+from nearkin.evaluation import evaluate
+from nearkin.methods import make_method
+from nearkin.models.embed import space_of
+from nearkin.training.devices import make_fabric
+from nearkin.training.prepare import backbone_features, build_model, load_splits, resolved
+from nearkin.training.settings import Settings
+
+
+def backbone_scores(settings: Settings) -> dict[str, float]:
+    """The scores of the test part as the untrained run's backbone sees it: its features at unit length, no head.
+
+    >>> from nearkin.api import make_settings
+    >>> scores = backbone_scores(make_settings("glyphs:classes=8,per_class=4", "rank", {"device": "cpu"}))
+    >>> 0 < scores["recall@1"] < 1
+    True
+    """
+    torch.manual_seed(settings.training.seed)  # for backbones without weights
+    splits = load_splits(settings.data, settings.training.seed)
+    if splits.test is None:
+        raise UserError(f"{settings.data.source} has no test part here to measure; use another split")
+    settings = resolved(settings, splits, make_method(settings.method, **settings.method_settings))
+    device = make_fabric(settings.training).device
+    model = build_model(settings, splits.train, slices=1).to(device)
+    workers = None if settings.data.workers < 0 else settings.data.workers
+    features = backbone_features(model, splits.test, settings.training.batch_size, workers).items
+    assert isinstance(features, Vectors)
+    unit = normalize(torch.tensor(features.values), dim=1)
+    return evaluate(space_of(unit, splits.test).to(device)).scores

@@ -1,0 +1,34 @@
+"""The backbone alone: its own features, measured like everything else."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from conftest import TINY_GLYPHS
+from torch.nn.functional import normalize
+
+from nearkin.api import make_settings
+from nearkin.errors import UserError
+from nearkin.evaluation import evaluate
+from nearkin.space import Space
+from nearkin.training.baseline import backbone_scores
+
+
+def test_features_of_the_test_half_are_measured_at_unit_length(tmp_path: Path) -> None:
+    file = str(tmp_path / "vectors.npz")
+    rng = np.random.default_rng(0)
+    vectors = (rng.normal(size=(96, 5)) + 3).astype(np.float32)
+    labels = np.repeat(np.arange(12), 8)
+    np.savez(file, vectors=vectors, labels=labels)
+    scores = backbone_scores(make_settings(file, "rank", {"device": "cpu", "backbone": "linear"}))
+    train, rest = torch.from_numpy(vectors[:48]), torch.from_numpy(vectors[48:])
+    expected = normalize((rest - train.mean(0)) / train.std(0), dim=1)  # what `linear` passes on to its head
+    assert scores == evaluate(Space.of(expected, labels[48:])).scores
+
+
+def test_without_a_test_part_there_is_nothing_to_measure() -> None:
+    with pytest.raises(UserError, match="no test part"):
+        backbone_scores(make_settings(TINY_GLYPHS, "rank", {"device": "cpu", "split": "all"}))
