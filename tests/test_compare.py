@@ -11,10 +11,9 @@ import pytest
 from conftest import Command
 from scipy.stats import t
 
-from nearkin import compare as module
 from nearkin.compare import COLUMNS, compare, mean_in_words
 from nearkin.errors import Interrupted, UserError
-from nearkin.training import Run
+from nearkin.training import Run, loop
 
 QUICK: dict[str, Any] = {"epochs": 2, "batch_size": 16, "dim": 8, "backbone": "linear", "device": "cpu"}
 
@@ -32,13 +31,13 @@ def vectors(tmp_path: Path) -> str:
 def trained(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The names of the runs that were really trained."""
     names: list[str] = []
-    original = module.train
+    original = loop.train
 
-    def noting(settings: Any, folder: Path) -> Any:
+    def noting(settings: Any, folder: Path, tested: bool) -> Any:
         names.append(folder.name)
-        return original(settings, folder)
+        return original(settings, folder, tested)
 
-    monkeypatch.setattr(module, "train", noting)
+    monkeypatch.setattr("nearkin.training.carry_out.train", noting)
     return names
 
 
@@ -52,7 +51,7 @@ def test_every_method_is_run_with_every_seed_and_the_best_comes_first(vectors: s
         assert scores == {name: [one[name] for one in after] for name in COLUMNS}
     assert json.loads((tmp_path / "out" / "comparison.json").read_text())["scores"] == found.scores
     markdown, latex = ((tmp_path / "out" / f"comparison.{kind}").read_text() for kind in ("md", "tex"))
-    assert markdown.count("\n|") == 4 and "held-out training classes" in markdown
+    assert markdown.count("\n|") == 5 and "| backbone alone |" in markdown and "held-out training classes" in markdown
     assert latex.count(r"$\pm$") == 3 * len(COLUMNS) + 1 and "held-out" in latex and r"nmi\_arithmetic" in latex
 
 
@@ -118,14 +117,14 @@ def test_changed_data_do_not_mix_with_what_is_there(vectors: str, tmp_path: Path
 def test_a_method_that_fails_with_one_seed_is_not_judged_by_the_others(
     vectors: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    original = module.train
+    original = loop.train
 
-    def failing(settings: Any, folder: Path) -> Any:
+    def failing(settings: Any, folder: Path, tested: bool) -> Any:
         if folder.name == "triplet-1":
             raise UserError("the loss became nan")
-        return original(settings, folder)
+        return original(settings, folder, tested)
 
-    monkeypatch.setattr(module, "train", failing)
+    monkeypatch.setattr("nearkin.training.carry_out.train", failing)
     found = compare(vectors, ["triplet", "softmax"], tmp_path / "out", seeds=2, settings=QUICK)
     assert set(found.scores) == {"softmax"} and found.refused == {"triplet": "the loss became nan"}
 

@@ -76,9 +76,9 @@ def test_a_recipe_is_for_the_dataset_and_method_of_its_name(name: str) -> None:
     settings = read_recipe(name)
     folder, method = name.split("/")
     source = settings.data.source
-    assert (source.partition(":")[0].removeprefix("./"), settings.method) == (folder, method)
-    # What nearkin cannot load by name is a folder that the user brings.
-    assert is_benchmark(source) or source == f"./{folder}"
+    assert (source.partition(":")[0], settings.method) == (folder.removesuffix("-pairs"), method)
+    assert settings.data.collapse_pairs == folder.endswith("-pairs")
+    assert is_benchmark(source)
     assert settings.data.augment in AUGMENTATIONS
     assert settings.model.backbone == GOOGLENET or timm.is_model(settings.model.backbone)
 

@@ -124,6 +124,9 @@ def compare(
         str, typer.Option(help="fair (chosen on held-out training classes) or paper (best point of the test curve).")
     ] = "fair",
     epochs: Annotated[int | None, typer.Option(help="Passes over the training data, the same for all.")] = None,
+    jobs: Annotated[int, typer.Option(help="Runs side by side, each in a process of its own.")] = 1,
+    tune: Annotated[int, typer.Option(help="Trials that each method gets to find its settings.")] = 0,
+    concatenate: Annotated[bool, typer.Option("--concatenate", help="Also all seeds' models together.")] = False,
     out: Annotated[Path | None, typer.Option(help="Folder of the runs and the table.")] = None,
     settings: Set = None,
 ) -> None:
@@ -137,9 +140,33 @@ def compare(
 
     chosen = dict(map(parse_assignment, settings or [])) | ({"epochs": epochs} if epochs is not None else {})
     folder = out or Path("runs") / f"compare-{Path(data.partition(':')[0]).stem or 'data'}"
-    comparison = compare_methods(data, methods.split(","), folder, seeds, protocol, chosen)
-    print_comparison(comparison)
-    typer.echo(f"also as JSON, Markdown and LaTeX: {folder}/comparison.*")
+    names = methods.split(",")
+    print_comparison(compare_methods(data, names, folder, seeds, protocol, chosen, jobs, tune, concatenate))
+    typer.echo(f"with pictures: {folder}/comparison.html; also as JSON, Markdown and LaTeX")
+
+
+@app.command()
+def reproduce(
+    paper: Annotated[str | None, typer.Argument(help="rank, magnet, ...; without one, all are listed.")] = None,
+    part: Annotated[str | None, typer.Argument(help="One of its tables or figures, such as table-1.")] = None,
+    data: Annotated[
+        list[str] | None,
+        typer.Option("--data", metavar="NAME=SOURCE", help="Other data for a dataset: cub200=glyphs; may be repeated."),
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder. Default: runs/reproduce-PAPER-PART.")] = None,
+    listing: Annotated[bool, typer.Option("--list", help="Only list what can be run, and on what data.")] = False,
+    settings: Set = None,
+) -> None:
+    """Train a paper's table or figure again, print its numbers beside ours, and say in what the two differ.
+
+    Example: nearkin reproduce rank table-1 --data cub200=glyphs --set epochs=5
+    """
+    from nearkin.reproduce.show import print_parts, print_reproduced
+
+    if listing or paper is None or part is None:
+        print_parts(paper)
+    else:
+        print_reproduced(paper, part, out, data or [], settings or [])
 
 
 @app.command()
@@ -152,6 +179,8 @@ def evaluate(
     recall_at: Annotated[str, typer.Option(help="The K of Recall@K.")] = "1,2,4,8",
     root: Annotated[Path | None, typer.Option(help="Where benchmark datasets lie.")] = None,
     check_counts: Annotated[bool, CountCheck] = True,
+    clustering: Annotated[str, typer.Option(help="How clusters are found: kmeans or spectral.")] = "kmeans",
+    attributes: Annotated[bool, typer.Option("--attributes", help="Also how far neighbours share attributes.")] = False,
     diagnose: Annotated[bool, typer.Option("--diagnose", help="Also distances and how dimensions are used.")] = False,
     views: Annotated[int, typer.Option(help="Random views averaged for every item, augmented as in training.")] = 1,
     out: Annotated[Path | None, typer.Option(help="Also write the scores as JSON.")] = None,
@@ -160,12 +189,18 @@ def evaluate(
     from nearkin.report.tables import print_columns
     from nearkin.workflows import evaluate_model
 
-    measured = evaluate_model(model, data, part, _whole_numbers(recall_at), root, check_counts, views, diagnose)
+    numbers = _whole_numbers(recall_at)
+    measured = evaluate_model(model, data, part, numbers, root, check_counts, views, diagnose, clustering, attributes)
     if out is not None:
         from nearkin.files import write_json
 
-        write_json(out, {measured.part: measured.scores, "intervals": measured.intervals})
+        shares = {"attributes": measured.attributes} if attributes else {}
+        write_json(out, {measured.part: measured.scores, "intervals": measured.intervals, **shares})
     print_columns({measured.part: measured.scores, "95 % interval": measured.intervals})
+    if attributes:
+        from nearkin.report.attributes import print_attributes
+
+        print_attributes(measured.attributes)
 
 
 @app.command()

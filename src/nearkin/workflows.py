@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -11,8 +11,16 @@ import torch
 
 from nearkin.data import Dataset, load_dataset, without_unreadable
 from nearkin.data.folder import load_unlabelled
+from nearkin.data.hierarchy import true_classes
 from nearkin.errors import UserError, unknown_name
-from nearkin.evaluation import confidence_intervals, diagnostics, evaluate, random_gallery_scores
+from nearkin.evaluation import (
+    column_concentrations,
+    confidence_intervals,
+    diagnostics,
+    evaluate,
+    random_gallery_scores,
+)
+from nearkin.evaluation.clusters import PARTITIONS
 from nearkin.files import atomic_path
 from nearkin.methods import make_method
 from nearkin.models import Embedder, embed_views
@@ -27,11 +35,15 @@ PARTS = ("train", "validation", "test", "all")
 
 @dataclass(frozen=True)
 class Measured:
-    """The scores of a part, and the 95 % intervals of those of retrieval, by bootstrap over the classes of queries."""
+    """The scores of a part, and the 95 % intervals of those of retrieval, by bootstrap over the classes of queries.
+
+    ``attributes``, where asked for: by neighbourhood size (and "chance") the share of neighbours that have the same.
+    """
 
     part: str
     scores: dict[str, float]
     intervals: dict[str, tuple[float, float]]
+    attributes: dict[str, dict[str, float]] = field(default_factory=dict)
 
 
 def evaluate_model(
@@ -43,21 +55,30 @@ def evaluate_model(
     check_counts: bool = True,
     views: int = 1,
     diagnose: bool = False,
+    partition: str = "kmeans",
+    attributes: bool = False,
 ) -> Measured:
     """The scores of a model on a part of its own run's data (by default test), or of other data (by default all).
 
     With several ``views`` the embedding of an item is the mean over so many, augmented as in training; ``diagnose``
-    adds how the space is used.
+    adds how the space is used, ``attributes`` how far neighbours share what the data know besides the class. A run that
+    was trained on pairs of classes is measured by the classes themselves.
     """
     part = part or ("all" if data else "test")
     if part not in PARTS:
         raise unknown_name("part", part, PARTS)
+    if partition not in PARTITIONS:
+        raise unknown_name("clustering", partition, PARTITIONS)
     dataset, trained_on = _part(model, data, part, root, check_counts)
+    if attributes and not dataset.attributes:
+        raise UserError(
+            f"{dataset.name} knows no attributes of its items; give them as further columns of a .csv or .npz"
+        )
     embedder = Embedder.load(model)
     run = Run(model)
     augment = (run.settings().data.augment if run.config.is_file() else "crop-flip") if views != 1 else "none"
     space = embed_everything(embedder, dataset, views, augment).to(usual_device())
-    evaluation = evaluate(space, recall_at=recall_at)
+    evaluation = evaluate(space, recall_at=recall_at, partition=partition)
     scores = dict(evaluation.scores)
     if dataset.name.startswith("vehicleid:"):
         galleries = random_gallery_scores(space, recall_at)
@@ -74,7 +95,17 @@ def evaluate_model(
     except UserError as error:  # queries of one class have scores, but no interval
         log.warning("without intervals: %s", error)
         intervals = {}
-    return Measured(part, scores, intervals)
+    return Measured(part, scores, intervals, concentrations(space, dataset) if attributes else {})
+
+
+def concentrations(space: Space, dataset: Dataset) -> dict[str, dict[str, float]]:
+    """By neighbourhood size, and by "chance", the concentration of every attribute of the dataset."""
+    found = column_concentrations(space, dataset.attributes)
+    sizes = sorted({size for each in found.values() for size in each.sizes})
+    shares = {
+        str(size): {name: each.means[size] for name, each in found.items() if size in each.sizes} for size in sizes
+    }
+    return shares | {"chance": {name: each.chance for name, each in found.items()}}
 
 
 def embed_to_file(
@@ -140,8 +171,9 @@ def _part(
     dataset: Dataset | None = getattr(splits, part)
     if dataset is None:
         raise UserError(f"{settings.source} has no {part} part here; choose another with --part")
-    known = data is None and part != "train" and splits.train.knows_classes_of(dataset)
-    return dataset, splits.train if known else None
+    dataset, train = true_classes(dataset), true_classes(splits.train)
+    known = data is None and part != "train" and train.knows_classes_of(dataset)
+    return dataset, train if known else None
 
 
 def _labelled_or_flat(data: str, root: Path | None, check_counts: bool) -> Dataset:

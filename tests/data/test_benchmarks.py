@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
 import pytest
 from scipy.io import savemat
 
-from nearkin.data.benchmarks import benchmarks, find, is_benchmark, load_benchmark, registry
+from nearkin.data.benchmarks import benchmarks, find, imagenet_attributes, is_benchmark, load_benchmark, registry
 from nearkin.data.dataset import Dataset
 from nearkin.errors import UserError
 
@@ -157,6 +158,16 @@ def write_dogs(root: Path, lists: str = "") -> Path:
     return folder
 
 
+def write_imagenet(root: Path) -> Path:
+    images = ["n01693334/n01693334_10.JPEG", "n01693334/n01693334_9.JPEG", "n12267677/n12267677_5.JPEG"]
+    others = ["train/n01440764/n01440764_1.JPEG", "val/n01440764/ILSVRC2012_val_00000293.JPEG"]
+    return write(
+        root / "imagenet",
+        {"attributes.csv": "image,striped,brown\nn12267677_5,-1,1\nn01693334_10.JPEG,1,0\nn09999999_1,1,1\n"},
+        [f"train/{path}" for path in images] + ["val/n12267677/ILSVRC2012_val_00000007.JPEG"] + others,
+    )
+
+
 WRITERS = {
     "cub200": write_cub,
     "cars196": write_cars_devkit,
@@ -169,6 +180,7 @@ WRITERS = {
     "flowers102": write_flowers,
     "pets37": write_pets,
     "dogs120": write_dogs,
+    "imagenet-attributes": write_imagenet,
 }
 
 
@@ -286,6 +298,62 @@ def test_dogs_are_listed_at_the_root_or_in_lists(tmp_path: Path, lists: str) -> 
     assert dogs.labels.tolist() == [1, 0, 0]
     assert dogs.split is not None
     assert dogs.split.tolist() == ["train", "train", "test"]
+
+
+def test_imagenet_attributes_are_90_classes_whose_images_may_have_attributes(tmp_path: Path) -> None:
+    folder = write_imagenet(tmp_path)
+    images = load("imagenet-attributes", folder)
+    assert len(images.classes) == len(set(images.classes)) == 90
+    assert class_names(images) == ["green lizard", "green lizard", "acorn", "acorn"]  # not the tench
+    assert images.split is not None
+    assert images.split.tolist() == ["train"] * 3 + ["test"]
+    assert {name: column.tolist() for name, column in images.attributes.items()} == {
+        "striped": ["1", "", "0", ""],
+        "brown": ["0", "", "1", ""],
+    }
+    (folder / "attributes.csv").unlink()
+    assert load("imagenet-attributes", folder).attributes == {}
+
+
+def test_imagenet_attributes_are_the_classes_of_the_paper(tmp_path: Path) -> None:
+    timm = find_spec("timm")
+    assert timm is not None and timm.origin is not None
+    lemmas = (Path(timm.origin).parent / "data/_info/imagenet_synset_to_lemma.txt").read_text()
+    name_of = {wnid: words.split(",")[0] for wnid, words in (line.split("\t") for line in lemmas.splitlines())}
+    names = load("imagenet-attributes", write_imagenet(tmp_path)).classes
+    wnids = [entry.split()[0] for entry in imagenet_attributes._CLASSES.split(",")]
+    assert wnids == sorted(wnids)  # the order of the classes is that of appendix C
+    assert names == [name_of[wnid] for wnid in wnids]
+
+
+def test_imagenet_attributes_are_found_in_the_layout_of_kaggle(tmp_path: Path) -> None:
+    (tmp_path / "ILSVRC" / "Data").mkdir(parents=True)
+    write_imagenet(tmp_path).rename(tmp_path / "ILSVRC" / "Data" / "CLS-LOC")
+    assert len(load("imagenet-attributes", tmp_path)) == 4
+
+
+@pytest.mark.parametrize("train", [116_236, 111_736])
+def test_imagenet_attributes_are_complete_with_or_without_validation_among_the_count(train: int) -> None:
+    benchmark, _ = registry.registered("imagenet-attributes")
+    assert train in (benchmark.counts["train"], benchmark.distributed["train"])
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "first line must name image"),
+        ("name,striped\n", "line 1: expected the column names image"),
+        ("image\n", "line 1: expected the column names image"),
+        ("image,striped\nn01693334_10,2\n", "line 2: expected 1 labels after the image, each 1, 0 or -1"),
+        ("image,striped\n\nn01693334_10,1,1\n", "line 3: expected 1 labels"),
+        ("image,striped\nn09999999_1,1\n", "names none of the images that are here"),
+    ],
+)
+def test_malformed_attributes_are_named(tmp_path: Path, text: str, message: str) -> None:
+    folder = write_imagenet(tmp_path)
+    (folder / "attributes.csv").write_text(text)
+    with pytest.raises(UserError, match=rf"attributes\.csv.*{message}"):
+        load("imagenet-attributes", folder)
 
 
 def test_every_benchmark_is_tested_here() -> None:

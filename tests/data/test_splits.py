@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import random
+
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from nearkin.data import Dataset, Vectors, make_splits
 from nearkin.errors import UserError
@@ -44,6 +48,38 @@ def test_the_validation_classes_depend_on_the_seed_alone() -> None:
     data = dataset(list(range(20)))
     first, again, other = (make_splits(data, validation=0.3, seed=seed).validation for seed in (1, 1, 2))
     assert classes_of(first) == classes_of(again) != classes_of(other)
+
+
+@given(
+    classes=st.integers(4, 40),
+    share=st.floats(0.02, 0.5),
+    turn=st.integers(0, 3),
+    numbers=st.randoms(use_true_random=False),
+)
+def test_consecutive_seeds_hold_out_different_classes(
+    classes: int, share: float, turn: int, numbers: random.Random
+) -> None:
+    """As many folds as fit into the classes, each of the share that was asked for, one for each seed of a round."""
+    labels = list(range(classes)) * 2
+    numbers.shuffle(labels)  # the order of the items does not matter
+    split = ["train"] * len(labels)
+    folds = min(round(1 / share), classes // 2)
+    held_out = []
+    for seed in range(turn * folds, (turn + 1) * folds):
+        splits = make_splits(dataset(labels, split), validation=share, seed=seed)
+        held_out.append(classes_of(splits.validation))
+        assert sorted(classes_of(splits.train) + held_out[-1]) == list(range(classes))
+    together = [label for fold in held_out for label in fold]
+    assert len(together) == len(set(together))
+    wanted = max(2, round(share * classes))
+    assert all(min(wanted, classes // folds) <= len(fold) <= wanted for fold in held_out)
+    assert held_out[0] == classes_of(make_splits(dataset(sorted(labels), split), None, share, turn * folds).validation)
+
+
+def test_a_share_above_one_half_is_drawn_anew_for_every_seed() -> None:
+    data = dataset(list(range(20)), ["train"] * 20)
+    found = [classes_of(make_splits(data, validation=0.7, seed=seed).validation) for seed in range(3)]
+    assert [len(classes) for classes in found] == [14, 14, 14] and found[0] != found[1] != found[2]
 
 
 def test_everything_can_be_trained_on() -> None:

@@ -7,7 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.metrics import adjusted_mutual_info_score, adjusted_rand_score
 
-from nearkin.evaluation import cluster_scores, find_clusters
+from nearkin.clustering import spectral_partition
+from nearkin.errors import UserError
+from nearkin.evaluation import cluster_scores, evaluate, find_clusters
 from nearkin.space import Space
 
 GOLDEN = np.load(Path(__file__).parent.parent / "golden" / "nmi.npz")
@@ -78,3 +80,30 @@ def test_the_true_number_of_classes_is_looked_for():
     clusters = find_clusters(Space.of(x, labels))
     assert clusters.shape == (90,)
     assert len(clusters.unique()) == 13
+
+
+def two_lines():
+    """Two classes, parallel lines near each other: k-means cuts both in the middle, whitened they lie far apart."""
+    along = torch.linspace(-100, 100, 30)
+    return Space.of(torch.cat([torch.stack([along, side + 0 * along], 1) for side in (-1, 1)]), torch.arange(60) // 30)
+
+
+def test_spectral_clusters_are_those_of_the_spectral_partition():
+    space = two_lines()
+    for seed in (0, 3):
+        expected = spectral_partition(space.embeddings, 2, seed).assignment
+        assert torch.equal(find_clusters(space, seed, "spectral"), expected)
+
+
+def test_the_partition_decides_the_clustering_scores_only():
+    space = two_lines()
+    plain, spectral = evaluate(space), evaluate(space, partition="spectral")
+    assert plain.scores["ari"] < 0.9 < spectral.scores["ari"]
+    assert spectral.scores.keys() == plain.scores.keys()
+    assert spectral.scores["map"] == plain.scores["map"]
+    assert torch.equal(spectral.clusters, find_clusters(space, 0, "spectral"))
+
+
+def test_another_partition_is_refused_with_the_known_ones():
+    with pytest.raises(UserError, match="partition 'spectrum' is unknown; did you mean 'spectral'"):
+        find_clusters(two_lines(), partition="spectrum")

@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import atexit
 import os
-import signal
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 
 import numpy as np
@@ -23,6 +21,7 @@ from nearkin.data.images import Unreadable, read_image
 from nearkin.data.items import DecodedImages, ImageArray, ImageFiles, Indices, Items, Vectors
 from nearkin.data.transforms import Preprocess, Transform, make_transform, seeded
 from nearkin.errors import UserError
+from nearkin.signals import deaf_children
 
 AHEAD = 32  # batches read before they are asked for, at most
 
@@ -107,7 +106,7 @@ def _transformed(
         collate_fn=_stack,
         generator=torch.Generator(),  # keeps the loader from consuming torch's global random state
     )
-    with _signals_left_to_the_main_process():
+    with deaf_children():  # the loop can only finish its step after Ctrl-C if the workers live on
         started = [iter(loader)]  # starts the workers, which end when the list is emptied
     # Python waits at its end for processes that are still there, and its request to end is a signal they never hear.
     atexit.register(started.clear)
@@ -119,19 +118,6 @@ def _transformed(
     finally:
         started.clear()
         atexit.unregister(started.clear)
-
-
-@contextmanager
-def _signals_left_to_the_main_process() -> Iterator[None]:
-    """Ctrl-C reaches the whole process group; the loop can only finish its step if the workers live on.
-
-    Processes that are started here never hear of it, from their first instruction on; this one hears of it afterwards.
-    """
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _stack(batch: list[Tensor | Unreadable]) -> Tensor | Unreadable:

@@ -43,7 +43,8 @@ def make_splits(dataset: Dataset, how: str | None = None, validation: float = 0.
         how: "official" follows the source's own split; "classes" trains on the first half of the classes and
             tests on the second; "all" trains on everything and tests on nothing. None: official where the source
             has a split, else by classes.
-        validation: the share of the training *classes* to hold out for choosing the model; drawn with ``seed``.
+        validation: the share of the training *classes* to hold out for choosing the model. A share of 1/F makes F
+            folds: seeds 0 … F−1 hold out different classes, the next F seeds go through other folds, and so on.
     """
     how = how or ("classes" if dataset.split is None else "official")
     if how not in HOW:
@@ -80,7 +81,10 @@ def _hold_out_classes(dataset: Dataset, part: Parts, share: float, seed: int) ->
         raise UserError(f"validation must be a share of the training classes between 0 and 1, not {share}")
     part = np.where(part == "validation", "train", part)  # one set of classes chooses the model, not two
     classes = np.unique(dataset.labels[part == "train"])
-    held_out = np.random.default_rng(seed).permutation(classes)[: max(2, round(share * len(classes)))]
+    folds = 1 if share > 0.5 else max(1, min(round(1 / share), len(classes) // 2))  # of two classes at least
+    turn, fold = divmod(seed, folds)
+    order = np.random.default_rng(turn).permutation(classes)
+    held_out = np.array_split(order, folds)[fold][: max(2, round(share * len(classes)))]
     return np.where((part == "train") & np.isin(dataset.labels, held_out), "validation", part)
 
 

@@ -1,5 +1,6 @@
 """Vectors and labels -> scores."""
 
+from nearkin.evaluation.attribute_columns import column_concentrations
 from nearkin.evaluation.attributes import AttributeConcentration, attribute_concentration
 from nearkin.evaluation.classification import error_rate, nearest_cluster_labels, soft_knn_labels
 from nearkin.evaluation.clusters import cluster_scores, find_clusters
@@ -30,6 +31,7 @@ __all__ = [
     "average_precision_at_r",
     "cluster_scores",
     "cmc",
+    "column_concentrations",
     "confidence_intervals",
     "diagnostics",
     "error_rate",

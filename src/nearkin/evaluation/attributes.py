@@ -74,9 +74,14 @@ def attribute_concentration(
     >>> {n: round(share, 4) for n, share in striped.means.items()}, round(striped.chance, 4)
     ({1: 0.6667, 2: 0.5}, 0.6667)
     """
+    columns, count = _columns(attributes, len(space))
+    return shares_among_neighbours(space, columns, count, sizes)
+
+
+def shares_among_neighbours(space: Space, columns: Tensor, count: int, sizes: Sequence[int]) -> AttributeConcentration:
+    """The same for ``count`` numbered attributes, in columns (columns, items): the one an item has, or HAS_NONE."""
     device = space.embeddings.device
-    columns, count = _columns(attributes, len(space), device)
-    sizes = tuple(sorted(set(sizes)))
+    columns, sizes = columns.to(device), tuple(sorted(set(sizes)))
     queries, gallery = space.queries.to(device), space.gallery.to(device)
     rows_of = torch.full((len(space),), -1, device=device)
     rows_of[gallery] = torch.arange(len(gallery), device=device)
@@ -101,7 +106,7 @@ def attribute_concentration(
     return AttributeConcentration(sizes, items.cpu(), shares.cpu(), (chances / items).cpu())
 
 
-def _columns(attributes: Tensor | npt.ArrayLike, items: int, device: torch.device) -> tuple[Tensor, int]:
+def _columns(attributes: Tensor | npt.ArrayLike, items: int) -> tuple[Tensor, int]:
     """(columns, items) the number of the attribute that an item has, or HAS_NONE; and how many attributes there are."""
     known = attributes.cpu().numpy() if isinstance(attributes, Tensor) else np.asarray(attributes)
     if known.shape[:1] != (items,) or known.ndim > 2 or (known.ndim == 2 and known.dtype != np.bool_):
@@ -111,9 +116,9 @@ def _columns(attributes: Tensor | npt.ArrayLike, items: int, device: torch.devic
         )
     if known.dtype == np.bool_:
         table = known.reshape(items, -1).T
-        return torch.from_numpy(np.where(table, np.arange(len(table))[:, None], HAS_NONE)).to(device), len(table)
+        return torch.from_numpy(np.where(table, np.arange(len(table))[:, None], HAS_NONE)), len(table)
     values, numbers = np.unique(known, return_inverse=True)
-    return torch.from_numpy(numbers)[None].to(device), len(values)
+    return torch.from_numpy(numbers)[None], len(values)
 
 
 def _count(columns: Tensor, count: int) -> Tensor:

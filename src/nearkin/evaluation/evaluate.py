@@ -22,9 +22,9 @@ class Evaluation:
     Attributes:
         scores: ``recall@K``, ``r_precision``, ``map@r`` and ``map``, means over the queries that have a positive
             in the gallery; ``queries``, how many have; ``queries_without_positives``, how many were left out;
-            ``nmi_geometric``, ``nmi_arithmetic``, ``ami``, ``ari`` and ``pairwise_f1`` of k-means over all items.
+            ``nmi_geometric``, ``nmi_arithmetic``, ``ami``, ``ari`` and ``pairwise_f1`` of a partition of all items.
         retrieval: the same for every single query, and its neighbours.
-        clusters: (items,) the k-means cluster of every item; None where clustering was not asked for.
+        clusters: (items,) the cluster of every item; None where clustering was not asked for.
     """
 
     scores: dict[str, float]
@@ -45,6 +45,7 @@ def evaluate(
     seed: int = 0,
     clustering: bool = True,
     kept_neighbours: int = 10,
+    partition: str = "kmeans",
 ) -> Evaluation:
     """Scores a space by retrieval and clustering; neighbours and clusters are computed once.
 
@@ -52,8 +53,9 @@ def evaluate(
         space: embeddings with labels.
         recall_at: the K of Recall@K.
         seed: decides where k-means starts.
-        clustering: whether to run k-means, by far the longest part for thousands of classes.
+        clustering: whether to look for clusters, by far the longest part for thousands of classes.
         kept_neighbours: how many neighbours of each query to keep.
+        partition: how clusters are found, "kmeans" or "spectral"; see `find_clusters`.
 
     >>> two_pairs = Space.of(torch.tensor([[0.0], [1.0], [5.0], [6.0]]), torch.tensor([0, 0, 1, 1]))
     >>> scores = evaluate(two_pairs, recall_at=[1]).scores
@@ -65,7 +67,7 @@ def evaluate(
     scores = retrieval.scores(recall_at)
     if not clustering:
         return Evaluation(scores, retrieval, None)
-    clusters = find_clusters(space, seed)
+    clusters = find_clusters(space, seed, partition)
     return Evaluation(scores | cluster_scores(clusters, space.labels), retrieval, clusters)
 
 

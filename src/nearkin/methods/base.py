@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from nearkin.errors import UserError, unknown_name
 from nearkin.evaluation import error_rate, soft_knn_labels
 from nearkin.fields import checked_fields
+from nearkin.methods.ranges import Range
 from nearkin.sampling import BatchSampler, GroupSampler
 from nearkin.space import Space
 
@@ -70,6 +71,7 @@ class Method(ABC):
     batches: ClassVar[str]
     minimises: ClassVar[str]
     readout: ClassVar[str] = "nearest neighbours"
+    ranges: ClassVar[Mapping[str, Range]] = MappingProxyType({})  # of its settings that a search should try
     usual_batch: int = 128
     batch_unit: int = 2  # what a batch size that nobody chose must be a multiple of
     needs_pairs: bool = True  # whether it learns from two items of a class, or from labels alone

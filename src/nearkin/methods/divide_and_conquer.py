@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -26,6 +26,7 @@ from nearkin.errors import UserError, unknown_name
 from nearkin.fields import parse_assignment
 from nearkin.losses.batch import group_means
 from nearkin.methods.base import Batch, Embed, Every, Method, known_methods, make_method, register
+from nearkin.methods.ranges import Between, OneOf
 from nearkin.sampling import BatchSampler, PartitionSampler
 from nearkin.space import Space
 
@@ -53,6 +54,11 @@ class DivideAndConquer(Method):
     batches = "from one cluster at a time, as the wrapped method makes them"
     minimises = "any method's loss, on the cluster's slice of the embedding"
     readout = "slices joined, nearest neighbours"
+    ranges: ClassVar = {
+        "learners": OneOf((2, 4, 8)),
+        "recluster_epochs": OneOf((1, 2, 4)),
+        "finetune": Between(0.0, 0.5),
+    }
 
     wraps: str = "margin"
     learners: int = 4

@@ -9,6 +9,7 @@ bootstraps, is ``sub_batches``.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy.typing as npt
 import torch
@@ -17,6 +18,7 @@ from torch import Tensor
 from nearkin.errors import UserError, unknown_name
 from nearkin.losses import FacilityLocationLoss
 from nearkin.methods.base import Batch, Embed, Method, register
+from nearkin.methods.ranges import Between, OneOf
 from nearkin.sampling import BatchSampler, ClassRatioSampler
 
 EXCHANGES = ("objective", "algorithm-2", "all")
@@ -41,6 +43,7 @@ class FacilityLocation(Method):
     batches = "random, with a chosen share of classes"
     minimises = "labels' clustering against the best violating one"
     readout = "k-means, nearest neighbours"
+    ranges: ClassVar = {"gamma": Between(1.0, 100.0, log=True), "class_ratio": OneOf((0.125, 0.25, 0.5))}
 
     gamma: float = 10.0
     gamma_decay: float = 0.94

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy.typing as npt
 import torch
@@ -23,6 +24,7 @@ from nearkin.evaluation import error_rate, nearest_cluster_labels
 from nearkin.losses import MagnetLoss
 from nearkin.losses.batch import group_means
 from nearkin.methods.base import Batch, Embed, Every, Method, register
+from nearkin.methods.ranges import Between, OneOf
 from nearkin.sampling import BatchSampler, ClusterIndex, NeighbourhoodSampler
 from nearkin.space import Space
 
@@ -49,6 +51,7 @@ class Magnet(Method):
     minimises = "variance-standardised cluster separation"
     readout = "nearest neighbours; k-nearest-cluster on known classes"
     normalize = "never"
+    ranges: ClassVar = {"alpha": Between(0.1, 10.0, log=True), "clusters": OneOf((1, 2, 4))}
 
     alpha: float = 1.0
     per_cluster: int = 4

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy.typing as npt
 
@@ -20,6 +21,7 @@ from nearkin.losses import (
 )
 from nearkin.losses.pml import pml_losses
 from nearkin.methods.base import GroupedMethod, Method, register
+from nearkin.methods.ranges import Between, OneOf
 from nearkin.sampling import BatchSampler, PairSampler, RandomSampler
 
 
@@ -36,6 +38,7 @@ class Triplet(GroupedMethod):
     name = "triplet"
     paper = "Schroff et al. 2015, FaceNet"
     minimises = "semi-hard triplets"
+    ranges: ClassVar = {"margin": Between(0.05, 1.0, log=True), "per_class": OneOf((2, 4, 8))}
 
     margin: float = 0.2
     per_class: int = 4
@@ -58,6 +61,7 @@ class Lifted(GroupedMethod):
     paper = "Song et al. 2016, lifted structured feature embedding"
     minimises = "each positive pair against all its negatives"
     normalize = "test"
+    ranges: ClassVar = {"margin": Between(0.25, 4.0, log=True), "per_class": OneOf((2, 4, 8))}
 
     margin: float = 1.0
     per_class: int = 4
@@ -80,6 +84,7 @@ class NPairs(Method):
     batches = "pairs of different classes"
     minimises = "softmax over inner products with one positive"
     normalize = "test"
+    ranges: ClassVar = {"regularization": Between(1e-4, 0.5, log=True)}
 
     regularization: float = 0.002
 
@@ -103,6 +108,7 @@ class Contrastive(GroupedMethod):
     name = "contrastive"
     paper = "Hadsell et al. 2006, learning an invariant mapping"
     minimises = "positive distances, negative ones up to a margin"
+    ranges: ClassVar = {"margin": Between(0.3, 1.9), "per_class": OneOf((2, 4, 8))}
 
     margin: float = 1.0
     per_class: int = 4
@@ -128,6 +134,11 @@ class Margin(GroupedMethod):
     name = "margin"
     paper = "Wu et al. 2017, sampling matters"
     minimises = "pairs on the wrong side of a learnt distance"
+    ranges: ClassVar = {
+        "margin": Between(0.05, 0.5, log=True),
+        "beta": Between(0.6, 1.4),
+        "per_class": OneOf((2, 4, 8)),
+    }
 
     margin: float = 0.2
     beta: float = 1.2
@@ -160,6 +171,7 @@ class NCA(GroupedMethod):
     paper = "Goldberger et al. 2004, neighbourhood components analysis"
     minimises = "the chance that a random neighbour is of another class"
     normalize = "test"
+    ranges: ClassVar = {"scale": Between(0.1, 10.0, log=True), "per_class": OneOf((2, 4, 8))}
 
     scale: float = 1.0
     per_class: int = 4
@@ -182,6 +194,7 @@ class ProxyNCA(Method):
     batches = "random"
     minimises = "distance to the own class's proxy against the others'"
     needs_pairs = False
+    ranges: ClassVar = {"scale": Between(1.0, 30.0, log=True)}
 
     scale: float = 3.0
 
@@ -224,6 +237,7 @@ class PML(GroupedMethod):
     name = "pml"
     paper = "pytorch-metric-learning's losses by name"
     minimises = "that loss"
+    ranges: ClassVar = {"per_class": OneOf((2, 4, 8))}
 
     loss_name: str = "MultiSimilarityLoss"
     per_class: int = 4

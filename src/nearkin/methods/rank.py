@@ -6,9 +6,11 @@ Batches of k classes × n items; embeddings are not normalised in training, but 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from nearkin.losses import RankApproximationLoss
 from nearkin.methods.base import GroupedMethod, register
+from nearkin.methods.ranges import Between, OneOf
 
 
 @register
@@ -28,6 +30,7 @@ class Rank(GroupedMethod):
     paper = "Schall et al. 2019, nonlinear rank approximation"
     minimises = "nonlinear approximated ranks of the hardest pair"
     normalize = "test"
+    ranges: ClassVar = {"alpha": Between(1.0, 16.0, log=True), "per_class": OneOf((4, 8))}
 
     alpha: float = 4.0
     eps: float = 1e-4

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import numpy.typing as npt
 
@@ -17,6 +18,7 @@ from nearkin.errors import UserError
 from nearkin.evaluation import evaluate
 from nearkin.losses import SpectralClusteringLoss
 from nearkin.methods.base import Method, register
+from nearkin.methods.ranges import OneOf
 from nearkin.sampling import BatchSampler, ClassRatioSampler, RandomSampler
 from nearkin.space import Space
 
@@ -39,6 +41,7 @@ class Spectral(Method):
     readout = "nearest neighbours, plain and with SC (Algorithm 2)"
     usual_batch = 1260
     normalize = "test"
+    ranges: ClassVar = {"class_ratio": OneOf((0.0, 0.05, 0.125))}
 
     class_ratio: float = 0.0
 

@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from nearkin.compare import COLUMNS, Comparison
+from nearkin.compare.result import in_words
 from nearkin.data.benchmarks import benchmarks, find
 from nearkin.methods import known_methods, make_method
 from nearkin.methods.spectral import WITH_SC
@@ -40,7 +41,7 @@ def print_columns(columns: Mapping[str, Mapping[str, float | tuple[float, float]
         if score == "queries_without_positives" and not any(scores.get(score) for scores in columns.values()):
             continue
         values = [_number(scores[score]) if score in scores else "" for scores in columns.values()]
-        table.add_row(_name(score), *values)
+        table.add_row(score_name(score), *values)
     Console().print(table)
 
 
@@ -58,11 +59,13 @@ def print_scores(run: Run) -> None:
 def print_comparison(comparison: Comparison) -> None:
     """One row for each method, the best first."""
     table = Table(title=comparison.legend, title_justify="left")
-    for heading in ("method", *(_name(column) for column in COLUMNS)):
+    for heading in ("method", *(score_name(column) for column in COLUMNS)):
         table.add_column(heading, justify="left" if heading == "method" else "right")
     for row in comparison.rows():
         table.add_row(*row)
     Console().print(table)
+    for method, chosen in comparison.chosen.items():
+        Console().print(f"{method}: {in_words(chosen)}", highlight=False)
     for method, reason in comparison.refused.items():
         Console().print(f"{method} was left out: {reason}", highlight=False)
 
@@ -87,7 +90,7 @@ def print_methods() -> None:
     Console().print(table)
 
 
-def _name(score: str) -> str:
+def score_name(score: str) -> str:
     plain = score.removeprefix(WITH_SC)
     return NAMES.get(plain, plain.replace("_", " ").capitalize()) + (", with SC" if score != plain else "")
 

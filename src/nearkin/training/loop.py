@@ -46,20 +46,20 @@ from nearkin.training.watch import COLLAPSED, collapse_advice, spread, stop_requ
 log = logging.getLogger("nearkin")
 
 
-def train(settings: Settings, folder: Path) -> Run:
-    """Trains a new run into ``folder``; its scores, metrics and model are there afterwards."""
-    return Trainer(settings, folder).train()
+def train(settings: Settings, folder: Path, tested: bool = True) -> Run:
+    """Trains a new run into ``folder``: scores, metrics, model; without ``tested`` the test part is never looked at."""
+    return Trainer(settings, folder, tested=tested).train()
 
 
-def resume(folder: Path) -> Run:
+def resume(folder: Path, tested: bool = True) -> Run:
     """Continues a run from its last checkpoint, to the same weights as if it had never stopped."""
-    return Trainer(Run.open(folder).settings(), folder, resumed=True).train()
+    return Trainer(Run.open(folder).settings(), folder, resumed=True, tested=tested).train()
 
 
 class Trainer:
     """Builds everything a run needs, then steps through it."""
 
-    def __init__(self, settings: Settings, folder: Path, resumed: bool = False) -> None:
+    def __init__(self, settings: Settings, folder: Path, resumed: bool = False, tested: bool = True) -> None:
         optimise.check(settings.training)
         torch.manual_seed(settings.training.seed)  # before anything that learns is made
         self.method = make_method(settings.method, **settings.method_settings)
@@ -72,7 +72,7 @@ class Trainer:
         self.at_once = self.training.micro_batch or self.training.batch_size  # items in memory, also without gradient
         self.workers = None if self.settings.data.workers < 0 else self.settings.data.workers
         self.train_set, self.labels = splits.train, splits.train.dense_labels
-        self.parts = {"validation": splits.validation, "test": splits.test}
+        self.parts = {"validation": splits.validation, "test": splits.test if tested else None}
         self.watched = watched_part(self.training, self.parts)
         model = self.settings.model
         self.method.check(self.labels, model.dim, self.training.batch_size, model.normalize)

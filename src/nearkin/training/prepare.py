@@ -20,6 +20,7 @@ from nearkin.data import (
     make_splits,
     without_unreadable,
 )
+from nearkin.data.hierarchy import collapse_training
 from nearkin.data.images import Unreadable, listed
 from nearkin.data.sources import is_dataset_name
 from nearkin.errors import UserError
@@ -37,7 +38,8 @@ def load_splits(settings: DataSettings, seed: int) -> Splits:
     dataset = load_dataset(settings.source, Path(settings.root) if settings.root else None, settings.check_counts)
     dataset, unreadable = without_unreadable(dataset, settings.unreadable)
     report_unreadable(unreadable)
-    return make_splits(dataset, settings.split or None, settings.validation, seed)
+    splits = make_splits(dataset, settings.split or None, settings.validation, seed)
+    return collapse_training(splits, seed) if settings.collapse_pairs else splits
 
 
 def report_unreadable(unreadable: list[Unreadable]) -> None:

@@ -22,6 +22,7 @@ class DataSettings:
         root: where to look for a benchmark.
         split: official, classes or all; empty: official where there is one.
         validation: share of the training classes held out to choose the model.
+        collapse_pairs: train on random pairs of classes as one class each; the test part keeps its classes.
         augment: none, crop-flip or resized-crop-flip; empty: crop-flip for files, none for arrays.
         unreadable: skip or stop.
         check_counts: whether a benchmark must be complete.
@@ -33,6 +34,7 @@ class DataSettings:
     root: str = ""
     split: str = ""
     validation: float = 0.0
+    collapse_pairs: bool = False
     augment: str = ""
     unreadable: str = "skip"
     check_counts: bool = True

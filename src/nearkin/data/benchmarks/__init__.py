@@ -19,6 +19,7 @@ from nearkin.data.benchmarks import (  # noqa: F401  (imported to register thems
     cub200,
     dogs120,
     flowers102,
+    imagenet_attributes,
     inshop,
     pets37,
     sop,

@@ -1,0 +1,179 @@
+"""What an embedding knows besides its classes: Magnet, triplet and softmax on the glyphs, as in the Magnet paper.
+
+    python benchmarks/attributes.py                 # an hour on two cores
+    python benchmarks/attributes.py --jobs 6        # on a GPU, several runs side by side
+    python benchmarks/attributes.py --quick         # a rehearsal, a minute; writes nothing to docs/
+
+Finished runs are never repeated (`--runs` keeps them), so it can be stopped and started again. It prints the tables and
+writes docs/results/attributes.json and docs/images/attributes.png.
+
+    plain   trained on the classes: errors on new examples of them, and which share of an example's neighbours has its
+            attributes (serif, mono, bold, italic; Fig. 6d). Training never sees an attribute.
+    pairs   trained on random pairs of the classes: errors by the classes themselves (hierarchy recovery, Table 4f)
+
+Settings are those that benchmarks/methods.py chose on validation examples; softmax has the learning rate of the others.
+With pairs, Magnet has twice the clusters for each label, because each stands for two classes (the paper: 16 instead of
+2). Magnet is read out by its nearest clusters, the others by soft kNN, as in the paper; soft kNN is given for all.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from methods import DOCS, KNOWN, KNOWN_CHOSEN, Trial, carry_out, markdown
+
+from nearkin.data import ImageArray, load_dataset, make_splits
+from nearkin.demo import pixel_space
+from nearkin.evaluation.attribute_columns import ALL
+from nearkin.files import write_json
+from nearkin.report.provenance import provenance
+from nearkin.workflows import concentrations, evaluate_model
+
+CHOSEN: dict[str, dict[str, Any]] = KNOWN_CHOSEN | {"softmax": {"learning_rate": 1e-3}}
+PAIRS: dict[str, dict[str, Any]] = {"magnet": {"clusters": 2 * KNOWN_CHOSEN["magnet"]["clusters"]}}
+TRAITS = ("serif", "mono", "bold", "italic")
+NEW = 6  # examples of each class that are new at test
+Results = dict[str, dict[str, list[dict[str, Any]]]]  # task -> method -> one measurement for each seed
+
+
+def known_glyphs(source: str, file: Path) -> Path:
+    """The glyphs with every class in both parts, and the traits of their typefaces."""
+    if not file.exists():
+        glyphs = load_dataset(source)
+        assert isinstance(glyphs.items, ImageArray)
+        per_class = len(glyphs) // len(glyphs.classes)  # they come class by class, all of one size
+        place = np.arange(len(glyphs)) % per_class
+        split = np.where(place < per_class - NEW, "train", "test")
+        traits = {trait: glyphs.attributes[trait] for trait in TRAITS}
+        np.savez(file, allow_pickle=False, images=glyphs.items.pixels, labels=glyphs.labels, split=split, **traits)
+    return file
+
+
+def all_trials(data: Path, seeds: Sequence[int], changes: Mapping[str, Any]) -> dict[str, list[Trial]]:
+    tasks: dict[str, dict[str, dict[str, Any]]] = {
+        "plain": {method: {} for method in CHOSEN},
+        "pairs": {method: PAIRS.get(method, {}) | {"collapse_pairs": True} for method in CHOSEN},
+    }
+    return {
+        task: [
+            Trial(f"{method}-{task}", seed, str(data), method, {**KNOWN, **CHOSEN[method], **settings, **changes})
+            for seed in seeds
+            for method, settings in of_methods.items()
+        ]
+        for task, of_methods in tasks.items()
+    }
+
+
+def measure(trial: Trial, folder: Path) -> dict[str, Any]:
+    """The errors on new examples by the true classes, and the shares of neighbours with the same attribute."""
+    measured = evaluate_model(trial.run(folder).folder, None, "test", (1,), attributes=True)
+    soft_knn = measured.scores["soft_knn_error"]
+    found = {
+        "error": measured.scores.get("nearest_cluster_error", soft_knn),
+        "soft kNN error": soft_knn,
+        "recall@1": measured.scores["recall@1"],
+        "attributes": {size: shares[ALL] for size, shares in measured.attributes.items()},
+    }
+    print(f"{trial.run(folder).folder.name}: error {found['error']:.4f}, soft kNN {soft_knn:.4f}", flush=True)
+    return found
+
+
+def pixel_shares(data: Path) -> dict[str, float]:
+    """The concentration of the traits among the nearest pictures, pixel by pixel."""
+    test = make_splits(load_dataset(str(data))).test
+    assert test is not None
+    return {size: shares[ALL] for size, shares in concentrations(pixel_space(test), test).items()}
+
+
+def report(results: Results, pixels: Mapping[str, float]) -> None:
+    titles = {"plain": "Trained on the classes", "pairs": "Trained on pairs of classes, measured by the classes"}
+    for task, by_method in results.items():
+        scores = ("error", "soft kNN error", "recall@1")
+        rows = {method: {score: [run[score] for run in runs] for score in scores} for method, runs in by_method.items()}
+        print("\n" + markdown(titles[task], rows))
+    shares = {
+        method: {size: [run["attributes"][size] for run in runs] for size in pixels}
+        for method, runs in results["plain"].items()
+    }
+    print(markdown("Share of the n nearest with the same attribute", shares | {"raw pixels": as_lists(pixels)}))
+
+
+def as_lists(shares: Mapping[str, float]) -> dict[str, list[float]]:
+    return {size: [share] for size, share in shares.items()}
+
+
+def draw(results: Results, pixels: Mapping[str, float], file: Path) -> None:
+    """Left Fig. 6d, right the errors of both tasks; means over seeds, from the lowest to the highest."""
+    import matplotlib
+
+    matplotlib.use("agg")
+    from matplotlib import pyplot
+
+    figure, (left, right) = pyplot.subplots(1, 2, figsize=(9.6, 4), width_ratios=(3, 2))
+    sizes = [size for size in pixels if size != "chance"]
+    for place, method in enumerate(CHOSEN):
+        values = np.array([[run["attributes"][size] for size in sizes] for run in results["plain"][method]])
+        left.plot(sizes, values.mean(0), marker="o", markersize=3, color=f"C{place}", label=method)
+        left.fill_between(sizes, values.min(0), values.max(0), color=f"C{place}", alpha=0.15, linewidth=0)
+        errors = np.array([[run["error"] for run in results[task][method]] for task in ("plain", "pairs")])
+        mean = errors.mean(1)
+        reach = np.abs([mean - errors.min(1), errors.max(1) - mean])
+        right.bar(np.arange(2) + 0.27 * (place - 1), mean, 0.24, yerr=reach, color=f"C{place}", capsize=3)
+    left.plot(sizes, [pixels[size] for size in sizes], color="0.6", label="raw pixels")
+    left.axhline(pixels["chance"], color="0.6", linestyle=":", label="chance")
+    left.set_xlabel("nearest neighbours")
+    left.set_ylabel("share with the same attribute")
+    left.legend(frameon=False)
+    right.set_xticks(range(2), ["trained on classes", "trained on pairs"])
+    right.set_ylabel("error on new examples, by class")
+    for axes in (left, right):
+        axes.spines[["top", "right"]].set_visible(False)
+    figure.tight_layout()
+    file.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(file, dpi=150)
+    pyplot.close(figure)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
+    parser.add_argument("--runs", type=Path, default=Path("runs/attributes"))
+    parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--device", default="auto")
+    parser.add_argument("--quick", action="store_true", help="few classes, two epochs, one seed, in a temporary folder")
+    options = parser.parse_args()
+    runs, docs, seeds = options.runs, DOCS, options.seeds
+    if options.quick:
+        runs = docs = Path(tempfile.mkdtemp(prefix="nearkin-attributes-"))
+        seeds = seeds[:1]
+    runs.mkdir(parents=True, exist_ok=True)
+    source = "glyphs:classes=24,per_class=12" if options.quick else "glyphs"
+    data = known_glyphs(source, runs / "known-traits.npz")
+    trials = all_trials(data, seeds, {"epochs": 2} if options.quick else {})
+    every = [trial for of_task in trials.values() for trial in of_task]
+    with ThreadPoolExecutor(options.jobs) as pool:
+        list(pool.map(lambda trial: carry_out(trial, runs, options.device), every))
+    unfinished = [trial.run(runs).folder.name for trial in every if not trial.run(runs).scores.is_file()]
+    if unfinished:
+        raise SystemExit(f"not finished: {', '.join(unfinished)}; the same command goes on with them")
+    results: Results = {
+        task: {method: [measure(trial, runs) for trial in of_task if trial.method == method] for method in CHOSEN}
+        for task, of_task in trials.items()
+    }
+    pixels = pixel_shares(data)
+    report(results, pixels)
+    written = docs / "results" / "attributes.json"
+    written.parent.mkdir(parents=True, exist_ok=True)
+    write_json(written, {**provenance(options.device), "seeds": seeds, **results, "raw pixels": pixels})
+    draw(results, pixels, docs / "images" / "attributes.png")
+    print(f"written: {written} and {docs / 'images' / 'attributes.png'}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,169 @@
+"""Several methods on the same data, with as many passes over them and the same seeds: one table, nothing done twice.
+
+Two protocols. ``fair``: the model is chosen on classes held out of the training classes, other ones for each of four
+consecutive seeds; nothing is chosen on the test part. ``paper``: trained on all training classes, the best point of the
+curve on the test part is reported, as the papers did; its numbers are optimistic, and labelled so.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from nearkin.compare.concatenation import concatenated_scores
+from nearkin.compare.jobs import Lane, carry_out
+from nearkin.compare.plan import (
+    PROTOCOLS,
+    check_request,
+    check_same_data,
+    check_same_settings,
+    command_of,
+    names_of,
+    settings_of,
+    with_settings,
+)
+from nearkin.compare.result import COLUMNS, Comparison
+from nearkin.compare.task import Task, seconds_of
+from nearkin.errors import UserError
+from nearkin.files import write_json, write_text
+from nearkin.training import Run, Settings
+from nearkin.training.baseline import backbone_scores
+from nearkin.training.prepare import absolute
+
+log = logging.getLogger("nearkin")
+
+
+def compare(
+    data: str,
+    methods: Sequence[str],
+    out: Path,
+    seeds: int = 3,
+    protocol: str = "fair",
+    settings: dict[str, Any] | None = None,
+    jobs: int = 1,
+    tune: int = 0,
+    concatenate: bool = False,
+) -> Comparison:
+    """Trains every method with seeds 0, 1, … and measures it; what ``out`` already holds is not done again.
+
+    Args:
+        data: what `nearkin train` takes.
+        methods: their names; ``["all"]`` for all that nearkin has.
+        out: a folder with one run for each method and seed, and the table as HTML, JSON, Markdown and LaTeX.
+        settings: the same for all methods; one that only some of them know is for these. Batches are of each method's
+            usual size unless ``batch_size`` is given.
+        jobs: runs side by side, each in a process of its own, with the same results; a script that asks for several
+            must begin them under ``if __name__ == "__main__":``.
+        tune: trials that each method gets to find its learning rate and its own settings, judged on validation
+            classes with seed 0; 0: the settings as they are.
+        concatenate: also measure the models of each method's seeds together.
+
+    >>> compare("glyphs", ["rank", "triplet"], Path("runs/two"), settings={"epochs": 5})  # doctest: +SKIP
+    """
+    given = settings or {}
+    check_request(seeds, protocol, given, jobs, tune, concatenate)
+    names = names_of(methods)
+    wanted = {name: settings_of(name, names, absolute(data), given | PROTOCOLS[protocol]) for name in names}
+    check_same_settings(out, protocol, wanted, seeds, tune)
+    check_same_data(out, wanted, seeds)
+    refused, chosen = _tuned(out, wanted, given, tune, jobs) if tune else ({}, {})
+    refused |= _carried_out(out, {name: wanted[name] for name in names if name not in refused}, chosen, seeds, jobs)
+    if len(refused) == len(names):
+        raise UserError(next(iter(refused.values())))
+    # A method that failed with one seed is not judged by the others: they would be its lucky ones.
+    scores = _gathered(out, [name for name in names if name not in refused], seeds)
+    several = scores if concatenate else {}
+    runs = {name: [Run(out / f"{name}-{seed}") for seed in range(seeds)] for name in scores}
+    comparison = Comparison(
+        protocol,
+        scores,
+        refused,
+        chosen={name: chosen[name] for name in scores if name in chosen},
+        trials=tune,
+        concatenated={f"{name}, {seeds} models": concatenated_scores(out, name, seeds) for name in several},
+        seconds={name: [seconds_of(run) for run in each] for name, each in runs.items()},
+        curves={name: [_curve(run) for run in each] for name, each in runs.items()},
+        backbone=_backbone(out, next(iter(wanted.values()))),
+        made=_made(given),
+    )
+    _write(comparison, out, command_of(data, names, out, seeds, protocol, given, tune, concatenate))
+    return comparison
+
+
+def _tuned(
+    out: Path, wanted: Mapping[str, Settings], given: Collection[str], trials: int, jobs: int
+) -> tuple[dict[str, str], dict[str, dict[str, Any]]]:
+    """Why methods were refused whatever was tried, and the chosen settings of the others."""
+    from nearkin.compare.tuning import best, tune
+
+    found = tune(out, wanted, given, trials, jobs)
+    refused = {name: str(tried[0].refused) for name, tried in found.items() if all(each.refused for each in tried)}
+    chosen = {name: best(tried) for name, tried in found.items() if name not in refused}
+    write_json(out / "chosen.json", {name: asdict(trial) for name, trial in chosen.items()})
+    return refused, {name: trial.settings for name, trial in chosen.items()}
+
+
+def _carried_out(
+    out: Path, wanted: Mapping[str, Settings], chosen: Mapping[str, dict[str, Any]], seeds: int, jobs: int
+) -> dict[str, str]:
+    """Runs every method with every seed; returns why methods were refused."""
+    failures: dict[str, tuple[int, str]] = {}
+
+    def one_run(name: str, seed: int) -> Lane:
+        """The run of a method with one seed, unless the method has failed; notes the lowest seed that fails."""
+        if name in failures:
+            return
+        settings = with_settings(wanted[name], chosen.get(name, {}) | {"seed": seed})
+        reason = yield Task(settings, out / f"{name}-{seed}")
+        if reason is not None:
+            log.warning("%s is left out: %s", name, reason)
+            failures[name] = min(failures.get(name, (seed, reason)), (seed, reason))
+
+    lanes = (one_run(name, seed) for seed in range(seeds) for name in wanted)
+    carry_out(lanes, seeds * len(wanted), jobs)
+    return {name: failures[name][1] for name in wanted if name in failures}
+
+
+def _gathered(out: Path, names: Sequence[str], seeds: int) -> dict[str, dict[str, list[float]]]:
+    found: dict[str, dict[str, list[float]]] = {}
+    for name in names:
+        runs = [Run(out / f"{name}-{seed}") for seed in range(seeds)]
+        after = [json.loads(run.scores.read_text(encoding="utf-8"))["after"] for run in runs]
+        found[name] = {score: [one[score] for one in after] for score in COLUMNS}
+    return dict(sorted(found.items(), key=lambda item: -float(np.mean(item[1]["map@r"]))))
+
+
+def _curve(run: Run) -> list[tuple[int, float]]:
+    evaluations = (record for record in run.read_metrics() if record["kind"] == "evaluation")
+    return [(record["epoch"], record["map@r"]) for record in evaluations if "map@r" in record]
+
+
+def _backbone(out: Path, settings: Settings) -> dict[str, float]:
+    """The scores of the backbone alone; measured once, then read from ``out``."""
+    file = out / "backbone.json"
+    if not file.is_file():
+        scores = backbone_scores(settings)
+        write_json(file, {name: scores[name] for name in COLUMNS})
+    found: dict[str, float] = json.loads(file.read_text(encoding="utf-8"))
+    return found
+
+
+def _write(comparison: Comparison, out: Path, command: str) -> None:
+    from nearkin.report.comparison_page import comparison_page
+
+    write_json(out / "comparison.json", vars(comparison) | {"command": command})
+    write_text(out / "comparison.md", comparison.markdown())
+    write_text(out / "comparison.tex", comparison.latex())
+    write_text(out / "comparison.html", comparison_page(comparison, out, command))
+
+
+def _made(given: Mapping[str, Any]) -> dict[str, str]:
+    from nearkin.report.provenance import provenance
+
+    return provenance(given.get("device", "auto"))

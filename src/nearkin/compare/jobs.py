@@ -1,0 +1,173 @@
+"""Many runs, one after the other or side by side in processes; a stop ends all of them at their next step.
+
+Child processes are deaf to signals: Ctrl-C reaches a whole process group, the parent passes a stop on, and a second
+request would kill. They listen to a pipe instead, which closes when the parent stops, and also when it was killed.
+"""
+
+from __future__ import annotations
+
+import _thread
+import io
+import logging
+import multiprocessing
+import os
+import signal
+import threading
+from collections.abc import Generator, Iterable, Iterator
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager, redirect_stderr
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+
+import torch
+
+from nearkin.compare.task import Task, attempt
+from nearkin.errors import Interrupted, UserError
+from nearkin.progress import Advance, bar
+from nearkin.signals import deaf_children
+from nearkin.training.watch import stop_requests
+
+log = logging.getLogger("nearkin")
+
+Lane = Generator[Task, str | None, None]  # yields tasks one after the other; is sent why one was refused, or None
+
+
+def carry_out(lanes: Iterable[Lane], total: int, jobs: int) -> None:
+    """Carries out ``total`` tasks: those of one lane in sequence, up to ``jobs`` lanes at a time."""
+    with bar("runs", total) as advance:
+        try:
+            if jobs == 1:
+                _one_by_one(lanes, advance)
+            else:
+                _side_by_side(lanes, jobs, advance)
+        except Interrupted:
+            raise Interrupted("stopped; the same command goes on from here") from None
+
+
+def _one_by_one(lanes: Iterable[Lane], advance: Advance) -> None:
+    for lane in lanes:
+        task = _following(lane, None)
+        while task is not None:
+            log.info("run %s", task.name)
+            reason = attempt(task)
+            advance()
+            task = _following(lane, reason)
+
+
+def _following(lane: Lane, reason: str | None) -> Task | None:
+    try:
+        return lane.send(reason)
+    except StopIteration:
+        return None
+
+
+def _side_by_side(lanes: Iterable[Lane], jobs: int, advance: Advance) -> None:
+    waiting = iter(lanes)
+    running: dict[Future[_Outcome], tuple[Lane, Task]] = {}
+
+    with stop_requests() as asked, _crew(jobs) as pool:
+
+        def start(lane: Lane, reason: str | None) -> None:
+            task = _following(lane, reason)
+            if task is not None:
+                with deaf_children():
+                    running[pool.submit(_attempt_in_child, task)] = (lane, task)
+
+        while True:
+            while len(running) < jobs and (lane := next(waiting, None)) is not None:
+                start(lane, None)
+            if not running:
+                return
+            for future in wait(running, timeout=0.2, return_when=FIRST_COMPLETED).done:
+                lane, task = running.pop(future)
+                reason = _heard(task, future)
+                log.info("run %s has ended", task.name)
+                advance()
+                start(lane, reason)
+            if asked():
+                raise Interrupted("stopped")
+
+
+@dataclass(frozen=True)
+class _Outcome:
+    """How a task ended in a child, as plain data: an exception would keep alive all that the run had in its hands."""
+
+    said: str
+    refused: str | None = None
+    failed: str | None = None
+    stopped: bool = False
+
+
+def _heard(task: Task, future: Future[_Outcome]) -> str | None:
+    """Why the task was refused, if it was; what else ended it ends the comparison."""
+    try:
+        outcome = future.result()
+    except BrokenProcessPool:
+        raise UserError(
+            f"the process of {task.name} or of another run was ended from outside, most likely for want of memory; "
+            "the same command goes on from here, with fewer --jobs if need be"
+        ) from None
+    for line in outcome.said.splitlines():
+        log.warning("%s: %s", task.name, line)
+    if outcome.failed is not None:
+        raise RuntimeError(outcome.failed)
+    if outcome.stopped:
+        raise Interrupted("stopped")
+    return outcome.refused
+
+
+@contextmanager
+def _crew(jobs: int) -> Iterator[ProcessPoolExecutor]:
+    """Processes that start when they are first needed and end, at their next step, when the block does."""
+    context = multiprocessing.get_context("spawn")  # CUDA and threads do not survive a fork
+    ear, mouth = context.Pipe(duplex=False)
+    others = set(multiprocessing.active_children())
+    pool = ProcessPoolExecutor(jobs, context, _begin_child, (ear, jobs, multiprocessing.get_start_method()))
+    try:
+        yield pool
+    finally:
+        mouth.close()
+        try:
+            pool.shutdown(cancel_futures=True)
+        except KeyboardInterrupt:  # the second one
+            for child in set(multiprocessing.active_children()) - others:
+                child.kill()
+            raise
+
+
+_ended = threading.Event()  # in a child: whether the parent has asked it to stop
+_busy = threading.Lock()  # in a child: held while a task is carried out
+
+
+def _begin_child(ear: Connection, jobs: int, start_method: str) -> None:
+    multiprocessing.set_start_method(start_method, force=True)  # of its own children, which decode images
+    torch.set_num_threads(min(torch.get_num_threads(), max(1, (os.cpu_count() or 1) // jobs)))
+    threading.Thread(target=_listen, args=(ear,), daemon=True).start()
+
+
+def _listen(ear: Connection) -> None:
+    ear.poll(None)  # nothing is ever said: the pipe only closes
+    _ended.set()
+    _thread.interrupt_main(signal.SIGTERM)  # runs the main thread's handler, as a signal would
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()
+    with _busy:  # its last step and checkpoint, if the parent was killed
+        os._exit(1)
+
+
+def _attempt_in_child(task: Task) -> _Outcome:
+    with _busy, redirect_stderr(io.StringIO()) as said:  # no terminal, so no bars
+        try:
+            signal.signal(signal.SIGTERM, signal.default_int_handler)
+            if _ended.is_set():
+                return _Outcome("", stopped=True)
+            refused = attempt(task)
+            return _Outcome(said.getvalue(), refused)
+        except (Interrupted, KeyboardInterrupt):
+            return _Outcome(said.getvalue(), stopped=True)
+        except Exception as error:
+            return _Outcome(said.getvalue(), failed=str(error))
+        finally:
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)

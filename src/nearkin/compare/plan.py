@@ -1,0 +1,129 @@
+"""What a comparison is about to run: which methods, with which settings, beside which runs that are there already."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from nearkin.api import make_settings
+from nearkin.errors import UserError, unknown_name
+from nearkin.files import write_json
+from nearkin.methods import known_methods, method_class
+from nearkin.training import Run, Settings
+from nearkin.training.prepare import load_splits
+from nearkin.training.settings import by_section
+
+PROTOCOLS: dict[str, dict[str, Any]] = {
+    "fair": {"validation": 0.25, "keep": "best-on-validation"},
+    "paper": {"validation": 0.0, "keep": "best-on-test"},
+}
+NOT_FREE = ("keep", "seed", "validation")  # what a protocol and the number of seeds decide
+
+
+def check_request(seeds: int, protocol: str, settings: dict[str, Any], jobs: int, tune: int, concatenate: bool) -> None:
+    """Refuses what cannot be meant."""
+    if protocol not in PROTOCOLS:
+        raise unknown_name("protocol", protocol, PROTOCOLS)
+    for what, number in (("seed", seeds), ("job", jobs)):
+        if number < 1:
+            raise UserError(f"a comparison needs at least one {what}, not {number}")
+    if tune < 0:
+        raise UserError(f"the number of trials must be 0 or more, not {tune}")
+    if protocol == "paper" and (tune or concatenate):
+        what = "tune" if tune else "concatenate"
+        raise UserError(f"--{what} needs validation classes to choose on, and 'paper' has none; use --protocol fair")
+    if concatenate and seeds == 1:
+        raise UserError("--concatenate joins the models of several seeds; use --seeds 2 or more")
+    for fixed in NOT_FREE:
+        if fixed in settings:
+            raise UserError(f"{fixed} is decided by the protocol and the number of seeds; leave it out")
+
+
+def names_of(methods: Sequence[str]) -> list[str]:
+    if list(methods) == ["all"]:
+        return [method.name for method in known_methods() if method.name != "pml"]
+    return [method_class(name).name for name in dict.fromkeys(name.strip() for name in methods)]
+
+
+def settings_of(name: str, names: Iterable[str], data: str, settings: dict[str, Any]) -> Settings:
+    """The settings as far as this method knows them; each must be known to one of the methods at least."""
+    own = {}
+    for setting, value in settings.items():
+        knowing = [each for each in names if _knows(each, setting)]
+        if not knowing:
+            by_section(name, {setting: value})  # says which settings there are
+        if name in knowing:
+            own[setting] = value
+    return make_settings(data, name, own)
+
+
+def _knows(method: str, setting: str) -> bool:
+    try:
+        by_section(method, {setting: None})
+    except UserError:
+        return False
+    return True
+
+
+def check_same_settings(out: Path, protocol: str, wanted: dict[str, Settings], seeds: int, tune: int) -> None:
+    """Refuses to mix runs of different settings in one folder; more methods, seeds and trials are welcome.
+
+    Trials may be added to trials, but not below runs whose settings fewer trials chose.
+    """
+    file = out / "settings.json"
+    now: dict[str, Any] = {name: {"protocol": protocol} | each.to_tables() for name, each in wanted.items()}
+    before: dict[str, Any] = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+    for name in wanted:
+        then = dict(before.get(name, {}))
+        other_trials = then.pop("trials", 0) != tune
+        has_runs = any(Run(out / f"{name}-{seed}").config.is_file() for seed in range(seeds))
+        if (has_runs and other_trials) or ((has_runs or trials_of(out, name)) and then != now[name]):
+            raise UserError(f"{out} holds runs of {name} with other settings; repeat those, or choose another --out")
+    write_json(file, before | {name: tables | {"trials": tune} for name, tables in now.items()})
+
+
+def check_same_data(out: Path, wanted: dict[str, Settings], seeds: int) -> None:
+    """Refuses data that have changed since a run that is there already, or that leave nothing to test on."""
+    data = next(iter(wanted.values())).data
+    for seed in range(seeds):
+        splits = load_splits(data, seed)
+        if splits.test is None:
+            raise UserError(f"{data.source} has no test part here to compare on; use another split")
+        for name in wanted:
+            for run in [Run(out / f"{name}-{seed}"), *(trials_of(out, name) if seed == 0 else [])]:
+                run.check_data(splits.digest())
+
+
+def trials_of(out: Path, method: str) -> list[Run]:
+    """The trials that a folder holds."""
+    return [Run(folder) for folder in (out / "tune").glob(f"{method}-*")]
+
+
+def with_settings(settings: Settings, values: dict[str, Any]) -> Settings:
+    return settings.changed(**by_section(settings.method, values))
+
+
+def command_of(
+    data: str,
+    methods: Sequence[str],
+    out: Path,
+    seeds: int,
+    protocol: str,
+    settings: dict[str, Any],
+    tune: int,
+    concatenate: bool,
+) -> str:
+    """What to type to repeat a comparison.
+
+    >>> command_of("my photos", ["rank"], Path("out"), 3, "fair", {"epochs": 5}, 0, False)
+    "nearkin compare 'my photos' --methods rank --seeds 3 --protocol fair --set epochs=5 --out out"
+    """
+    words = ["nearkin", "compare", data, "--methods", ",".join(methods), "--seeds", str(seeds), "--protocol", protocol]
+    words += ["--tune", str(tune)] if tune else []
+    words += ["--concatenate"] if concatenate else []
+    for name, value in settings.items():
+        words += ["--set", f"{name}={value if isinstance(value, str) else json.dumps(value)}"]
+    return shlex.join([*words, "--out", str(out)])

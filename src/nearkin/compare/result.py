@@ -1,0 +1,111 @@
+"""What a comparison found, as a value and as a table."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+IN_WORDS = {
+    "fair": "fair: models chosen on held-out training classes",
+    "paper": "paper: the best point of the test curve, which is optimistic",
+}
+BACKBONE = "backbone alone"
+COLUMNS = ("recall@1", "recall@2", "recall@4", "recall@8", "map@r", "nmi_arithmetic")
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What was found.
+
+    Attributes:
+        protocol: "fair" or "paper".
+        scores: by method and score, one number for each finished seed; methods by falling MAP@R.
+        refused: by method, why it could not be trained on these data.
+        chosen: by method, the settings that its trials chose; empty where nothing was searched.
+        trials: how many each method had.
+        concatenated: by "method, N models", the scores of the seeds' models together.
+        seconds: by method, how long each run took.
+        curves: by method and seed, epochs with the MAP@R that was measured on the way.
+        backbone: what the backbone's own features give before anything is learned.
+        made: when, on what and with which nearkin.
+    """
+
+    protocol: str
+    scores: dict[str, dict[str, list[float]]]
+    refused: dict[str, str] = field(default_factory=dict)
+    chosen: dict[str, dict[str, Any]] = field(default_factory=dict)
+    trials: int = 0
+    concatenated: dict[str, dict[str, float]] = field(default_factory=dict)
+    seconds: dict[str, list[float]] = field(default_factory=dict)
+    curves: dict[str, list[list[tuple[int, float]]]] = field(default_factory=dict)
+    backbone: dict[str, float] = field(default_factory=dict)
+    made: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def legend(self) -> str:
+        seeds = max((len(scores["map@r"]) for scores in self.scores.values()), default=0)
+        parts = [IN_WORDS[self.protocol], f"mean ± 95 % interval (Student's t) over {seeds} seeds"]
+        if self.trials:
+            parts.append(f"settings by {self.trials} trials of each method on validation classes")
+        if self.concatenated:
+            parts.append("N models: their embeddings concatenated")
+        if self.backbone:
+            parts.append(f"{BACKBONE}: its features before anything is learned")
+        return "; ".join(parts)
+
+    def all_scores(self) -> dict[str, dict[str, list[float]]]:
+        """Methods, concatenated models and the backbone alone together, by falling MAP@R."""
+        once = self.concatenated | ({BACKBONE: self.backbone} if self.backbone else {})
+        single = {name: {score: [value] for score, value in one.items()} for name, one in once.items()}
+        return dict(sorted((self.scores | single).items(), key=lambda item: -float(np.mean(item[1]["map@r"]))))
+
+    def rows(self) -> list[list[str]]:
+        """One row for each method: its name, then mean and half the 95 % interval of every score."""
+        return [
+            [name, *(mean_in_words(scores[score]) for score in COLUMNS)] for name, scores in self.all_scores().items()
+        ]
+
+    def markdown(self) -> str:
+        lines = [f"| method | {' | '.join(COLUMNS)} |", "|---" * (len(COLUMNS) + 1) + "|"]
+        return "\n".join([*lines, *(f"| {' | '.join(row)} |" for row in self.rows()), "", self.legend, ""])
+
+    def latex(self) -> str:
+        heads = " & ".join(name.replace("_", r"\_") for name in ("method", *COLUMNS))
+        rows = [" & ".join(row).replace("±", r"$\pm$") + r" \\" for row in self.rows()]
+        head = [rf"\begin{{tabular}}{{l{'r' * len(COLUMNS)}}}", r"\toprule", heads + r" \\", r"\midrule"]
+        legend = self.legend.replace("±", r"$\pm$").replace("%", r"\%")
+        foot = [r"\bottomrule", rf"\multicolumn{{{len(COLUMNS) + 1}}}{{l}}{{{legend}}} \\", r"\end{tabular}", ""]
+        return "\n".join([*head, *rows, *foot])
+
+
+def mean_in_words(values: Sequence[float]) -> str:
+    """The mean, with half of its 95 % interval by Student's t where there are several values.
+
+    >>> mean_in_words([0.5]), mean_in_words([0.4, 0.5, 0.6])
+    ('0.5000', '0.5000 ± 0.2484')
+    """
+    mean = f"{np.mean(values):.4f}"
+    return mean if len(values) < 2 else f"{mean} ± {half_interval(values):.4f}"
+
+
+def half_interval(values: Sequence[float]) -> float:
+    """Half of the mean's 95 % interval by Student's t; 0 for a single value."""
+    if len(values) < 2:
+        return 0.0
+    from scipy.stats import t
+
+    return float(t.ppf(0.975, len(values) - 1) * np.std(values, ddof=1) / math.sqrt(len(values)))
+
+
+def in_words(settings: Mapping[str, Any]) -> str:
+    """Settings on one line.
+
+    >>> in_words({"learning_rate": 0.00123456, "per_class": 4})
+    'learning_rate = 0.001235, per_class = 4'
+    """
+    words = {name: f"{value:.4g}" if isinstance(value, float) else value for name, value in settings.items()}
+    return ", ".join(f"{name} = {value}" for name, value in words.items())

@@ -1,0 +1,115 @@
+"""The further columns of a dataset as attributes, each with its concentration among neighbours.
+
+A column of yes and no (true/false, yes/no, 1/0) is one attribute, which an item has or has not; in any other column
+each distinct value is an attribute. Where a column is empty, nothing is known: such items are neither asked about it
+nor found, so a column that is filled for few items is measured among these few.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from nearkin.errors import UserError
+from nearkin.evaluation.attributes import HAS_NONE, AttributeConcentration, shares_among_neighbours
+from nearkin.space import Space
+
+SIZES = (1, 2, 4, 8, 16, 32, 64, 128)
+ALL = "all attributes"
+YES, NO = {"1", "true", "yes"}, {"0", "false", "no"}
+Column = npt.NDArray[Any]
+
+
+def column_concentrations(
+    space: Space, columns: Mapping[str, Column], sizes: Sequence[int] = SIZES
+) -> dict[str, AttributeConcentration]:
+    """The concentration of every column's attributes; of all together under ``ALL``, where there are several columns.
+
+    One neighbour search serves all columns that are known for the same items. Columns that cannot say anything are left
+    out: those that no two items share a value of, or no query has, and those of several dimensions.
+
+    Args:
+        space: its queries search its gallery; labels are not read.
+        columns: (items,) booleans, numbers or words by name; "" where a value is not known.
+        sizes: neighbourhood sizes; those that exceed the number of items are left out.
+
+    >>> line = Space.of([[0.0], [1.0], [3.0], [7.0]], [0, 0, 1, 1])
+    >>> found = column_concentrations(line, {"kind": np.array(["a", "a", "b", "b"])}, sizes=[1, 2, 4])
+    >>> found["kind"].means
+    {1: 0.75, 2: 0.375}
+    """
+    alike: dict[bytes, dict[str, tuple[Tensor, int]]] = {}
+    for name, column in columns.items():
+        if column.ndim == 1:
+            numbers, count, known = _numbered(column)
+            alike.setdefault(known.tobytes(), {})[name] = numbers, count
+    found: dict[str, AttributeConcentration] = {}
+    for mask, numbered in alike.items():
+        rows = torch.from_numpy(np.flatnonzero(np.frombuffer(mask, dtype=np.bool_)))
+        here = {name: (numbers[rows], count) for name, (numbers, count) in numbered.items()}
+        found |= _concentrations(_taken(space, rows), here, sizes)
+    if not found:
+        raise UserError("no column of the data is an attribute that two items share; check the further columns")
+    found = {name: found[name] for name in columns if name in found}
+    return found | {ALL: _together(list(found.values()))} if len(found) > 1 else found
+
+
+def _numbered(column: Column) -> tuple[Tensor, int, npt.NDArray[np.bool_]]:
+    """(items,) the number of the attribute each item has, or HAS_NONE; how many there are; (items,) which are known."""
+    words, numbers = np.unique(column.astype(np.str_), return_inverse=True)
+    known = words != ""
+    lower = np.array([word.lower() for word in words.tolist()])
+    if set(lower[known].tolist()) <= YES | NO:
+        attribute = np.where(np.isin(lower, list(YES)), 0, HAS_NONE)
+    else:
+        attribute = np.where(known, known.cumsum() - 1, HAS_NONE)
+    return torch.from_numpy(attribute[numbers]), int(attribute.max(initial=HAS_NONE)) + 1, known[numbers]
+
+
+def _taken(space: Space, rows: Tensor) -> Space:
+    columns = {name: column[rows.to(column.device)] for name, column in vars(space).items() if column is not None}
+    return Space(**columns)
+
+
+def _concentrations(
+    space: Space, numbered: Mapping[str, tuple[Tensor, int]], sizes: Sequence[int]
+) -> dict[str, AttributeConcentration]:
+    """Of columns that are known for all items of the space, by one search."""
+    queries, gallery = space.queries.cpu(), space.gallery.cpu()
+    fitting = [size for size in sizes if size <= len(gallery) - int(torch.isin(queries, gallery).any())]
+    telling = {name: (n, count) for name, (n, count) in numbered.items() if _tells(n, queries)}
+    if not fitting or not telling:
+        return {}
+    ends = np.cumsum([count for _, count in telling.values()])
+    starts = ends - [count for _, count in telling.values()]
+    shifted = [
+        n.where(n == HAS_NONE, n + start) for (n, _), start in zip(telling.values(), starts.tolist(), strict=True)
+    ]
+    together = shares_among_neighbours(space, torch.stack(shifted), int(ends[-1]), fitting)
+    return {
+        name: AttributeConcentration(
+            together.sizes, together.items[start:end], together.shares[start:end], together.chances[start:end]
+        )
+        for name, start, end in zip(telling, starts.tolist(), ends.tolist(), strict=True)
+    }
+
+
+def _tells(numbers: Tensor, queries: Tensor) -> bool:
+    """Whether a query has one of the column's attributes, and any two items have the same."""
+    has = numbers[numbers != HAS_NONE]
+    return bool((numbers[queries] != HAS_NONE).any()) and len(has.unique()) < len(has)
+
+
+def _together(found: Sequence[AttributeConcentration]) -> AttributeConcentration:
+    sizes = min((each.sizes for each in found), key=len)
+    return AttributeConcentration(
+        sizes,
+        torch.cat([each.items for each in found]),
+        torch.cat([each.shares[:, : len(sizes)] for each in found]),
+        torch.cat([each.chances for each in found]),
+    )

@@ -1,0 +1,20 @@
+"""Who hears of Ctrl-C: it reaches a whole process group, but only one process can end the work in good order."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+
+@contextmanager
+def deaf_children() -> Iterator[None]:
+    """Processes started here never hear of Ctrl-C or SIGTERM, from their first instruction on.
+
+    This one hears of it afterwards, and must end them: Python's own request to end is a signal too.
+    """
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)

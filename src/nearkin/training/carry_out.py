@@ -1,0 +1,22 @@
+"""A run that is part of a larger piece of work: begun, continued, or left alone if it is finished."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from nearkin.training.loop import resume, train
+from nearkin.training.run import Run
+from nearkin.training.settings import Settings
+
+
+def carry_out(settings: Settings, folder: Path, tested: bool = True) -> Run:
+    """The finished run of a folder, whatever is still to be done for it; ``tested`` as for `train`.
+
+    >>> carry_out(Settings.read(Path("config.toml")), Path("runs/one-of-many"))  # doctest: +SKIP
+    """
+    run = Run(folder)
+    if run.scores.is_file():
+        return run
+    if run.checkpoint.is_file() or run.model.is_dir():
+        return resume(folder, tested)
+    return train(settings, folder, tested)

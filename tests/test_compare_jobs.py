@@ -1,0 +1,98 @@
+"""Runs side by side: the same results, one refusal is not another's, a stop reaches all of them."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from concurrent.futures import Future
+from concurrent.futures.process import BrokenProcessPool
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from nearkin.api import make_settings
+from nearkin.compare import compare
+from nearkin.compare.jobs import _attempt_in_child, _heard, _Outcome
+from nearkin.compare.task import Task
+from nearkin.errors import UserError
+from nearkin.training import Run
+
+QUICK: dict[str, Any] = {"epochs": 2, "batch_size": 16, "dim": 16, "backbone": "linear", "device": "cpu"}
+
+
+@pytest.fixture
+def vectors(tmp_path: Path) -> str:
+    rng = np.random.default_rng(0)
+    labels = np.repeat(np.arange(24), 8)
+    np.savez(tmp_path / "x.npz", vectors=rng.normal(size=(24, 6))[labels] + rng.normal(size=(192, 6)), labels=labels)
+    return str(tmp_path / "x.npz")
+
+
+def test_side_by_side_gives_what_one_after_the_other_gives(vectors: str, tmp_path: Path) -> None:
+    methods = ["spectral", "triplet", "margin"]  # spectral is refused: 16 items cannot span 16 dimensions
+    one, two = (compare(vectors, methods, tmp_path / str(jobs), seeds=2, settings=QUICK, jobs=jobs) for jobs in (1, 2))
+    assert one.scores == two.scores and set(two.scores) == {"triplet", "margin"}
+    assert one.refused == two.refused and "always 0" in two.refused["spectral"]
+
+
+def test_an_unexpected_error_ends_the_comparison_with_the_name_of_its_run(
+    vectors: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: Any) -> None:
+        raise ZeroDivisionError("oh")
+
+    monkeypatch.setattr("nearkin.training.carry_out.train", broken)
+    with pytest.raises(RuntimeError, match="triplet-0 ended with ZeroDivisionError: oh"):
+        compare(vectors, ["triplet"], tmp_path / "out", settings=QUICK)
+    task = Task(make_settings(vectors, "triplet", QUICK), tmp_path / "triplet-0")
+    future: Future[_Outcome] = Future()
+    future.set_result(_attempt_in_child(task))
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    with pytest.raises(RuntimeError, match="triplet-0 ended with ZeroDivisionError: oh"):
+        _heard(task, future)
+
+
+def test_a_child_without_memory_is_named_with_advice(vectors: str, tmp_path: Path) -> None:
+    future: Future[_Outcome] = Future()
+    future.set_exception(BrokenProcessPool())
+    with pytest.raises(UserError, match=r"triplet-0 .* fewer --jobs"):
+        _heard(Task(make_settings(vectors, "triplet", QUICK), tmp_path / "triplet-0"), future)
+
+
+def test_a_stop_reaches_every_process_and_leaves_none(tmp_path: Path) -> None:
+    """Also where processes that decode images work for those that train."""
+    settings = {"epochs": 5000, "batch_size": 8, "dim": 4, "device": "cpu"}
+    settings |= {"augment": "crop-flip", "workers": 1}
+    command = [sys.executable, "-m", "nearkin", "compare", "glyphs:classes=12,per_class=6,size=16", "--jobs=2"]
+    command += ["--methods=triplet,softmax", "--seeds=1", f"--out={tmp_path / 'out'}"]
+    command += [f"--set={name}={value}" for name, value in settings.items()]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True)
+    runs = [Run(tmp_path / "out" / name) for name in ("triplet-0", "softmax-0")]
+    try:
+        deadline = time.monotonic() + 300
+        while not all(run.checkpoint.is_file() for run in runs):
+            assert process.poll() is None and time.monotonic() < deadline
+            time.sleep(0.05)
+        asked = time.time()
+        os.killpg(process.pid, signal.SIGINT)  # as a terminal does: children hear it too
+        said = process.communicate(timeout=60)[1]
+    finally:
+        process.kill()  # its children end by themselves
+    assert process.returncode == 130 and "the same command goes on from here" in said and "Traceback" not in said
+    assert all(run.checkpoint.stat().st_mtime > asked and not run.scores.is_file() for run in runs)
+    assert _nobody_is_left_of(process.pid)
+
+
+def _nobody_is_left_of(group: int) -> bool:
+    for _ in range(100):  # Python's own bookkeeper of a pool ends a moment after it
+        try:
+            os.killpg(group, 0)
+        except ProcessLookupError:
+            return True
+        time.sleep(0.1)
+    return False
