@@ -13,6 +13,7 @@ from nearkin.models.embed import space_of
 from nearkin.training.devices import make_fabric
 from nearkin.training.prepare import backbone_features, build_model, load_splits, resolved
 from nearkin.training.settings import Settings
+from nearkin.training.shared import Parts
 
 
 def backbone_scores(settings: Settings) -> dict[str, float]:
@@ -31,7 +32,9 @@ def backbone_scores(settings: Settings) -> dict[str, float]:
     device = make_fabric(settings.training).device
     model = build_model(settings, splits.train, slices=1).to(device)
     workers = None if settings.data.workers < 0 else settings.data.workers
-    features = backbone_features(model, splits.test, settings.training.batch_size, workers).items
-    assert isinstance(features, Vectors)
-    unit = normalize(torch.tensor(features.values), dim=1)
+    # The training part is not needed, but where methods train a head on these features it was, or will be.
+    others: Parts = {"train": splits.train, "validation": splits.validation} if settings.model.freeze_backbone else {}
+    features, _ = backbone_features(model, splits.test, others, settings.training.batch_size, workers)
+    assert isinstance(features.items, Vectors)
+    unit = normalize(torch.tensor(features.items.values), dim=1)
     return evaluate(space_of(unit, splits.test).to(device)).scores

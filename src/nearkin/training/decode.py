@@ -20,38 +20,30 @@ from nearkin.data.transforms import Preprocess
 from nearkin.errors import UserError
 from nearkin.files import atomic_path, cache_folder, one_at_a_time
 from nearkin.progress import track
+from nearkin.training.shared import Parts, rows_of, shared_files
 
 BATCH = 64
 
 
 def hold_decoded(
-    train: Dataset,
-    others: dict[str, Dataset | None],
-    preprocess: Preprocess | None,
-    device: torch.device,
-    workers: int | None,
-) -> tuple[Dataset, dict[str, Dataset | None]]:
+    first: Dataset, others: Parts, preprocess: Preprocess | None, device: torch.device, workers: int | None
+) -> tuple[Dataset, Parts]:
     """The parts with their image files decoded; other kinds of items are in memory already and stay as they are."""
-    parts = [train, *(part for part in others.values() if part is not None)]
-    present = [part.items for part in parts if isinstance(part.items, ImageFiles)]
-    if preprocess is None or not present:
-        return train, others
-    # In one order however the parts are divided, so that runs with other validation classes find what is there.
-    files = ImageFiles(sorted({path for items in present for path in items.paths}))
+    files = shared_files([first, *others.values()])
+    if preprocess is None or not len(files):
+        return first, others
     squares = torch.from_numpy(np.load(_squares_file(files, preprocess, workers), mmap_mode="c"))
     if device.type == "cuda" and squares.nbytes > torch.cuda.mem_get_info(device)[0]:
         needed = f"{squares.nbytes / 1e9:.1f} GB of decoded images"
         raise UserError(f"{needed} do not fit into the device's free memory; leave keep_decoded out")
     squares = squares.to(device)
-    row_of = {path: row for row, path in enumerate(files.paths)}
 
     def held(part: Dataset) -> Dataset:
         if not isinstance(part.items, ImageFiles):
             return part
-        rows = np.array([row_of[path] for path in part.items.paths], dtype=np.int64)
-        return part.with_items(DecodedImages(part.items, squares, rows))
+        return part.with_items(DecodedImages(part.items, squares, rows_of(part.items, files)))
 
-    return held(train), {name: part and held(part) for name, part in others.items()}
+    return held(first), {name: part and held(part) for name, part in others.items()}
 
 
 def _squares_file(files: ImageFiles, preprocess: Preprocess, workers: int | None) -> Path:

@@ -122,18 +122,14 @@ class Trainer:
             if self.fabric.world_size > 1 and self.fabric.device.type == "cuda":
                 nn.SyncBatchNorm.convert_sync_batchnorm(self.model)
             if self.settings.data.keep_decoded:
-                device, preprocess = self.fabric.device, self.model.spec.preprocess
-                decoded = hold_decoded(self.train_set, self.parts, preprocess, device, self.workers)
-                self.train_set, self.parts = decoded
+                where = (self.model.spec.preprocess, self.fabric.device, self.workers)
+                self.train_set, self.parts = hold_decoded(self.train_set, self.parts, *where)
             return self.model, self.model.spec.preprocess
         self.model.backbone.requires_grad_(False)
         self.model.to(self.fabric.device)
 
-        def features(dataset: Dataset) -> Dataset:
-            return backbone_features(self.model, dataset, self.at_once, self.workers)
-
-        self.train_set = features(self.train_set)
-        self.parts = {name: part and features(part) for name, part in self.parts.items()}
+        work = (self.at_once, self.workers)
+        self.train_set, self.parts = backbone_features(self.model, self.train_set, self.parts, *work)
         return self.model.head, None
 
     def _epoch(self, asked: Callable[[], bool], advance: Advance) -> None:

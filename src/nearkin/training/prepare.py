@@ -8,12 +8,14 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from nearkin.data import (
     Dataset,
     ImageArray,
     ImageFiles,
+    Items,
     Splits,
     Vectors,
     load_dataset,
@@ -24,11 +26,12 @@ from nearkin.data.hierarchy import collapse_training
 from nearkin.data.images import Unreadable, listed
 from nearkin.data.sources import is_dataset_name
 from nearkin.errors import UserError
-from nearkin.files import atomic_path, cache_folder
+from nearkin.files import atomic_path, cache_folder, one_at_a_time
 from nearkin.methods import Method
 from nearkin.models import EmbeddingModel, ModelSpec, embed_items
 from nearkin.models.backbones import is_builtin, load_weights, preprocess_of
 from nearkin.training.settings import DataSettings, Settings
+from nearkin.training.shared import Parts, rows_of, shared_files
 
 log = logging.getLogger("nearkin")
 
@@ -96,22 +99,29 @@ def build_model(settings: Settings, train: Dataset, slices: int) -> EmbeddingMod
     return model
 
 
-def backbone_features(model: EmbeddingModel, dataset: Dataset, batch_size: int, workers: int | None) -> Dataset:
-    """The dataset as features of the model's backbone, computed once and kept on disk."""
-    file = cache_folder() / "features" / f"{_fingerprint(model, dataset)}.npy"
-    if not file.exists():
-        features = embed_items(
-            model,
-            dataset.items,
-            model.spec.preprocess,
-            batch_size,
-            workers,
-            model.features,
-            "computing features",
-        )
-        with atomic_path(file) as partial:
-            np.save(partial, features.numpy())
-    return dataset.with_items(Vectors(np.load(file, mmap_mode="r", allow_pickle=False)))
+def backbone_features(
+    model: EmbeddingModel, first: Dataset, others: Parts, batch_size: int, workers: int | None
+) -> tuple[Dataset, Parts]:
+    """The parts of a run as features of the model's backbone, computed once and kept on disk."""
+    files = shared_files([first, *others.values()])
+
+    def features(items: Items) -> npt.NDArray[np.float32]:
+        target = cache_folder() / "features" / f"{_fingerprint(model, items)}.npy"
+        with one_at_a_time(target):
+            if not target.exists():
+                preprocess, forward = model.spec.preprocess, model.features
+                computed = embed_items(model, items, preprocess, batch_size, workers, forward, "computing features")
+                with atomic_path(target) as partial:
+                    np.save(partial, computed.numpy())
+        found: npt.NDArray[np.float32] = np.load(target, mmap_mode="r", allow_pickle=False)
+        return found
+
+    def featured(part: Dataset) -> Dataset:
+        items = part.items
+        values = features(files)[rows_of(items, files)] if isinstance(items, ImageFiles) else features(items)
+        return part.with_items(Vectors(values))
+
+    return featured(first), {name: part and featured(part) for name, part in others.items()}
 
 
 def absolute(path: str) -> str:
@@ -147,8 +157,8 @@ def _usual_backbone(train: Dataset) -> str:
     return "resnet50"
 
 
-def _fingerprint(model: EmbeddingModel, dataset: Dataset) -> str:
-    inputs = (model.spec.backbone, model.spec.preprocess, dataset.items.fingerprint())
+def _fingerprint(model: EmbeddingModel, items: Items) -> str:
+    inputs = (model.spec.backbone, model.spec.preprocess, items.fingerprint())
     digest = hashlib.sha256(str(inputs).encode())
     for part in (model.standardise, model.backbone):
         for tensor in part.state_dict().values():

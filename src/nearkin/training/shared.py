@@ -1,0 +1,28 @@
+"""The image files of all parts of a run as one list.
+
+What is computed of them (decoded images, a frozen backbone's features) is kept under the list's fingerprint, so that
+runs which divide the same files in other ways, such as those of other seeds, find it made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+
+from nearkin.data import Dataset, ImageFiles
+from nearkin.data.items import Indices
+
+Parts = dict[str, Dataset | None]
+
+
+def shared_files(parts: Iterable[Dataset | None]) -> ImageFiles:
+    """All image files of the parts, each once, in an order that does not depend on how they are divided."""
+    files = [part.items for part in parts if part is not None and isinstance(part.items, ImageFiles)]
+    return ImageFiles(sorted({path for items in files for path in items.paths}))
+
+
+def rows_of(items: ImageFiles, shared: ImageFiles) -> Indices:
+    """(items,) where each of them stands in the shared list."""
+    row_of = {path: row for row, path in enumerate(shared.paths)}
+    return np.array([row_of[path] for path in items.paths], dtype=np.int64)
