@@ -59,6 +59,33 @@ def test_precision_chosen_for_training_does_not_reach_the_distances():
         torch.set_float32_matmul_precision("highest")
 
 
+def test_precision_chosen_through_torch_backends_does_not_reach_the_distances_either():
+    matmul = torch.backends.mkldnn.matmul
+    if not hasattr(matmul, "fp32_precision"):
+        pytest.skip("this torch knows one way only")
+    seen = []
+
+    class Watched(SquaredDistances):
+        def __init__(self, gallery):
+            super().__init__(gallery)
+            self._gallery = self._gallery.as_subclass(Recorder)
+
+    class Recorder(torch.Tensor):
+        @classmethod
+        def __torch_function__(cls, function, types, args=(), kwargs=None):
+            if function is torch.mm:
+                seen.append((torch.backends.cuda.matmul.fp32_precision, matmul.fp32_precision))
+            return super().__torch_function__(function, types, args, kwargs)
+
+    matmul.fp32_precision = "bf16"
+    try:
+        Watched(torch.eye(3))(torch.eye(3))
+        assert matmul.fp32_precision == "bf16"
+    finally:
+        matmul.fp32_precision = "ieee"
+    assert seen == [("ieee", "ieee")]
+
+
 def test_half_precision_embeddings_are_taken():
     x = torch.randn(20, 4, generator=torch.Generator().manual_seed(0)).half()
     torch.testing.assert_close(through_near_origin(x, x), exact(x, x), rtol=1e-5, atol=1e-5)

@@ -7,6 +7,7 @@ from reference.retrieval import nearest
 from sklearn.neighbors import NearestNeighbors
 
 from nearkin.clustering import distances, nearest_neighbours, neighbours
+from nearkin.clustering.neighbours import lowest_columns
 from nearkin.errors import UserError
 
 
@@ -58,7 +59,7 @@ def test_blocks_change_nothing_and_stay_within_their_budget(monkeypatch):
     expected = nearest_neighbours(queries, gallery, 5)
     largest = []
 
-    def tiny_blocks(rows, columns):
+    def tiny_blocks(rows, columns, _):
         blocks = distances.row_blocks(rows, columns, block_bytes=3000)
         largest.append(max((4 * columns * (b.stop - b.start) for b in blocks), default=0))
         return blocks
@@ -68,6 +69,16 @@ def test_blocks_change_nothing_and_stay_within_their_budget(monkeypatch):
     assert torch.equal(found[0], expected[0])
     assert torch.equal(found[1], expected[1])
     assert max(largest) <= 3000
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.data())
+def test_lowest_columns_are_those_of_a_stable_sort(data):
+    rows, n = data.draw(st.integers(1, 5)), data.draw(st.integers(1, 60))
+    values = st.sampled_from([-0.5, 0.0, 0.25, 1.0, float("inf")])
+    block = torch.tensor(data.draw(st.lists(values, min_size=rows * n, max_size=rows * n))).reshape(rows, n)
+    m = data.draw(st.integers(0, n))
+    assert torch.equal(lowest_columns(block, m), block.sort(dim=1, stable=True).indices[:, :m])
 
 
 def test_the_whole_gallery_can_be_asked_for():

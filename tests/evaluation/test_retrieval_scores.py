@@ -12,7 +12,7 @@ from nearkin.clustering import distances
 from nearkin.errors import UserError
 from nearkin.evaluation import retrieval as retrieval_room
 from nearkin.evaluation import retrieve
-from nearkin.evaluation.ranking import rank_by_sorting
+from nearkin.evaluation.ranking import rank_by_comparing, rank_by_sorting
 from nearkin.space import Space
 
 GOLDEN = Path(__file__).parent.parent / "golden"
@@ -142,10 +142,11 @@ def test_blocks_change_nothing_and_stay_within_their_budget(monkeypatch):
         torch.testing.assert_close(getattr(found, name), getattr(expected, name), equal_nan=True, rtol=0, atol=0)
 
 
-def test_the_ranking_for_cuda_gives_the_same(monkeypatch):
+@pytest.mark.parametrize("rank", [rank_by_comparing, rank_by_sorting])
+def test_the_rankings_for_cuda_give_the_same(monkeypatch, rank):
     space = random_space(items=80, classes=4)
     expected = retrieve(space)
-    monkeypatch.setattr(retrieval_room, "rank_by_counting", rank_by_sorting)
+    monkeypatch.setattr(retrieval_room, "rank_by_counting", rank)
     assert retrieve(space).scores() == expected.scores()
     assert torch.equal(retrieve(space).neighbours, expected.neighbours)
 

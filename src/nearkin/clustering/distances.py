@@ -10,13 +10,21 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from nearkin.errors import UserError
 
-BLOCK_BYTES = 32 * 2**20  # measured: 16 MB and 64 MB are slower, smaller ones by far
+BLOCK_BYTES = 32 * 2**20  # measured on the CPU: 16 MB and 64 MB are slower, smaller ones by far
+CUDA_BLOCK_BYTES = 128 * 2**20  # estimated: for smaller ones launching takes longer than computing
+
+
+def block_bytes_on(device: torch.device) -> int:
+    """How large a block of distances to hold at a time there."""
+    return CUDA_BLOCK_BYTES if device.type == "cuda" else BLOCK_BYTES
 
 
 def near_origin(queries: Tensor, gallery: Tensor) -> tuple[Tensor, Tensor, float]:
@@ -56,16 +64,19 @@ class SquaredDistances:
     """
 
     def __init__(self, gallery: Tensor) -> None:
-        # float64 on CUDA: there float32 products may silently be TF32, which keeps three digits.
-        gallery = gallery.to(torch.float64 if gallery.is_cuda else torch.float32)
+        gallery = gallery.float()
         # The squared norms ride along as two more coordinates, so that a block is one product.
         self._gallery = torch.cat([gallery, torch.ones_like(gallery[:, :1]), _squared_norms(gallery)], 1)
 
     def __call__(self, queries: Tensor) -> Tensor:
-        queries = queries.to(self._gallery.dtype)
+        return self.rounded(queries).clamp_(min=0)
+
+    def rounded(self, queries: Tensor) -> Tensor:
+        """The same, where rounding may leave some slightly below 0: one pass less, for searches that do not mind."""
+        queries = queries.float()
         queries = torch.cat([-2 * queries, _squared_norms(queries), torch.ones_like(queries[:, :1])], 1)
         with _full_precision(queries.device.type):
-            return torch.mm(queries, self._gallery.T).clamp_(min=0).float()
+            return torch.mm(queries, self._gallery.T)
 
 
 def row_blocks(rows: int, columns: int, block_bytes: int = BLOCK_BYTES) -> list[slice]:
@@ -84,15 +95,22 @@ def _squared_norms(x: Tensor) -> Tensor:
 
 @contextmanager
 def _full_precision(device: str) -> Iterator[None]:
-    """Undoes what training may have set to be fast: autocast, and float32 products in bfloat16 on the CPU."""
+    """Undoes what training may have set to be fast: autocast, and float32 products in TF32 or bfloat16."""
     with torch.autocast(device, enabled=False):
         try:
-            before = torch.get_float32_matmul_precision()
+            before = [torch.get_float32_matmul_precision()]
+            choose = [torch.set_float32_matmul_precision]
+            exact = "highest"
         except RuntimeError:  # it was set through torch.backends; newer torch then refuses to answer here
-            yield
-            return
-        torch.set_float32_matmul_precision("highest")
+            backends: Any = torch.backends
+            products = [backends.cuda.matmul, backends.mkldnn.matmul]
+            before = [each.fp32_precision for each in products]
+            choose = [partial(setattr, each, "fp32_precision") for each in products]
+            exact = "ieee"
         try:
+            for set_to in choose:
+                set_to(exact)
             yield
         finally:
-            torch.set_float32_matmul_precision(before)
+            for set_to, precision in zip(choose, before, strict=True):
+                set_to(precision)

@@ -17,7 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from nearkin.clustering.distances import SquaredDistances, near_origin, row_blocks
+from nearkin.clustering.distances import SquaredDistances, block_bytes_on, near_origin, row_blocks
 from nearkin.clustering.neighbours import nearest_neighbours
 from nearkin.errors import UserError
 
@@ -47,8 +47,9 @@ def kmeans(
 ) -> KMeansResult:
     """Groups points around k centroids; stops when no point changes its cluster.
 
-    The same seed gives the same clusters. An empty cluster gets the point farthest from its centroid, so that
-    in the end none is empty unless there are fewer than k distinct points (or the iterations were too few).
+    The same seed gives the same clusters on the same kind of device. An empty cluster gets the point farthest from
+    its centroid, so that in the end none is empty unless there are fewer than k distinct points (or the iterations
+    were too few).
 
     Args:
         x: (N, D) floating point.
@@ -70,7 +71,7 @@ def kmeans(
     x = x.detach().to(torch.promote_types(x.dtype, torch.float32))
     if spherical:
         x = _directions(x, x)
-    centroids = x[_start(x, k, torch.Generator().manual_seed(seed))]
+    centroids = x[_start(x, k, torch.Generator(x.device).manual_seed(seed))]
     distances, assignment = _nearest(x, centroids)
     groups = _fill_empty(assignment, distances, k)
     inertia = math.inf
@@ -97,16 +98,17 @@ def _start(x: Tensor, k: int, generator: torch.Generator) -> Tensor:
     """(k,) rows to start from, drawn with chances ∝ their squared distance to the nearest one before."""
     x, _, _ = near_origin(x, x)
     squared_distances = SquaredDistances(x)
-    draws_in_block = row_blocks(len(x), len(x))[0].stop
-    chosen = torch.randint(len(x), (1,), generator=generator).to(x.device)
+    draws_in_block = row_blocks(len(x), len(x), block_bytes_on(x.device))[0].stop
+    chosen = torch.randint(len(x), (1,), generator=generator, device=x.device)
+    zero = x.new_zeros(())
     nearest = squared_distances(x[chosen])[0]  # (N,) squared distance to the nearest chosen row
     while len(chosen) < k:
         wanted = max(1, min(len(chosen) // 16, draws_in_block // 8, k - len(chosen)))
         draws = _draw(nearest, min(max(8 * wanted, 2 + int(math.log(k))), len(x)), generator)
-        squares = squared_distances(x[draws])  # (draws, N)
-        too_near = squares[:, draws] < nearest[draws]
-        after = torch.minimum(squares, nearest, out=squares)  # what `nearest` would be with each draw alone
-        best = _best_apart(after.sum(1), too_near)[:wanted]
+        squares = squared_distances.rounded(x[draws])  # (draws, N)
+        too_near = squares[:, draws].clamp_(min=0) < nearest[draws]
+        after = torch.clamp(squares, zero, nearest, out=squares)  # what `nearest` would be with each draw alone
+        best = _best_apart(after.sum(1), too_near, wanted)
         nearest = after[best].amin(0)
         chosen = torch.cat([chosen, draws[best]])
     return chosen
@@ -114,18 +116,17 @@ def _start(x: Tensor, k: int, generator: torch.Generator) -> Tensor:
 
 def _draw(weights: Tensor, n: int, generator: torch.Generator) -> Tensor:
     """n different rows with chances ∝ their weights (N,): the first in a race of exponential arrivals."""
-    arrival = torch.empty(len(weights)).exponential_(generator=generator).to(weights.device)
-    return (weights / arrival).topk(n).indices
+    return (weights / torch.empty_like(weights).exponential_(generator=generator)).topk(n).indices
 
 
-def _best_apart(inertia: Tensor, too_near: Tensor) -> Tensor:
-    """Draws by ascending inertia (n,), without those that are too near (n, n) to a better one."""
+def _best_apart(inertia: Tensor, too_near: Tensor, wanted: int) -> Tensor:
+    """The first draws by ascending inertia (n,), without those that are too near (n, n) to a better one."""
     order = inertia.argsort(stable=True)
     excludes = too_near[order][:, order].cpu().numpy()  # (better, worse)
     out = np.zeros(len(order), dtype=bool)
     kept: list[int] = []
     for i in range(len(order)):
-        if not out[i]:
+        if not out[i] and len(kept) < wanted:
             kept.append(i)
             out |= excludes[i]
     return order[kept]

@@ -9,6 +9,7 @@ use it. R-precision and MAP@R: Musgrave et al., "A Metric Learning Reality Check
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -83,8 +84,18 @@ def recall_at(first: Tensor, k: int) -> float:
     >>> recall_at(torch.tensor([1, 0, 2, 5]), k=2)
     0.6666666666666666
     """
-    first = first[first > 0]
-    return (first <= k).double().mean().item()
+    return recalls_at(first, [k])[0]
+
+
+def recalls_at(first: Tensor, ks: Sequence[int]) -> list[float]:
+    """Recall@K for many K at once.
+
+    >>> recalls_at(torch.tensor([1, 0, 2, 5]), ks=[2, 8])
+    [0.6666666666666666, 1.0]
+    """
+    ranks = first[first > 0].sort().values
+    reached = torch.searchsorted(ranks, torch.tensor(ks, dtype=ranks.dtype, device=ranks.device), right=True)
+    return (reached.double() / len(ranks)).tolist()
 
 
 def r_precision(ranks: PositiveRanks) -> Tensor:

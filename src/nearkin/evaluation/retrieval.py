@@ -1,8 +1,9 @@
 """Retrieval: the ranks of the positives of every query, in one pass over blocks of the distance matrix.
 
-Memory is bounded by a few blocks of 32 MB, whatever the size of the space. Ranks are exact, ties included: of
-equal distances the lowest gallery row is the nearer one. The distances are those of `clustering.distances`, in
-float32 around the middle of the space, because far from the origin near neighbours would be lost in rounding.
+Memory is bounded by a few blocks of 32 MB, of 128 MB on CUDA, whatever the size of the space. Ranks are exact, ties
+included: of equal distances the lowest gallery row is the nearer one. The distances are those of
+`clustering.distances`, in float32 around the middle of the space, because far from the origin near neighbours would
+be lost in rounding.
 """
 
 from __future__ import annotations
@@ -13,16 +14,16 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from nearkin.clustering.distances import BLOCK_BYTES, SquaredDistances, near_origin, row_blocks
+from nearkin.clustering.distances import SquaredDistances, block_bytes_on, near_origin, row_blocks
 from nearkin.errors import UserError
-from nearkin.evaluation.ranking import rank_by_counting, rank_by_sorting
+from nearkin.evaluation.ranking import rank_by_comparing, rank_by_counting
 from nearkin.evaluation.ranks import (
     PositiveRanks,
     average_precision,
     average_precision_at_r,
     first_rank,
     r_precision,
-    recall_at,
+    recalls_at,
 )
 from nearkin.progress import track
 from nearkin.space import Space
@@ -50,7 +51,10 @@ class Retrieval:
         """The means over the queries that have a positive, how many these are, and how many were left out."""
         found = self.positives > 0
         return {
-            **{f"recall@{k}": recall_at(self.first_rank, k) for k in recall_ks},
+            **{
+                f"recall@{k}": recall
+                for k, recall in zip(recall_ks, recalls_at(self.first_rank, recall_ks), strict=True)
+            },
             "r_precision": self.r_precision[found].mean().item(),
             "map@r": self.average_precision_at_r[found].mean().item(),
             "map": self.average_precision[found].mean().item(),
@@ -59,13 +63,13 @@ class Retrieval:
         }
 
 
-def retrieve(space: Space, kept_neighbours: int = 10, block_bytes: int = BLOCK_BYTES) -> Retrieval:
+def retrieve(space: Space, kept_neighbours: int = 10, block_bytes: int | None = None) -> Retrieval:
     """Ranks the gallery for every query of a space; an item is never its own neighbour.
 
     Args:
         space: embeddings with labels; its queries search its gallery.
         kept_neighbours: how many nearest gallery items to keep per query (fewer where the gallery is smaller).
-        block_bytes: size of the block of distances that is held at a time.
+        block_bytes: size of the block of distances that is held at a time; None for what suits the device.
 
     >>> line = Space.of(torch.tensor([[0.0], [1.0], [3.0], [4.0]]), torch.tensor([0, 0, 1, 0]))
     >>> found = retrieve(line, kept_neighbours=2)
@@ -86,9 +90,9 @@ def retrieve(space: Space, kept_neighbours: int = 10, block_bytes: int = BLOCK_B
     kept = max(0, min(kept_neighbours, len(gallery) - int((own >= 0).any())))
     near_queries, near_gallery, _ = near_origin(space.embeddings[queries], space.embeddings[gallery])
     squared_distances = SquaredDistances(near_gallery)
-    rank = rank_by_sorting if near_gallery.is_cuda else rank_by_counting
+    rank = rank_by_comparing if near_gallery.is_cuda else rank_by_counting
     parts = []
-    for rows in track(row_blocks(len(queries), len(gallery), block_bytes), "ranking"):
+    for rows in track(row_blocks(len(queries), len(gallery), block_bytes or block_bytes_on(device)), "ranking"):
         block = squared_distances(near_queries[rows])
         itself = (own[rows] >= 0).nonzero().squeeze(1)
         block[itself, own[rows][itself]] = torch.inf
