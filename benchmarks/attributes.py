@@ -1,6 +1,6 @@
 """What an embedding knows besides its classes: Magnet, triplet and softmax on the glyphs, as in the Magnet paper.
 
-    python benchmarks/attributes.py                 # an hour on two cores
+    python benchmarks/attributes.py                 # hours on two cores
     python benchmarks/attributes.py --jobs 6        # on a GPU, several runs side by side
     python benchmarks/attributes.py --quick         # a rehearsal, a minute; writes nothing to docs/
 

@@ -32,10 +32,12 @@ from typing import Any
 import numpy as np
 
 from nearkin.api import make_settings
-from nearkin.data import ImageArray, load_dataset, make_splits
+from nearkin.data import load_dataset, make_splits
 from nearkin.demo import pixel_space
 from nearkin.evaluation import evaluate
 from nearkin.methods import known_methods
+from nearkin.reproduce.curves import curve, steps_to_reach
+from nearkin.reproduce.known_classes import known_classes
 from nearkin.training import Run
 
 DOCS = Path(__file__).parents[1] / "docs"
@@ -149,24 +151,6 @@ def choice_trials(seed: int, data: Path) -> list[Trial]:
     ]
 
 
-def known_classes(file: Path, to_choose: bool = False) -> Path:
-    """The glyphs with every class in both parts: six examples of each are new at test.
-
-    To choose settings these six are left out, and the four before them are judged on.
-    """
-    if not file.exists():
-        glyphs = load_dataset("glyphs")
-        assert isinstance(glyphs.items, ImageArray)
-        place = np.zeros(len(glyphs), int)
-        for label in glyphs.present_classes:
-            own = np.flatnonzero(glyphs.labels == label)
-            place[own] = np.arange(len(own))[::-1]
-        split = np.where(place < (10 if to_choose else 6), "test", "train")
-        kept = place >= (6 if to_choose else 0)
-        np.savez(file, images=glyphs.items.pixels[kept], labels=glyphs.labels[kept], split=split[kept])
-    return file
-
-
 def carry_out(trial: Trial, folder: Path, device: str) -> None:
     run = trial.run(folder)
     if run.scores.is_file():
@@ -187,15 +171,6 @@ def carry_out(trial: Trial, folder: Path, device: str) -> None:
 
 def final(run: Run) -> dict[str, float]:
     return dict(json.loads(run.scores.read_text())["after"])
-
-
-def curve(run: Run, score: str) -> list[tuple[int, float]]:
-    """(step, score) at the start and after every epoch."""
-    return [
-        (record["step"], record[score])
-        for record in run.read_metrics()
-        if record["kind"] != "final" and score in record
-    ]
 
 
 def refresh_share(run: Run) -> float:
@@ -237,11 +212,6 @@ def baselines(first: Run) -> dict[str, dict[str, list[float]]]:
         name: {score: [found[score]] for score in SCORES}
         for name, found in (("raw pixels", pixels), ("untrained network", untrained))
     }
-
-
-def steps_to_reach(points: Sequence[tuple[int, float]], error: float) -> int | None:
-    """The first step at which a curve is as low as the error."""
-    return next((step for step, value in points if step and value <= error), None)
 
 
 def report_choices(trials: Sequence[Trial], folder: Path) -> dict[str, Any]:
@@ -339,8 +309,9 @@ def main() -> None:
     options = parser.parse_args()
     options.runs.mkdir(parents=True, exist_ok=True)
     load_dataset("glyphs")  # drawn once, before several processes want it
+    # All classes in both parts, six new examples of each at test; settings are chosen on the four before these.
     data = known_classes(options.runs / "known.npz")
-    data_to_choose = known_classes(options.runs / "known-to-choose.npz", to_choose=True)
+    data_to_choose = known_classes(options.runs / "known-to-choose.npz", new=4, left_out=6)
     start = Trial("start", 100, str(data), "softmax", KNOWN | {"epochs": 3})
     trials = {
         "choose": choice_trials(100, data_to_choose),

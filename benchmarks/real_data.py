@@ -1,0 +1,99 @@
+"""The methods on photographs, each dataset and protocol one `nearkin compare`: the tables of docs/results.md.
+
+    python benchmarks/real_data.py --data DATA --weights FILE --jobs 12
+    python benchmarks/real_data.py --data DATA --weights FILE --only cub-paper cars
+
+DATA holds CUB_200_2011 in its official layout, and cars196_train_boxes and flowers102 as folders with one folder per
+class; FILE the ImageNet weights of timm's tf_efficientnet_lite0. Finished runs in `--runs` are never repeated, so it
+can be stopped and started again, also on another machine: only the small files of a run are needed for that (all but
+its model and checkpoint). Each finished section is written to docs/results/SECTION.json, its learning curves to
+docs/images/SECTION.png, and its table is printed.
+
+    cub         all methods, fair, three seeds
+    cub-paper   the five whole-space methods, the best point of the test curve
+    cars        the five, triplet, margin and Proxy-NCA, fair, three seeds
+    flowers     the same
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from nearkin.compare import compare
+from nearkin.files import atomic_path, write_json
+from nearkin.report.comparison_plots import curves_figure, mean_curves
+
+DOCS = Path(__file__).parent.parent / "docs"
+FIVE = ("facility-location", "spectral", "divide-and-conquer", "magnet", "rank")
+EIGHT = (*FIVE, "triplet", "margin", "proxy-nca")
+COMMON: dict[str, Any] = {
+    "backbone": "tf_efficientnet_lite0",
+    "dim": 512,
+    "freeze_batch_norm": True,
+    "learning_rate": 4e-4,
+    "micro_batch": 128,  # spectral's batches do not fit otherwise; those of the others are whole
+    "evaluate_every": 2,
+    "keep_decoded": True,
+}
+
+
+@dataclass(frozen=True)
+class Section:
+    """One comparison."""
+
+    source: str
+    methods: tuple[str, ...]
+    protocol: str
+    seeds: int
+    settings: dict[str, Any]
+
+
+def sections(data: Path) -> dict[str, Section]:
+    cub, halves = {"root": str(data)}, {"split": "classes"}
+    return {
+        "cub": Section("cub200", ("all",), "fair", 3, cub),
+        "cub-paper": Section("cub200", FIVE, "paper", 3, cub),
+        "cars": Section(str(data / "cars196_train_boxes"), EIGHT, "fair", 3, halves),
+        "flowers": Section(str(data / "flowers102"), EIGHT, "fair", 3, halves),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", type=Path, required=True, help="where the three datasets lie")
+    parser.add_argument("--weights", type=Path, required=True, help="ImageNet weights of tf_efficientnet_lite0")
+    parser.add_argument("--only", nargs="+", choices=list(sections(Path())), help="some of the sections")
+    parser.add_argument("--epochs", type=int, default=12)
+    parser.add_argument("--tune", type=int, default=0, help="trials that each method gets first, where it is fair")
+    parser.add_argument("--jobs", type=int, default=1, help="runs side by side")
+    parser.add_argument("--runs", type=Path, default=Path("runs/real"), help="where the runs are kept")
+    parser.add_argument("--docs", type=Path, default=DOCS, help="where results/ and images/ are written")
+    arguments = parser.parse_args()
+    for name, section in sections(arguments.data.absolute()).items():
+        if arguments.only and name not in arguments.only:
+            continue
+        given = {"weights": str(arguments.weights.absolute()), "epochs": arguments.epochs, **section.settings}
+        out, trials = arguments.runs / name, arguments.tune if section.protocol == "fair" else 0
+        found = compare(
+            section.source,
+            section.methods,
+            out,
+            section.seeds,
+            section.protocol,
+            COMMON | given,
+            arguments.jobs,
+            trials,
+        )
+        write_json(arguments.docs / "results" / f"{name}.json", json.loads((out / "comparison.json").read_text()))
+        part = "the test part" if section.protocol == "paper" else "validation classes"
+        with atomic_path(arguments.docs / "images" / f"{name}.png") as partial:
+            curves_figure(found, mean_curves(found), part).savefig(partial, dpi=120)
+        print(f"\n{name}\n\n{found.markdown()}", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,34 @@
+"""The glyphs for experiments on known classes: every class in both parts, the examples at test are new."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from nearkin.data import ImageArray, load_dataset
+from nearkin.files import atomic_path
+
+
+def known_classes(file: Path, source: str = "glyphs", new: int = 6, left_out: int = 0) -> Path:
+    """Writes the glyphs as ``.npz`` with a split inside every class, unless the file is there already.
+
+    Args:
+        source: ``glyphs``, or in another size.
+        new: of each class, how many examples are tested on: the last ones, before those left out.
+        left_out: of each class, how many of the last examples are in neither part.
+
+    >>> known_classes(Path("known.npz"), "glyphs:classes=10,per_class=20")  # doctest: +SKIP
+    """
+    if not file.exists():
+        glyphs = load_dataset(source)
+        assert isinstance(glyphs.items, ImageArray)
+        from_the_end = np.zeros(len(glyphs), int)
+        for label in glyphs.present_classes:
+            own = np.flatnonzero(glyphs.labels == label)
+            from_the_end[own] = np.arange(len(own))[::-1]
+        split = np.where(from_the_end < left_out + new, "test", "train")
+        kept = from_the_end >= left_out
+        with atomic_path(file) as partial:
+            np.savez(partial, images=glyphs.items.pixels[kept], labels=glyphs.labels[kept], split=split[kept])
+    return file

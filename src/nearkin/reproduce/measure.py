@@ -1,0 +1,77 @@
+"""The scores of a row: those that training left, or what else the paper's table asks of the same model."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+
+from nearkin.data import Dataset
+from nearkin.data.benchmarks import is_benchmark
+from nearkin.data.hierarchy import true_classes
+from nearkin.evaluation import evaluate, random_gallery_scores
+from nearkin.fields import parse_assignment
+from nearkin.files import write_json
+from nearkin.methods import Method, make_method
+from nearkin.models import Embedder
+from nearkin.reproduce.parts import Row
+from nearkin.space import Space
+from nearkin.training import Run
+from nearkin.training.prepare import load_splits
+from nearkin.workflows import embed_everything, usual_device
+
+RANDOM_GALLERY = "random_gallery_"
+
+
+def scores_of(run: Run, row: Row) -> dict[str, float]:
+    """By column, between 0 and 1; measured once and kept with the run."""
+    names = [row.prefix + column for column in row.columns]
+    scores = json.loads(run.scores.read_text(encoding="utf-8"))["after"]
+    if row.read or row.test or not set(names) <= set(scores):
+        wanted = hashlib.sha256(repr((names, row.read, row.test)).encode()).hexdigest()[:8]
+        file = run.folder / f"measured-{wanted}.json"
+        if not file.is_file():
+            write_json(file, _measured(run, row, names))
+        scores = json.loads(file.read_text(encoding="utf-8"))
+    return {column: scores[name] for column, name in zip(row.columns, names, strict=True) if name in scores}
+
+
+def space_of_test_part(run: Run, test: str = "") -> tuple[Dataset, Space, Space | None]:
+    """The test part and how the run's model embeds it; and the training part, where it knows the same classes."""
+    settings = run.settings()
+    data = settings.data
+    if test and is_benchmark(data.source):
+        data = replace(data, source=test)
+    splits = load_splits(data, settings.training.seed)
+    assert splits.test is not None  # a run without has no scores
+    tested, trained_on = true_classes(splits.test), true_classes(splits.train)
+    embedder = Embedder.load(run.folder)
+    space = embed_everything(embedder, tested).to(usual_device())
+    if not trained_on.knows_classes_of(tested):
+        return tested, space, None
+    return tested, space, embed_everything(embedder, trained_on).to(usual_device())
+
+
+def _measured(run: Run, row: Row, names: Sequence[str]) -> dict[str, float]:
+    _, space, trained_on = space_of_test_part(run, row.test)
+    recall_at = sorted({int(k) for name in names for k in re.findall(r"recall@(\d+)", name)})
+    clustering = any("nmi" in name for name in names)
+    scores = evaluate(space, recall_at, clustering=clustering).scores
+    scores |= _method(run, row.read).read_out(space, trained_on, recall_at, clustering=clustering)
+    if any(name.startswith(RANDOM_GALLERY) for name in names):
+        found = random_gallery_scores(space, recall_at)
+        scores |= {RANDOM_GALLERY + name: score for name, score in found.items()}
+    return scores
+
+
+def _method(run: Run, read: str) -> Method:
+    """The run's own method, or the one whose read-out is wanted, "magnet:clusters=2"."""
+    if read:
+        name, _, chosen = read.partition(":")
+        return make_method(name, **dict(parse_assignment(part) for part in chosen.split(",") if part))
+    settings = run.settings()
+    method = make_method(settings.method, **settings.method_settings)
+    method.remembered = run.remembered()
+    return method

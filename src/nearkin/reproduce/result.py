@@ -1,0 +1,123 @@
+"""What came out, the paper's numbers beside ours, with everything in which the two differ."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from nearkin.reproduce.parts import Part
+from nearkin.reproduce.plan import Plan
+
+HEADINGS = {
+    "nmi_geometric": "NMI",
+    "nmi_arithmetic": "NMI",
+    "map": "mAP",
+    "nearest_cluster_error": "kNC error",
+    "soft_knn_error": "kNN error",
+}
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """One row: its scores by column, between 0 and 1, its run's folder, or why there are none."""
+
+    plan: Plan
+    scores: dict[str, float]
+    folder: str = ""
+    problem: str = ""
+
+
+@dataclass(frozen=True)
+class Reproduction:
+    """A table or figure with what came out for every row."""
+
+    part: Part
+    outcomes: tuple[Outcome, ...]
+
+    @property
+    def title(self) -> str:
+        return f"{self.part.paper}. {self.part.number}: {self.part.caption}"
+
+    @property
+    def legend(self) -> str:
+        return (
+            "Numbers in percent, ours from one run each (bf16 on CUDA, else 32 bits); "
+            "the last column tells in what a run differs from the paper."
+        )
+
+    @property
+    def headings(self) -> list[str]:
+        return ["method", "data", "", *(heading(column) for column in self.part.columns), "differs in"]
+
+    def differences(self) -> list[str]:
+        """Every sentence once, in the order in which they come; the rows refer to them by number, from 1."""
+        return list(dict.fromkeys(sentence for outcome in self.outcomes for sentence in outcome.plan.differs))
+
+    def rows(self) -> list[list[str]]:
+        """Two lines for a row of the paper: its numbers and ours; one where the paper has none."""
+        lines = []
+        for outcome in self.outcomes:
+            plan = outcome.plan
+            said = outcome.problem or (f"other data: {plan.other_data}" if plan.other_data else "")
+            name, data = plan.row.method, "; ".join(filter(None, (plan.dataset, said)))
+            if any(number is not None for number in plan.row.paper):
+                numbers = dict(zip(plan.row.columns, plan.row.paper, strict=True))
+                lines.append([name, plan.dataset, "paper", *self._cells(numbers), ""])
+                name, data = "", said
+            percent = {column: 100 * score for column, score in outcome.scores.items()}
+            lines.append([name, data, "here", *self._cells(percent), self._references(plan)])
+        return lines
+
+    def markdown(self) -> str:
+        head = [f"# {self.part.number}", "", f"{self.title}.", "", self.legend, ""]
+        table = [_line(self.headings), "|---" * len(self.headings) + "|", *map(_line, self.rows())]
+        notes = [f"{number}. {sentence}" for number, sentence in enumerate(self.differences(), 1)]
+        return "\n".join([*head, *table, "", *notes, ""])
+
+    def record(self) -> dict[str, Any]:
+        """Everything, for a machine."""
+        return {
+            "part": self.part.name,
+            "paper": self.part.paper,
+            "number": self.part.number,
+            "caption": self.part.caption,
+            "unit": "percent",
+            "rows": [self._row_record(outcome) for outcome in self.outcomes],
+        }
+
+    def _row_record(self, outcome: Outcome) -> dict[str, Any]:
+        plan = outcome.plan
+        return {
+            "method": plan.row.method,
+            "dataset": plan.dataset,
+            "data": plan.data,
+            "recipe": plan.row.recipe,
+            "run": outcome.folder,
+            "paper": dict(zip(plan.row.columns, plan.row.paper, strict=True)),
+            "here": {column: 100 * score for column, score in outcome.scores.items()},
+            "problem": outcome.problem,
+            "differs": plan.differs,
+        }
+
+    def _cells(self, numbers: Mapping[str, float | None]) -> list[str]:
+        found = [numbers.get(column) for column in self.part.columns]
+        return ["" if number is None else f"{number:.{self.part.decimals}f}" for number in found]
+
+    def _references(self, plan: Plan) -> str:
+        order = self.differences()
+        return ", ".join(str(order.index(sentence) + 1) for sentence in plan.differs)
+
+
+def heading(column: str) -> str:
+    """A column's name as papers write it.
+
+    >>> heading("recall@1"), heading("random_gallery_recall@5"), heading("nmi_geometric")
+    ('Recall@1', 'Recall@5', 'NMI')
+    """
+    plain = column.removeprefix("random_gallery_")
+    return HEADINGS.get(plain, plain.capitalize())
+
+
+def _line(cells: list[str]) -> str:
+    return f"| {' | '.join(cells)} |"

@@ -1,0 +1,68 @@
+"""`nearkin reproduce`: every row that can be trained here is trained, once, and set beside the paper's numbers."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+from pathlib import Path
+
+from nearkin.errors import Interrupted, UserError
+from nearkin.files import write_json, write_text
+from nearkin.reproduce.draw import draw
+from nearkin.reproduce.measure import scores_of
+from nearkin.reproduce.parts import read_part
+from nearkin.reproduce.plan import Plan, Wishes, plans
+from nearkin.reproduce.result import Outcome, Reproduction
+from nearkin.training.carry_out import carry_out
+
+log = logging.getLogger("nearkin")
+
+
+def reproduce(paper: str, name: str, out: Path | None = None, wishes: Wishes | None = None) -> Reproduction:
+    """Trains what is missing of a table or figure; what ``out`` already holds is not done again.
+
+    Args:
+        paper: one of `known_papers`.
+        name: one of its `known_parts`.
+        out: a folder for the runs and for the table as Markdown and JSON, of a figure also as a picture.
+        wishes: other settings, other data.
+
+    >>> reproduce("rank", "table-1", wishes=Wishes({"epochs": 1}, {"cub200": "glyphs"}))  # doctest: +SKIP
+    """
+    part = read_part(paper, name)
+    out = out or usual_folder(paper, name)
+    planned = plans(part, wishes or Wishes(), out)
+    outcomes = []
+    for number, plan in enumerate(planned, 1):
+        if not plan.problem:
+            log.info("%d of %d: %s, %s", number, len(planned), plan.row.method, plan.data)
+        outcomes.append(_outcome(plan, out))
+    found = Reproduction(part, tuple(outcomes))
+    record = found.record()
+    if part.draw and any(outcome.scores for outcome in outcomes):
+        record["drawn"] = draw(found, out / f"{name}.png", out)
+    write_json(out / f"{name}.json", record)
+    write_text(out / f"{name}.md", found.markdown())
+    return found
+
+
+def usual_folder(paper: str, name: str) -> Path:
+    """
+    >>> usual_folder("rank", "table-1")
+    PosixPath('runs/reproduce-rank-table-1')
+    """
+    return Path("runs") / f"reproduce-{paper}-{name}"
+
+
+def _outcome(plan: Plan, out: Path) -> Outcome:
+    if plan.settings is None:
+        return Outcome(plan, {}, problem=plan.problem)
+    try:
+        run = carry_out(plan.settings, out / plan.folder)
+        trained = replace(plan, settings=run.settings())  # with what the run itself chose, such as its batches
+        return Outcome(trained, scores_of(run, plan.row), plan.folder)
+    except Interrupted:
+        raise Interrupted("stopped; the same command goes on from here") from None
+    except UserError as error:
+        log.warning("%s could not be run: %s", plan.row.method, error)
+        return Outcome(plan, {}, problem=f"could not be run: {error}")

@@ -1,0 +1,236 @@
+"""`nearkin reproduce`: rehearsed on tiny glyphs, nothing done twice, numbers beside the paper's, pictures drawn."""
+
+from __future__ import annotations
+
+import importlib
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from conftest import TINY_GLYPHS, Command
+from PIL import Image
+from reference import retrieval
+
+from nearkin.data import load_dataset, make_splits
+from nearkin.errors import Interrupted
+from nearkin.models import Embedder
+from nearkin.reproduce import work
+from nearkin.reproduce.curves import curve
+from nearkin.reproduce.known_classes import known_classes
+from nearkin.reproduce.measure import scores_of
+from nearkin.reproduce.parts import Part, read_part
+from nearkin.reproduce.plan import Wishes
+from nearkin.reproduce.work import reproduce
+from nearkin.training import Run
+
+carrying = importlib.import_module("nearkin.training.carry_out")
+
+QUICK: dict[str, Any] = {"epochs": 1, "batch_size": 16, "dim": 16, "device": "cpu"}
+OPTIONS = [f"--set={name}={value}" for name, value in QUICK.items()]
+
+
+@pytest.fixture(autouse=True)
+def _no_datasets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NEARKIN_DATA", str(tmp_path / "none"))
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture
+def trained(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The folders of the runs that were really begun or continued."""
+    names: list[str] = []
+
+    def listed(real: Any) -> Any:
+        def train(*arguments: Any) -> Run:
+            names.extend(each.name for each in arguments if isinstance(each, Path))
+            run: Run = real(*arguments)
+            return run
+
+        return train
+
+    for name in ("train", "resume"):
+        monkeypatch.setattr(carrying, name, listed(getattr(carrying, name)))
+    return names
+
+
+def only(monkeypatch: pytest.MonkeyPatch, *rows: int) -> None:
+    """Makes every part smaller: these rows of it."""
+
+    def smaller(paper: str, name: str) -> Part:
+        part = read_part(paper, name)
+        kept = tuple(part.rows[row] for row in rows)
+        return replace(part, rows=kept, new_examples=min(part.new_examples, 3))
+
+    monkeypatch.setattr(work, "read_part", smaller)
+
+
+def test_a_rehearsal_prints_the_papers_numbers_beside_ours_and_the_second_one_trains_nothing(
+    nearkin: Command, trained: list[str], tmp_path: Path
+) -> None:
+    command = ["reproduce", "divide-and-conquer", "table-4", f"--data=inshop={TINY_GLYPHS}", *OPTIONS]
+    first = nearkin(*command)
+    assert first.code == 0, first.err
+    assert len(trained) == 2
+    for expected in ("85.7", f"other data: {TINY_GLYPHS}", "epochs = 1 instead of 80", "best epoch by MAP@R on the"):
+        assert expected in first.out
+    out = tmp_path / "runs" / "reproduce-divide-and-conquer-table-4"
+    record = json.loads((out / "table-4.json").read_text())
+    ours = record["rows"][1]
+    assert record["unit"] == "percent" and ours["paper"]["recall@1"] == 85.7
+    scores = json.loads((out / ours["run"] / "scores.json").read_text())
+    assert scores["chosen"] == "best map@r on test"
+    assert ours["here"]["recall@1"] == pytest.approx(100 * scores["after"]["recall@1"])
+    markdown = (out / "table-4.md").read_text()
+    assert f"other data: {TINY_GLYPHS} | here | {ours['here']['recall@1']:.1f} |" in markdown
+    assert "| Ours (margin) | inshop | paper | 85.7 | 95.5 |" in markdown
+
+    again = nearkin(*command)
+    assert again.code == 0 and len(trained) == 2
+    assert again.out == first.out and json.loads((out / "table-4.json").read_text()) == record
+
+
+def test_without_its_dataset_a_table_shows_the_papers_numbers(nearkin: Command, trained: list[str]) -> None:
+    outcome = nearkin("reproduce", "divide-and-conquer", "table-4")
+    assert outcome.code == 0 and not trained
+    assert "85.7" in outcome.out and "dataset not found: see `nearkin datasets`" in outcome.out
+
+
+def test_the_list_says_what_there_is_and_whether_its_data_are_here(nearkin: Command) -> None:
+    whole, one, both = nearkin("reproduce"), nearkin("reproduce", "magnet"), nearkin("reproduce", "--list")
+    assert whole.code == one.code == 0 and whole.out == both.out
+    assert "figure-3" in whole.out and "cars196: not found" in whole.out
+    assert "table-4" in one.out and "cars196" not in one.out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["ranks", "table-1"], "did you mean 'rank'"),
+        (["magnets"], "did you mean 'magnet'"),
+        (["rank", "tabel-1"], "did you mean 'table-1'"),
+        (["rank", "table-1", "--data", "cub200"], "write NAME=VALUE"),
+    ],
+)
+def test_mistakes_end_in_one_sentence(nearkin: Command, arguments: list[str], expected: str) -> None:
+    outcome = nearkin("reproduce", *arguments)
+    assert outcome.code == 1 and expected in outcome.err and outcome.err.count("\n") == 1
+
+
+def test_a_stopped_table_goes_on_where_it_stopped(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    only(monkeypatch, 0, 2)
+    wishes = Wishes(QUICK, {"cub200": TINY_GLYPHS})
+    whole = reproduce("rank", "table-1", tmp_path / "whole", wishes)
+    begun: list[Path] = []
+    real = carrying.train
+
+    def stops_at_the_second(settings: Any, folder: Path, *rest: Any) -> Run:
+        begun.append(folder)
+        if len(begun) == 2:
+            raise Interrupted("stopped after step 1")
+        run: Run = real(settings, folder, *rest)
+        return run
+
+    monkeypatch.setattr(carrying, "train", stops_at_the_second)
+    with pytest.raises(Interrupted, match="the same command goes on"):
+        reproduce("rank", "table-1", tmp_path / "parts", wishes)
+    found = reproduce("rank", "table-1", tmp_path / "parts", wishes)
+    assert len(begun) == 3 and found.record() == whole.record()
+
+
+def test_a_row_that_cannot_be_trained_says_why_and_the_others_go_on(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    only(monkeypatch, 7, 9)
+    wishes = Wishes(QUICK, {"cub200": TINY_GLYPHS})  # spectral needs more items than dimensions
+    first, second = reproduce("spectral", "table-1", tmp_path, wishes).outcomes
+    assert first.scores and not second.scores
+    assert second.problem.startswith("could not be run: ") and "always 0" in second.problem
+
+
+def test_scores_that_training_does_not_give_are_measured_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    only(monkeypatch, 23)  # Recall@1, Recall@10, Recall@100
+    (outcome,) = reproduce("rank", "table-1", tmp_path, Wishes(QUICK, {"sop": TINY_GLYPHS})).outcomes
+    run = Run(tmp_path / outcome.folder)
+    test = make_splits(load_dataset(TINY_GLYPHS)).test
+    assert test is not None
+    vectors = Embedder.load(run.folder).encode([Image.fromarray(each) for each in test.items.pixels]).astype(np.float64)
+    items = range(len(test))
+    slow = retrieval.scores(vectors, test.labels, items, items, (1, 10, 100))
+    assert outcome.scores == pytest.approx({f"recall@{k}": slow[f"recall@{k}"] for k in (1, 10, 100)})
+    (file,) = run.folder.glob("measured-*.json")
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"recall@10": 0.125}))
+    assert scores_of(run, outcome.plan.row)["recall@10"] == 0.125
+
+
+def test_any_model_can_be_read_out_with_sc_and_by_clusters(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    only(monkeypatch, 6, 7)
+    softmax = reproduce("spectral", "table-1", tmp_path / "a", Wishes(QUICK, {"cub200": TINY_GLYPHS})).outcomes
+    assert softmax[0].folder == softmax[1].folder and softmax[0].scores != softmax[1].scores
+    only(monkeypatch, 0, 2)
+    both = reproduce("magnet", "table-4", tmp_path / "b", Wishes(QUICK, {"dogs120": TINY_GLYPHS})).outcomes
+    assert [list(outcome.scores) for outcome in both] == [["nearest_cluster_error", "soft_knn_error"]] * 2
+
+
+@pytest.mark.parametrize(
+    ("paper", "name", "rows", "data"),
+    [
+        ("rank", "figure-3", (0, 3), {"cars196": TINY_GLYPHS}),
+        ("rank", "figure-4", (0, 3), {"mnist": TINY_GLYPHS}),
+        ("divide-and-conquer", "figure-1", (0, 1), {"sop": TINY_GLYPHS}),
+        ("magnet", "figure-5", (0, 1), {"dogs120": TINY_GLYPHS}),
+    ],
+)
+def test_figures_are_drawn_from_the_runs(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, paper: str, name: str, rows: tuple[int, ...], data: dict[str, str]
+) -> None:
+    only(monkeypatch, *rows)
+    dim = {"dim": 2, "per_class": 4} if name == "figure-4" else {}
+    found = reproduce(paper, name, tmp_path, Wishes(QUICK | dim, data))
+    assert all(outcome.scores for outcome in found.outcomes)
+    picture = np.asarray(Image.open(tmp_path / f"{name}.png").convert("RGB"))
+    assert len(np.unique(picture.reshape(-1, 3), axis=0)) > 50
+    drawn = json.loads((tmp_path / f"{name}.json").read_text())["drawn"]
+    first = found.outcomes[0]
+    run = Run(tmp_path / first.folder)
+    match paper, name:
+        case "rank", "figure-3":
+            assert drawn["alpha"] == [1.0, 4.0] and drawn["recall@1"][0] == first.scores["recall@1"]
+        case "rank", "figure-4":
+            assert np.shape(drawn["NRA (ours)"]["places"]) == (36, 2)
+        case "divide-and-conquer", _:
+            assert drawn["learners"] == [1, 2]
+            assert drawn["curves"]["K = 1"] == [list(point) for point in curve(run, "recall@1")]
+        case _:
+            (panel,) = drawn.values()
+            assert panel["goal"] == curve(run, "soft_knn_error")[-1][1]
+
+
+def test_known_classes_are_in_both_parts_and_what_is_left_out_in_none(tmp_path: Path) -> None:
+    whole = load_dataset(TINY_GLYPHS)
+    for new, left_out in ((3, 0), (2, 3)):
+        file = known_classes(tmp_path / f"{new}.npz", TINY_GLYPHS, new, left_out)
+        splits = make_splits(load_dataset(str(file)))
+        assert splits.test is not None and splits.train.knows_classes_of(splits.test)
+        for label in range(12):
+            pictures = whole.items.take(np.flatnonzero(whole.labels == label)).pixels
+            ends = 8 - left_out - new, 8 - left_out
+            for part, expected in ((splits.train, pictures[: ends[0]]), (splits.test, pictures[ends[0] : ends[1]])):
+                own = part.items.take(np.flatnonzero(part.labels == label)).pixels
+                np.testing.assert_array_equal(own, expected)
+
+
+def test_a_folder_is_trained_continued_or_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    done: list[str] = []
+    monkeypatch.setattr(carrying, "train", lambda settings, folder, *_: done.append(f"train {settings}") or Run(folder))
+    monkeypatch.setattr(carrying, "resume", lambda folder, *_: done.append("resume") or Run(folder))
+    run = Run(tmp_path / "x")
+    carrying.carry_out("settings", run.folder)
+    run.checkpoint.parent.mkdir(parents=True)
+    run.checkpoint.touch()
+    carrying.carry_out("settings", run.folder)
+    run.scores.touch()
+    assert carrying.carry_out("settings", run.folder).folder == run.folder
+    assert done == ["train settings", "resume"]

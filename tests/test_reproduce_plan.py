@@ -1,0 +1,113 @@
+"""Plans: what the user changes is listed, what is the same is trained once, what is not here is said."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import TINY_GLYPHS
+
+from nearkin.errors import UserError
+from nearkin.recipes import read_recipe
+from nearkin.reproduce.differences import open_settings, recipe_differences
+from nearkin.reproduce.parts import read_part
+from nearkin.reproduce.plan import NOT_FOUND, Plan, Wishes, datasets, plans
+
+
+@pytest.fixture(autouse=True)
+def _no_datasets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "none").mkdir()
+    monkeypatch.setenv("NEARKIN_DATA", str(tmp_path / "none"))
+    monkeypatch.chdir(tmp_path)
+
+
+def planned(paper: str, name: str, data: dict[str, str] | None = None, **settings: Any) -> list[Plan]:
+    return plans(read_part(paper, name), Wishes(settings, data or {}), Path("out"))
+
+
+def test_absent_datasets_are_found_absent_and_given_ones_present(tmp_path: Path, photos: Path) -> None:
+    assert datasets(read_part("rank", "table-1")) == {"cub200": False, "cars196": False, "sop": False}
+    found = planned("rank", "table-1", {"cars196": str(photos)})
+    problems = {plan.dataset: plan.problem for plan in found}
+    assert problems == {"cub200": NOT_FOUND, "cars196": "", "sop": NOT_FOUND}
+    (tmp_path / "birds" / "CUB_200_2011").mkdir(parents=True)
+    (tmp_path / "birds" / "CUB_200_2011" / "image_class_labels.txt").touch()
+    found = planned("rank", "table-1", root=str(tmp_path / "birds"))
+    assert {plan.dataset for plan in found if not plan.problem} == {"cub200"}
+
+
+def test_a_folder_of_photos_keeps_the_papers_settings(photos: Path) -> None:
+    plan = planned("rank", "table-1", {"cars196": str(photos)})[8]
+    assert plan.settings is not None
+    paper = read_recipe("cars196/triplet").changed(model={"dim": 64})
+    assert plan.settings == paper.changed(data={"source": str(photos)}, training={"keep": "best-on-test"})
+    assert plan.data == f"other data: {photos}"
+
+
+def test_what_the_user_sets_is_listed_with_what_it_replaces() -> None:
+    plan = planned("rank", "table-1", {"cub200": TINY_GLYPHS}, epochs=3, backbone="linear", keep="last")[0]
+    assert "other settings (--set): epochs = 3 instead of 222, backbone = linear instead of torchvision:googlenet" in (
+        plan.differs
+    )
+    assert "protocol: last epoch" in plan.differs
+    assert not any("backbone = small" in sentence for sentence in plan.differs)
+
+
+def test_a_setting_of_one_method_is_for_its_rows_alone() -> None:
+    found = planned("rank", "table-1", {"cub200": TINY_GLYPHS}, alpha=2.0)
+    told = {plan.row.method for plan in found if any("alpha = 2.0 instead of 4.0" in each for each in plan.differs)}
+    assert told == {"NRA (ours), d = 64", "NRA (ours), d = 512"}
+
+
+def test_rows_that_differ_in_what_is_read_out_share_a_run_and_others_do_not() -> None:
+    ours = planned("spectral", "table-1", {"cub200": TINY_GLYPHS})[8:]
+    assert [plan.row.method for plan in ours if plan.row.prefix] == [
+        "Ours (end-to-end/with SC)",
+        "Ours (last layer/with SC)",
+    ]
+    folders = [plan.folder for plan in ours]
+    assert folders[0] == folders[1] != folders[2] == folders[3]
+    again = planned("spectral", "table-1", {"cub200": TINY_GLYPHS}, seed=1)[8:]
+    assert not {plan.folder for plan in again} & set(folders)
+
+
+def test_a_baseline_is_not_told_what_is_true_of_the_papers_own_method_alone() -> None:
+    settings = read_recipe("cub200/spectral")
+    own = recipe_differences("cub200/spectral", settings)
+    words = {sentence.partition(":")[0] for sentence in own}
+    assert words == {"network", "resize", "crops", "stopping", "gradient"}
+    plan = planned("spectral", "table-1", {"cub200": TINY_GLYPHS})[6]
+    assert plan.row.instead == "softmax" and not set(plan.differs) & {s for s in own if s.startswith("gradient")}
+
+
+def test_what_a_recipe_chose_because_the_paper_is_silent_is_said() -> None:
+    (said,) = open_settings("cub200/facility-location", besides=())
+    assert said.startswith("open in Song et al. 2017") and "gamma = 10.0" in said and "epochs" not in said
+    (without,) = open_settings("cub200/facility-location", besides=("learning_rate",), with_method=False)
+    assert "gamma" not in without and ", learning_rate" not in without
+
+
+def test_a_figure_falls_back_to_glyphs_and_prefers_what_is_here(photos: Path) -> None:
+    fallback = planned("magnet", "figure-5", {"dogs120": TINY_GLYPHS})
+    assert {plan.dataset for plan in fallback} == {"dogs120"} and len(fallback) == 2
+    here = planned("magnet", "figure-5", {"pets37": str(photos), "flowers102": str(photos)})
+    assert {plan.dataset for plan in here} == {"pets37", "flowers102"}
+    assert [plan.other_data for plan in planned("rank", "figure-3")] == ["glyphs"] * 6
+
+
+@pytest.mark.parametrize(
+    ("data", "settings", "expected"),
+    [
+        ({"cub": "glyphs"}, {}, "did you mean 'cub200'"),
+        ({"cub200": "birds"}, {}, "birds was not found; check --data cub200=birds"),
+        ({"cub200": "cars196"}, {}, "cars196 was not found"),
+        ({}, {"epoch": 3}, "did you mean 'epochs'"),
+        ({}, {"source": "glyphs"}, "--data NAME=SOURCE"),
+    ],
+)
+def test_mistakes_are_refused_before_anything_is_trained(
+    data: dict[str, str], settings: dict[str, Any], expected: str
+) -> None:
+    with pytest.raises(UserError, match=expected):
+        planned("rank", "table-1", data, **settings)
