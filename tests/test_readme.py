@@ -12,7 +12,7 @@ from conftest import Command
 from PIL import Image
 
 ROOT = Path(__file__).parents[1]
-PAGES = [ROOT / "README.md", ROOT / "docs" / "guide.md", ROOT / "docs" / "methods.md"]
+PAGES = [ROOT / "README.md", *(ROOT / "docs" / f"{name}.md" for name in ("guide", "methods", "reproduce"))]
 
 # What a reader would wait for or download, and what the test does instead.
 SMALLER = {
@@ -25,6 +25,7 @@ SMALLER = {
     ),
     "--epochs 10": "--epochs 1 --batch-size 9 --set per_class=3",
     "--batch-size 630 --micro-batch 105": "--micro-batch 6 --dim 16",
+    "=glyphs": "=glyphs:classes=24,per_class=10 --set epochs=1 --set batch_size=24",
     "compare glyphs": "compare glyphs:classes=24,per_class=10 --set batch_size=32",
     "--epochs 30 --out runs/three": "--epochs 1 --out runs/three",
     "--epochs 30": "--epochs 1 --batch-size 9 --set per_class=3",
