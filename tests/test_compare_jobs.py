@@ -47,21 +47,21 @@ def test_an_unexpected_error_ends_the_comparison_with_the_name_of_its_run(
         raise ZeroDivisionError("oh")
 
     monkeypatch.setattr("nearkin.training.carry_out.train", broken)
-    with pytest.raises(RuntimeError, match="triplet-0 ended with ZeroDivisionError: oh"):
+    with pytest.raises(RuntimeError, match="triplet, seed 0 ended with ZeroDivisionError: oh"):
         compare(vectors, ["triplet"], tmp_path / "out", settings=QUICK)
-    task = Task(make_settings(vectors, "triplet", QUICK), tmp_path / "triplet-0")
+    task = Task("triplet, seed 0", make_settings(vectors, "triplet", QUICK), tmp_path / "triplet-0")
     future: Future[_Outcome] = Future()
     future.set_result(_attempt_in_child(task))
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    with pytest.raises(RuntimeError, match="triplet-0 ended with ZeroDivisionError: oh"):
+    with pytest.raises(RuntimeError, match="triplet, seed 0 ended with ZeroDivisionError: oh"):
         _heard(task, future)
 
 
 def test_a_child_without_memory_is_named_with_advice(vectors: str, tmp_path: Path) -> None:
     future: Future[_Outcome] = Future()
     future.set_exception(BrokenProcessPool())
-    with pytest.raises(UserError, match=r"triplet-0 .* fewer --jobs"):
-        _heard(Task(make_settings(vectors, "triplet", QUICK), tmp_path / "triplet-0"), future)
+    with pytest.raises(UserError, match=r"triplet, seed 0 .* fewer --jobs"):
+        _heard(Task("triplet, seed 0", make_settings(vectors, "triplet", QUICK), tmp_path / "triplet-0"), future)
 
 
 def test_a_stop_reaches_every_process_and_leaves_none(tmp_path: Path) -> None:

@@ -105,6 +105,18 @@ def test_curves_are_kept_for_every_seed(made: tuple[Comparison, Path]) -> None:
     assert order == sorted(order, reverse=True)
 
 
+def test_one_seed_has_no_interval_and_says_so() -> None:
+    scores = {name: [0.5] for name in COLUMNS}
+    assert "one seed, so no interval" in Comparison("fair", {"rank": scores}).markdown()
+
+
+def test_tables_to_paste_tell_the_chosen_settings() -> None:
+    scores = {name: [0.5, 0.6] for name in COLUMNS}
+    found = Comparison("fair", {"rank": scores}, chosen={"rank": {"per_class": 4}}, trials=3)
+    assert "rank: per_class = 4" in found.markdown()
+    assert r"rank: per\_class = 4" in found.latex() and found.latex().count(r"\caption") == 1
+
+
 def test_joined_embeddings_keep_their_length() -> None:
     rng = torch.Generator().manual_seed(0)
     parts = [torch.nn.functional.normalize(torch.randn(5, width, generator=rng)) for width in (3, 4, 8)]

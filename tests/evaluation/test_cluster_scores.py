@@ -95,6 +95,14 @@ def test_spectral_clusters_are_those_of_the_spectral_partition():
         assert torch.equal(find_clusters(space, seed, "spectral"), expected)
 
 
+def test_spectral_clusters_do_not_drown_in_dimensions_that_hardly_vary():
+    generator = torch.Generator().manual_seed(0)
+    centres = torch.randn(8, 128, generator=generator)
+    labels = torch.arange(32) % 8
+    space = Space.of(centres[labels] + 0.05 * torch.randn(32, 128, generator=generator), labels)
+    assert evaluate(space, partition="spectral").scores["ari"] == pytest.approx(1)
+
+
 def test_the_partition_decides_the_clustering_scores_only():
     space = two_lines()
     plain, spectral = evaluate(space), evaluate(space, partition="spectral")

@@ -16,18 +16,20 @@ from nearkin.clustering.kmeans import KMeansResult, kmeans
 from nearkin.errors import UserError
 
 
-def spectral_embedding(x: Tensor) -> Tensor:
+def spectral_embedding(x: Tensor, leading: int | None = None) -> Tensor:
     """Points as directions in which no linear map of x can be seen (Algorithm 2, lines 1–4).
 
     The rows of U, M = U S Vᵀ the centred points, scaled to length 1. Shifts and invertible linear maps of x only turn
-    them. Needs many more points than dimensions: up to N = D + 1 points in general position, all are equally far apart.
+    them. Needs many more points than dimensions: up to N = D + 1 points in general position, all are equally far apart;
+    the ``leading`` columns alone, of the largest singular values, do not lose what the points have in common.
 
     Args:
         x: (N, D) floating point, at least one point.
+        leading: how many columns of U to keep; None for all, as in Algorithm 2.
 
     Returns:
-        (N, r) in the precision of x, at least float32; r is the rank of the centred points, or 1 where they are all
-        equal. The row of a point in the very centre stays zero.
+        (N, r) in the precision of x, at least float32; r is the rank of the centred points (``leading`` at most), or 1
+        where they are all equal. The row of a point in the very centre stays zero.
 
     >>> spectral_embedding(torch.tensor([[1.0, 5.0], [2.0, 5.0], [3.0, 5.0]])).abs().tolist()
     [[1.0], [0.0], [1.0]]
@@ -44,7 +46,7 @@ def spectral_embedding(x: Tensor) -> Tensor:
     _, singular, right = torch.linalg.svd(torch.linalg.qr(points, mode="r").R, full_matrices=False)
     rounding = max(x.shape) * torch.finfo(torch.float64).eps
     kept = singular > torch.maximum(uncertain, rounding * singular[0])
-    rank = max(1, int(kept.sum()))
+    rank = max(1, min(int(kept.sum()), len(singular) if leading is None else leading))
     basis = points @ (right[:rank].T * torch.where(kept, 1 / singular, 0.0)[:rank])
     lengths = basis.norm(dim=1, keepdim=True)
     return torch.where(lengths > rounding, basis / lengths, 0.0).to(dtype)

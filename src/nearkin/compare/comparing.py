@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from nearkin.compare.concatenation import concatenated_scores
-from nearkin.compare.jobs import Lane, carry_out
+from nearkin.compare.jobs import Lane, run_lanes
 from nearkin.compare.plan import (
     PROTOCOLS,
     check_request,
@@ -120,13 +120,13 @@ def _carried_out(
         if name in failures:
             return
         settings = with_settings(wanted[name], chosen.get(name, {}) | {"seed": seed})
-        reason = yield Task(settings, out / f"{name}-{seed}")
+        reason = yield Task(f"{name}, seed {seed}", settings, out / f"{name}-{seed}")
         if reason is not None:
             log.warning("%s is left out: %s", name, reason)
             failures[name] = min(failures.get(name, (seed, reason)), (seed, reason))
 
     lanes = (one_run(name, seed) for seed in range(seeds) for name in wanted)
-    carry_out(lanes, seeds * len(wanted), jobs)
+    run_lanes(lanes, seeds * len(wanted), jobs)
     return {name: failures[name][1] for name in wanted if name in failures}
 
 

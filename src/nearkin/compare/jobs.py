@@ -33,7 +33,7 @@ log = logging.getLogger("nearkin")
 Lane = Generator[Task, str | None, None]  # yields tasks one after the other; is sent why one was refused, or None
 
 
-def carry_out(lanes: Iterable[Lane], total: int, jobs: int) -> None:
+def run_lanes(lanes: Iterable[Lane], total: int, jobs: int) -> None:
     """Carries out ``total`` tasks: those of one lane in sequence, up to ``jobs`` lanes at a time."""
     with bar("runs", total) as advance:
         try:
@@ -47,19 +47,24 @@ def carry_out(lanes: Iterable[Lane], total: int, jobs: int) -> None:
 
 def _one_by_one(lanes: Iterable[Lane], advance: Advance) -> None:
     for lane in lanes:
-        task = _following(lane, None)
+        task = _following(lane, None, advance)
         while task is not None:
-            log.info("run %s", task.name)
+            log.info("%s", task.name)
             reason = attempt(task)
             advance()
-            task = _following(lane, reason)
+            task = _following(lane, reason, advance)
 
 
-def _following(lane: Lane, reason: str | None) -> Task | None:
+def _following(lane: Lane, reason: str | None, advance: Advance) -> Task | None:
+    """The lane's next task that is not finished already."""
     try:
-        return lane.send(reason)
+        task = lane.send(reason)
+        while task.finished:
+            advance()
+            task = lane.send(None)
     except StopIteration:
         return None
+    return task
 
 
 def _side_by_side(lanes: Iterable[Lane], jobs: int, advance: Advance) -> None:
@@ -69,7 +74,7 @@ def _side_by_side(lanes: Iterable[Lane], jobs: int, advance: Advance) -> None:
     with stop_requests() as asked, _crew(jobs) as pool:
 
         def start(lane: Lane, reason: str | None) -> None:
-            task = _following(lane, reason)
+            task = _following(lane, reason, advance)
             if task is not None:
                 with deaf_children():
                     running[pool.submit(_attempt_in_child, task)] = (lane, task)
@@ -82,7 +87,7 @@ def _side_by_side(lanes: Iterable[Lane], jobs: int, advance: Advance) -> None:
             for future in wait(running, timeout=0.2, return_when=FIRST_COMPLETED).done:
                 lane, task = running.pop(future)
                 reason = _heard(task, future)
-                log.info("run %s has ended", task.name)
+                log.info("%s: ended", task.name)
                 advance()
                 start(lane, reason)
             if asked():

@@ -14,7 +14,7 @@ from nearkin.files import write_json
 from nearkin.methods import known_methods, method_class
 from nearkin.training import Run, Settings
 from nearkin.training.prepare import load_splits
-from nearkin.training.settings import by_section
+from nearkin.training.settings import by_section, knows
 
 PROTOCOLS: dict[str, dict[str, Any]] = {
     "fair": {"validation": 0.25, "keep": "best-on-validation"},
@@ -32,6 +32,8 @@ def check_request(seeds: int, protocol: str, settings: dict[str, Any], jobs: int
             raise UserError(f"a comparison needs at least one {what}, not {number}")
     if tune < 0:
         raise UserError(f"the number of trials must be 0 or more, not {tune}")
+    if tune and settings.get("epochs") == 0:
+        raise UserError("trials with --epochs 0 would choose among untrained models; give them epochs")
     if protocol == "paper" and (tune or concatenate):
         what = "tune" if tune else "concatenate"
         raise UserError(f"--{what} needs validation classes to choose on, and 'paper' has none; use --protocol fair")
@@ -52,20 +54,12 @@ def settings_of(name: str, names: Iterable[str], data: str, settings: dict[str, 
     """The settings as far as this method knows them; each must be known to one of the methods at least."""
     own = {}
     for setting, value in settings.items():
-        knowing = [each for each in names if _knows(each, setting)]
+        knowing = [each for each in names if knows(each, setting)]
         if not knowing:
             by_section(name, {setting: value})  # says which settings there are
         if name in knowing:
             own[setting] = value
     return make_settings(data, name, own)
-
-
-def _knows(method: str, setting: str) -> bool:
-    try:
-        by_section(method, {setting: None})
-    except UserError:
-        return False
-    return True
 
 
 def check_same_settings(out: Path, protocol: str, wanted: dict[str, Settings], seeds: int, tune: int) -> None:

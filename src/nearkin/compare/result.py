@@ -9,12 +9,15 @@ from typing import Any
 
 import numpy as np
 
+from nearkin.report.names import score_name
+
 IN_WORDS = {
     "fair": "fair: models chosen on held-out training classes",
     "paper": "paper: the best point of the test curve, which is optimistic",
 }
 BACKBONE = "backbone alone"
 COLUMNS = ("recall@1", "recall@2", "recall@4", "recall@8", "map@r", "nmi_arithmetic")
+HEADINGS = ("method", *map(score_name, COLUMNS))
 
 
 @dataclass(frozen=True)
@@ -48,7 +51,8 @@ class Comparison:
     @property
     def legend(self) -> str:
         seeds = max((len(scores["map@r"]) for scores in self.scores.values()), default=0)
-        parts = [IN_WORDS[self.protocol], f"mean ± 95 % interval (Student's t) over {seeds} seeds"]
+        means = f"mean ± 95 % interval (Student's t) over {seeds} seeds" if seeds > 1 else "one seed, so no interval"
+        parts = [IN_WORDS[self.protocol], means]
         if self.trials:
             parts.append(f"settings by {self.trials} trials of each method on validation classes")
         if self.concatenated:
@@ -70,16 +74,22 @@ class Comparison:
         ]
 
     def markdown(self) -> str:
-        lines = [f"| method | {' | '.join(COLUMNS)} |", "|---" * (len(COLUMNS) + 1) + "|"]
-        return "\n".join([*lines, *(f"| {' | '.join(row)} |" for row in self.rows()), "", self.legend, ""])
+        rows = [HEADINGS, ["---"] * len(HEADINGS), *self.rows()]
+        return "\n".join([*(f"| {' | '.join(row)} |" for row in rows), "", self.legend, *self._remarks(), ""])
 
     def latex(self) -> str:
-        heads = " & ".join(name.replace("_", r"\_") for name in ("method", *COLUMNS))
-        rows = [" & ".join(row).replace("±", r"$\pm$") + r" \\" for row in self.rows()]
-        head = [rf"\begin{{tabular}}{{l{'r' * len(COLUMNS)}}}", r"\toprule", heads + r" \\", r"\midrule"]
-        legend = self.legend.replace("±", r"$\pm$").replace("%", r"\%")
-        foot = [r"\bottomrule", rf"\multicolumn{{{len(COLUMNS) + 1}}}{{l}}{{{legend}}} \\", r"\end{tabular}", ""]
-        return "\n".join([*head, *rows, *foot])
+        """A table with its caption; it needs the package booktabs."""
+
+        def line(row: Sequence[str]) -> str:
+            return _for_latex(" & ".join(row)) + r" \\"
+
+        top = [r"\begin{table}", r"\centering", rf"\begin{{tabular}}{{l{'r' * len(COLUMNS)}}}", r"\toprule"]
+        rows = [line(HEADINGS), r"\midrule", *map(line, self.rows()), r"\bottomrule", r"\end{tabular}"]
+        caption = ". ".join([self.legend, *self._remarks()])
+        return "\n".join([*top, *rows, rf"\caption{{{_for_latex(caption)}}}", r"\end{table}", ""])
+
+    def _remarks(self) -> list[str]:
+        return [f"{method}: {in_words(settings)}" for method, settings in self.chosen.items()]
 
 
 def mean_in_words(values: Sequence[float]) -> str:
@@ -109,3 +119,8 @@ def in_words(settings: Mapping[str, Any]) -> str:
     """
     words = {name: f"{value:.4g}" if isinstance(value, float) else value for name, value in settings.items()}
     return ", ".join(f"{name} = {value}" for name, value in words.items())
+
+
+def _for_latex(text: str) -> str:
+    signs = {"±": r"$\pm$", "%": r"\%", "_": r"\_"}
+    return "".join(signs.get(sign, sign) for sign in text)

@@ -19,13 +19,14 @@ from nearkin.training.carry_out import carry_out
 class Task:
     """A run to carry out in ``folder``; without ``tested`` it never looks at the test part."""
 
+    name: str
     settings: Settings
     folder: Path
     tested: bool = True
 
     @property
-    def name(self) -> str:
-        return self.folder.name
+    def finished(self) -> bool:
+        return Run(self.folder).scores.is_file()
 
 
 def attempt(task: Task) -> str | None:

@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from nearkin.compare.jobs import Lane, carry_out
+from nearkin.compare.jobs import Lane, run_lanes
 from nearkin.compare.plan import with_settings
 from nearkin.compare.task import Task
 from nearkin.errors import UserError
@@ -71,7 +71,9 @@ def tune(
             asked = study.ask(distributions)
             folder = out / "tune" / f"{name}-{number}"
             if number == len(known[name]):
-                reason = yield Task(with_settings(settings, asked.params), folder, tested=False)
+                reason = yield Task(
+                    f"{name}, trial {number + 1}", with_settings(settings, asked.params), folder, tested=False
+                )
                 score = 0.0 if reason is not None else _best_validation(Run(folder))
                 known[name].append(Trial(asked.params, score, reason))
                 write_json(file, {name: [asdict(trial) for trial in tried] for name, tried in known.items()})
@@ -79,7 +81,7 @@ def tune(
                 raise UserError(f"{folder} was tried with other settings (another Optuna?); choose another --out")
             study.tell(asked, known[name][number].score)
 
-    carry_out((search(*item) for item in wanted.items()), trials * len(wanted), jobs)
+    run_lanes((search(*item) for item in wanted.items()), trials * len(wanted), jobs)
     return {name: known[name][:trials] for name in wanted}
 
 

@@ -9,9 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from nearkin.compare.result import COLUMNS, IN_WORDS, Comparison, in_words
+from nearkin.compare.result import HEADINGS, IN_WORDS, Comparison, in_words
 from nearkin.report.comparison_plots import curves_figure, mean_curves, scores_figure, svg
-from nearkin.report.tables import score_name
 from nearkin.training import Run
 
 WORDS = ' class="words"'
@@ -37,7 +36,7 @@ def comparison_page(comparison: Comparison, out: Path, command: str) -> str:
     settings = {name: Run(out / f"{name}-0").settings().to_tables() for name in comparison.scores}
     shared, own = _shared_and_own({name: _flat(tables) for name, tables in settings.items()})
     sections = [
-        _table(("method", *(score_name(column) for column in COLUMNS)), comparison.rows()),
+        _table(HEADINGS, comparison.rows()),
         f'<p class="legend">{escape(comparison.legend)}</p>',
         "<h2>Scores and their intervals</h2>",
         svg(scores_figure(comparison)),

@@ -42,6 +42,8 @@ def scores_figure(comparison: Comparison) -> Figure:
             )
         axes.set_yticks(range(len(scores)), list(scores) if place == 0 else [""] * len(scores), parse_math=False)
         axes.set_ylim(len(scores) - 0.4, -0.75)
+        low, high = axes.get_xlim()
+        axes.set_xlim(max(low, -0.02), min(high, 1.02))  # the interval of a few seeds may reach beyond what is possible
         _plain(axes, title)
     return figure
 

@@ -9,26 +9,11 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from nearkin.compare import COLUMNS, Comparison
-from nearkin.compare.result import in_words
+from nearkin.compare.result import HEADINGS, Comparison, in_words
 from nearkin.data.benchmarks import benchmarks, find
 from nearkin.methods import known_methods, make_method
-from nearkin.methods.spectral import WITH_SC
+from nearkin.report.names import score_name
 from nearkin.training import Run
-
-NAMES = {
-    "r_precision": "R-precision",
-    "map@r": "MAP@R",
-    "map": "mAP",
-    "queries_without_positives": "Queries without a positive",
-    "nmi_geometric": "NMI (geometric)",
-    "nmi_arithmetic": "NMI (arithmetic)",
-    "ami": "AMI",
-    "ari": "ARI",
-    "pairwise_f1": "Pairwise F1",
-    "soft_knn_error": "Soft kNN error",
-    "nearest_cluster_error": "k-nearest-cluster error",
-}
 
 
 def print_columns(columns: Mapping[str, Mapping[str, float | tuple[float, float]]], title: str | None = None) -> None:
@@ -59,7 +44,7 @@ def print_scores(run: Run) -> None:
 def print_comparison(comparison: Comparison) -> None:
     """One row for each method, the best first."""
     table = Table(title=comparison.legend, title_justify="left")
-    for heading in ("method", *(score_name(column) for column in COLUMNS)):
+    for heading in HEADINGS:
         table.add_column(heading, justify="left" if heading == "method" else "right")
     for row in comparison.rows():
         table.add_row(*row)
@@ -88,11 +73,6 @@ def print_methods() -> None:
         settings = "\n".join(f"{name}={value}" for name, value in method.settings().items())
         table.add_row(method.name, about, settings)
     Console().print(table)
-
-
-def score_name(score: str) -> str:
-    plain = score.removeprefix(WITH_SC)
-    return NAMES.get(plain, plain.replace("_", " ").capitalize()) + (", with SC" if score != plain else "")
 
 
 def _number(value: float | tuple[float, float]) -> str:

@@ -207,6 +207,19 @@ def by_section(method: str, values: dict[str, Any]) -> dict[str, dict[str, Any]]
     return tables
 
 
+def knows(method: str, setting: str) -> bool:
+    """Whether there is such a setting in a run of the method.
+
+    >>> knows("triplet", "margin"), knows("rank", "margin")
+    (True, False)
+    """
+    try:
+        by_section(method, {setting: None})
+    except UserError:
+        return False
+    return True
+
+
 def _toml(value: Any) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
