@@ -67,7 +67,7 @@ def _assignment(dataset: Dataset, how: str) -> Parts:
         return np.full(len(dataset), "train", dtype="<U10")
     if how == "official":
         if dataset.split is None:
-            raise UserError(f"{dataset.name} brings no split of its own; use --split classes or --split all")
+            raise UserError(f"{dataset.name} brings no split of its own; use --set split=classes or split=all")
         return dataset.split.astype("<U10")
     if len(dataset.present_classes) < 2:
         raise UserError(f"{dataset.name} has {_classes(dataset)}; there is nothing to tell it apart from: add classes")

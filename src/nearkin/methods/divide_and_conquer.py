@@ -87,10 +87,10 @@ class DivideAndConquer(Method):
         if dim % self.slices:
             raise UserError(
                 f"{self.learners} learners cannot share {dim} dimensions evenly; "
-                f"use --dim {-(-dim // self.learners) * self.learners}"
+                f"use --set dim={-(-dim // self.learners) * self.learners}"
             )
         if 1 < self.slices == dim and normalize == "always":
-            raise UserError(f"a slice of one dimension and unit length cannot learn; use --dim {2 * dim} or more")
+            raise UserError(f"a slice of one dimension and unit length cannot learn; use --set dim={2 * dim} or more")
         divided = np.unique(labels) if self.partition == "labels" else np.asarray(labels)
         if self.learners > len(divided):
             what = "classes" if self.partition == "labels" else "items"

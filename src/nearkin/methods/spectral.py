@@ -55,7 +55,7 @@ class Spectral(Method):
         if batch_size <= dim:
             raise UserError(
                 f"the loss of method 'spectral' is always 0 where a batch ({batch_size}) has no more items than the "
-                f"embedding has dimensions ({dim}); use --dim {max(1, batch_size // 4)} or a larger --batch-size"
+                f"embedding has dimensions ({dim}); use --set dim={max(1, batch_size // 4)} or a larger batch_size"
             )
 
     def sampler(self, labels: npt.ArrayLike, batch_size: int, seed: int) -> BatchSampler:

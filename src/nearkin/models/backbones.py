@@ -132,7 +132,7 @@ def _downloaded(name: str) -> dict[str, Tensor]:
     import timm
 
     if is_builtin(name):
-        raise UserError(f"backbone '{name}' has no ImageNet weights; use --weights none or a file")
+        raise UserError(f"backbone '{name}' has no ImageNet weights; use --set weights=none or a file")
     log.info("fetching the ImageNet weights of %s", name)
     for chatty in ("timm", "huggingface_hub"):  # their retries would bury the one sentence below
         logging.getLogger(chatty).setLevel(logging.CRITICAL)
@@ -145,6 +145,6 @@ def _downloaded(name: str) -> dict[str, Tensor]:
         reason = str(error).split("\n")[0]
         raise UserError(
             f"the ImageNet weights of '{name}' could not be fetched ({reason}); "
-            "connect to the internet, or use --weights FILE or --weights none"
+            "connect to the internet, or use --set weights=FILE or weights=none"
         ) from error
     return state

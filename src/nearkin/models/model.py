@@ -83,7 +83,7 @@ class Head(nn.Module):
             raise UserError(f"an embedding needs at least one dimension, not {dim}")
         if slices < 1 or dim % slices:
             fitting = max(1, round(dim / max(1, slices))) * max(1, slices)
-            raise UserError(f"{slices} learners cannot share {dim} dimensions evenly; use --dim {fitting}")
+            raise UserError(f"{slices} learners cannot share {dim} dimensions evenly; use --set dim={fitting}")
         self.project = nn.ModuleList(nn.Linear(features, dim // slices) for _ in range(slices))
         self.normalize = normalize
 

@@ -33,7 +33,7 @@ def make_fabric(settings: TrainingSettings, slices: int = 1) -> Fabric:
         raise unknown_name("device", settings.device, DEVICES)
     cuda = torch.cuda.is_available()
     if settings.device == "cuda" and not cuda:
-        raise UserError("no CUDA device was found; use --device cpu")
+        raise UserError("no CUDA device was found; use --set device=cpu")
     on_cuda = cuda and settings.device != "cpu"
     precision = settings.precision or ("bf16-mixed" if on_cuda else "32-true")
     if precision not in PRECISIONS:
