@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -71,6 +72,13 @@ def test_other_settings_do_not_mix_with_what_is_there(vectors: str, tmp_path: Pa
     for changes in ({"settings": QUICK | {"epochs": 3}}, {"settings": QUICK, "protocol": "paper"}):
         with pytest.raises(UserError, match="holds runs of triplet with other settings"):
             compare(vectors, ["triplet"], tmp_path / "out", seeds=1, **changes)
+
+
+def test_other_settings_do_not_mix_with_seeds_that_are_not_asked_for_now(vectors: str, tmp_path: Path) -> None:
+    compare(vectors, ["triplet"], tmp_path / "out", seeds=2, settings=QUICK)
+    shutil.rmtree(tmp_path / "out" / "triplet-0")
+    with pytest.raises(UserError, match="other settings"):
+        compare(vectors, ["triplet"], tmp_path / "out", seeds=1, settings=QUICK | {"epochs": 3})
 
 
 def test_an_interrupted_comparison_goes_on_where_it_stopped(

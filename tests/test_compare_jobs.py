@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import signal
 import subprocess
 import sys
 import time
-from concurrent.futures import Future
-from concurrent.futures.process import BrokenProcessPool
+from concurrent.futures import Future, wait
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +17,9 @@ import pytest
 
 from nearkin.api import make_settings
 from nearkin.compare import compare
-from nearkin.compare.jobs import _attempt_in_child, _heard, _Outcome
+from nearkin.compare.jobs import _attempt_in_child, _crew, _heard, _Outcome
 from nearkin.compare.task import Task
-from nearkin.errors import UserError
+from nearkin.errors import OutOfRoom
 from nearkin.training import Run
 
 QUICK: dict[str, Any] = {"epochs": 2, "batch_size": 16, "dim": 16, "backbone": "linear", "device": "cpu"}
@@ -57,11 +57,29 @@ def test_an_unexpected_error_ends_the_comparison_with_the_name_of_its_run(
         _heard(task, future)
 
 
-def test_a_child_without_memory_is_named_with_advice(vectors: str, tmp_path: Path) -> None:
-    future: Future[_Outcome] = Future()
-    future.set_exception(BrokenProcessPool())
-    with pytest.raises(UserError, match=r"triplet, seed 0 .* fewer --jobs"):
-        _heard(Task("triplet, seed 0", make_settings(vectors, "triplet", QUICK), tmp_path / "triplet-0"), future)
+def test_a_child_that_is_killed_ends_the_comparison_with_advice_and_leaves_no_process() -> None:
+    others = set(multiprocessing.active_children())
+    with pytest.raises(OutOfRoom, match=r"want of memory.* fewer --jobs"), _crew(2) as pool:
+        wait([pool.submit(time.sleep, 0.5) for _ in range(2)])  # now both are there
+        pool.submit(signal.raise_signal, signal.SIGKILL).result()
+    assert set(multiprocessing.active_children()) <= others
+
+
+def test_a_full_disk_is_no_verdict_on_a_method(vectors: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: Any) -> None:
+        raise OutOfRoom("no space left")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("nearkin.training.carry_out.train", full)
+        with pytest.raises(OutOfRoom, match="no space left"):
+            compare(vectors, ["triplet", "softmax"], tmp_path / "out", seeds=1, settings=QUICK)
+        task = Task("triplet, seed 0", make_settings(vectors, "triplet", QUICK), tmp_path / "triplet-0")
+        future: Future[_Outcome] = Future()
+        future.set_result(_attempt_in_child(task))
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        with pytest.raises(OutOfRoom, match="triplet, seed 0: no space left"):
+            _heard(task, future)
+    assert not compare(vectors, ["triplet", "softmax"], tmp_path / "out", seeds=1, settings=QUICK).refused
 
 
 def test_a_stop_reaches_every_process_and_leaves_none(tmp_path: Path) -> None:

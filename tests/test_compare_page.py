@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -103,6 +104,25 @@ def test_curves_are_kept_for_every_seed(made: tuple[Comparison, Path]) -> None:
     assert epochs == [1, 2] and means[1] == np.mean([curve[1][1] for curve in found.curves["triplet"]])
     order = [np.mean(scores["map@r"]) for scores in found.all_scores().values()]
     assert order == sorted(order, reverse=True)
+
+
+def test_each_run_is_told_by_the_machine_that_finished_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for seeds, machine in ((1, "one"), (2, "two")):
+        monkeypatch.setattr("nearkin.report.provenance.hardware", lambda _, machine=machine: machine)
+        found = compare(GLYPHS, ["triplet"], tmp_path, seeds=seeds, settings=QUICK)
+    assert found.made["hardware"] == "one, two"
+    monkeypatch.setattr("nearkin.report.provenance.hardware", lambda _: "three")
+    assert compare(GLYPHS, ["triplet"], tmp_path, seeds=1, settings=QUICK).made["hardware"] == "one"
+
+
+def test_rows_measured_once_are_measured_again_for_other_data(tmp_path: Path) -> None:
+    first = compare(GLYPHS, ["triplet"], tmp_path, seeds=2, settings=QUICK, concatenate=True)
+    for seed in (0, 1):
+        shutil.rmtree(tmp_path / f"triplet-{seed}")
+    others = compare(GLYPHS + ",seed=1", ["triplet"], tmp_path, seeds=2, settings=QUICK, concatenate=True)
+    alone = compare(GLYPHS + ",seed=1", ["triplet"], tmp_path / "alone", seeds=2, settings=QUICK, concatenate=True)
+    assert first.backbone != others.backbone == alone.backbone
+    assert first.concatenated != others.concatenated == alone.concatenated
 
 
 def test_one_seed_has_no_interval_and_says_so() -> None:

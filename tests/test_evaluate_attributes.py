@@ -64,6 +64,17 @@ def test_further_columns_of_a_csv_are_attributes_that_evaluate_measures(nearkin:
     assert "attributes" not in scores_of(nearkin, "run")[0]
 
 
+def test_a_column_that_is_called_true_label_is_no_label(nearkin: Command, tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    labels, words = np.arange(48) // 6, rng.choice(["cat", "dog"], 48)
+    np.savez(
+        tmp_path / "x.npz", vectors=10 * np.eye(8)[labels] + rng.normal(size=(48, 8)), labels=labels, true_label=words
+    )
+    trained = nearkin("train", "x.npz", *QUICK, "--batch-size", "8", "--set", "per_class=2", "--out", "run")
+    assert trained.code == 0, trained.err
+    assert scores_of(nearkin, "run")[0]["test"]["recall@1"] > 0.9
+
+
 def test_data_without_attributes_say_how_to_give_them(nearkin: Command, tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     np.savez(tmp_path / "plain.npz", vectors=rng.normal(size=(48, 4)), labels=np.arange(48) // 6)

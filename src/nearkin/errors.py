@@ -10,6 +10,10 @@ class UserError(ValueError):
     """A mistake in the input; the commands print it as one sentence, without a traceback."""
 
 
+class OutOfRoom(UserError):
+    """No space on the disk or the device: nothing is wrong with what was asked, and later it may work."""
+
+
 class Interrupted(UserError):
     """The user asked to stop; everything needed to go on was saved."""
 

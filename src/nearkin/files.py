@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from nearkin.errors import UserError
+from nearkin.errors import OutOfRoom
 
 
 @contextmanager
@@ -42,15 +42,15 @@ def atomic_path(target: Path) -> Iterator[Path]:
         partial.unlink(missing_ok=True)
 
 
-def cannot_write(target: Path, error: OSError) -> UserError:
+def cannot_write(target: Path, error: OSError) -> OutOfRoom:
     """A failed write in words: what was not written, why, and what to do about it."""
     reason = (error.strerror or str(error)).lower()
     if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-        return UserError(
+        return OutOfRoom(
             f"could not write {target}: {reason}; what was saved before is unharmed: "
             "free some space and try again (a training run goes on with --resume)"
         )
-    return UserError(f"could not write {target}: {reason}; choose another place or mend its permissions")
+    return OutOfRoom(f"could not write {target}: {reason}; choose another place or mend its permissions")
 
 
 def write_text(target: Path, text: str) -> None:

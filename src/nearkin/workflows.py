@@ -171,7 +171,9 @@ def _part(
     dataset: Dataset | None = getattr(splits, part)
     if dataset is None:
         raise UserError(f"{settings.source} has no {part} part here; choose another with --part")
-    dataset, train = true_classes(dataset), true_classes(splits.train)
+    train = splits.train
+    if settings.collapse_pairs:
+        dataset, train = true_classes(dataset), true_classes(train)
     known = data is None and part != "train" and train.knows_classes_of(dataset)
     return dataset, train if known else None
 

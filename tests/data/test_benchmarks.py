@@ -356,6 +356,13 @@ def test_malformed_attributes_are_named(tmp_path: Path, text: str, message: str)
         load("imagenet-attributes", folder)
 
 
+def test_attributes_without_images_leave_the_word_to_the_count(tmp_path: Path) -> None:
+    (tmp_path / "imagenet" / "train" / "n01693334").mkdir(parents=True)
+    (tmp_path / "imagenet" / "attributes.csv").write_text("image,striped\nn01693334_10,1\n")
+    with pytest.raises(UserError, match="0"):
+        load_benchmark("imagenet-attributes", tmp_path)
+
+
 def test_every_benchmark_is_tested_here() -> None:
     assert {benchmark.name for benchmark in benchmarks()} | {"vehicleid"} == set(WRITERS)
     assert all(is_benchmark(name) for name in WRITERS)

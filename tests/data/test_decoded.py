@@ -11,7 +11,6 @@ import torch
 from nearkin.data import ImageFiles
 from nearkin.data.decoded import cut
 from nearkin.data.items import DecodedImages
-from nearkin.errors import UserError
 
 EVERYTHING = np.arange(6)
 
@@ -53,8 +52,3 @@ def test_a_shared_batch_is_cut_like_a_whole_one(images: DecodedImages) -> None:
 
 def test_a_part_of_the_images_is_cut_from_the_same_squares(images: DecodedImages) -> None:
     assert torch.equal(cut(images.take(np.array([4, 1])), np.array([1]), 8, "none", 0), images.squares[[1]])
-
-
-def test_other_augmentations_are_refused(images: DecodedImages) -> None:
-    with pytest.raises(UserError, match="leave keep_decoded out"):
-        cut(images, EVERYTHING, 5, "resized-crop-flip", 0)

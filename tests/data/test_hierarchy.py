@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from nearkin.data import Dataset, Vectors, make_splits
 from nearkin.data.hierarchy import collapse_pairs, collapse_training, true_classes
+from nearkin.errors import UserError
 
 
 def numbered(labels: list[int], split: list[str] | None = None) -> Dataset:
@@ -81,3 +82,8 @@ def test_an_official_validation_part_has_the_pairs_of_training(seed):
     assert splits.validation is not None
     label_of = dict(zip(true_classes(splits.train).labels, splits.train.labels, strict=True))
     assert splits.validation.labels.tolist() == [label_of[truth] for truth in (0, 3, 5)]
+
+
+def test_a_column_of_the_name_that_pairing_needs_is_refused() -> None:
+    with pytest.raises(UserError, match="has a column true_label"):
+        collapse_pairs(collapse_pairs(numbered([0, 1, 2, 3])))

@@ -129,3 +129,12 @@ def test_on_cuda_the_shares_are_the_same():
     columns = {"kind": np.arange(50) % 3, "partly": np.where(np.arange(50) % 2, "a", "")}
     here, there = (column_concentrations(each, columns) for each in (space, space.to("cuda")))
     assert {name: each.means for name, each in here.items()} == {name: each.means for name, each in there.items()}
+
+
+def test_missing_numbers_are_unknown_and_ones_and_zeros_are_yes_and_no():
+    space = Space.of(torch.arange(6.0)[:, None], torch.zeros(6, dtype=torch.long))
+    missing = {"size": np.array([1.5, np.nan, np.nan, 2.5, 1.5, 2.5])}
+    words = {"size": np.array(["1.5", "", "", "2.5", "1.5", "2.5"])}
+    assert column_concentrations(space, missing)["size"].means == column_concentrations(space, words)["size"].means
+    floats, booleans = ({"has": np.array([1, 0, 1, 0, 0, 1]).astype(kind)} for kind in (float, bool))
+    assert column_concentrations(space, floats)["has"].means == column_concentrations(space, booleans)["has"].means

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import json
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from conftest import TINY_GLYPHS
+from PIL import Image
 
 from nearkin.api import make_settings
-from nearkin.data import Dataset, load_dataset
+from nearkin.data import Dataset, ImageFiles, load_dataset
 from nearkin.data.loader import input_batches, sequential
 from nearkin.data.transforms import Preprocess
+from nearkin.errors import UserError
 from nearkin.methods import Batch
 from nearkin.training import Settings, decode, loop
 from nearkin.training.decode import hold_decoded
@@ -39,6 +42,25 @@ def test_decoded_images_are_those_that_files_give(dataset: Dataset) -> None:
         expected = torch.cat(list(input_batches(plain.items, SQUARE, draws, workers=0)))
         assert torch.equal(torch.cat(list(input_batches(held.items, SQUARE, draws))), expected)
         assert held.items.fingerprint() == plain.items.fingerprint()
+
+
+@pytest.mark.parametrize("resize", range(12, 21))
+def test_the_centre_is_the_same_whatever_is_left_around_it(tmp_path: Path, resize: int) -> None:
+    rng = np.random.default_rng(resize)
+    for number in range(12):
+        pixels = rng.integers(0, 256, (24 + number, 24, 3), dtype=np.uint8)
+        Image.fromarray(pixels if number % 2 else pixels.swapaxes(0, 1)).save(tmp_path / f"{number}.png")
+    files, square = ImageFiles(sorted(tmp_path.glob("*.png"))), replace(SQUARE, resize=resize)
+    plain = Dataset("noise", files, np.zeros(12, dtype=np.int64), ["a"])
+    held, _ = hold_decoded(plain, {}, square, CPU, 0)
+    (expected,) = input_batches(files, square, sequential(12, 12), workers=0)
+    (found,) = input_batches(held.items, square, sequential(12, 12))
+    assert torch.equal(found, expected)
+
+
+def test_augmentations_that_cannot_be_cut_are_refused_at_once(photos: Path) -> None:
+    with pytest.raises(UserError, match="leave keep_decoded out for resized-crop-flip"):
+        make_settings(str(photos), "rank", {"keep_decoded": True, "augment": "resized-crop-flip"})
 
 
 def test_other_divisions_of_the_same_files_are_not_decoded_again(

@@ -47,9 +47,9 @@ def kmeans(
 ) -> KMeansResult:
     """Groups points around k centroids; stops when no point changes its cluster.
 
-    The same seed gives the same clusters on the same kind of device. An empty cluster gets the point farthest from
-    its centroid, so that in the end none is empty unless there are fewer than k distinct points (or the iterations
-    were too few).
+    The same seed gives the same clusters on a CPU; on CUDA, where sums have no fixed order, nearly always. An empty
+    cluster gets the point farthest from its centroid, so that in the end none is empty unless there are fewer than k
+    distinct points (or the iterations were too few).
 
     Args:
         x: (N, D) floating point.

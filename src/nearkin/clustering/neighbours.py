@@ -1,7 +1,7 @@
 """Nearest neighbours, exactly, in blocks of the distance matrix on any device.
 
 The search itself finds candidates by |q|² + |g|² − 2 q·g; the distances that are put in order and returned are
-computed by subtraction, so that coincident points are at distance 0 and every device gives the same order.
+computed by subtraction, so that coincident points are at distance 0 and devices differ only in how a sum is rounded.
 """
 
 from __future__ import annotations

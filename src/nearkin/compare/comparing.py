@@ -18,6 +18,7 @@ import numpy as np
 
 from nearkin.compare.concatenation import concatenated_scores
 from nearkin.compare.jobs import Lane, run_lanes
+from nearkin.compare.once import measured_once
 from nearkin.compare.plan import (
     PROTOCOLS,
     check_request,
@@ -29,12 +30,12 @@ from nearkin.compare.plan import (
     with_settings,
 )
 from nearkin.compare.result import COLUMNS, Comparison
-from nearkin.compare.task import Task, seconds_of
+from nearkin.compare.task import Task, made, seconds_of
 from nearkin.errors import UserError
 from nearkin.files import write_json, write_text
 from nearkin.training import Run, Settings
 from nearkin.training.baseline import backbone_scores
-from nearkin.training.prepare import absolute
+from nearkin.training.prepare import absolute, load_splits
 
 log = logging.getLogger("nearkin")
 
@@ -70,7 +71,7 @@ def compare(
     check_request(seeds, protocol, given, jobs, tune, concatenate)
     names = names_of(methods)
     wanted = {name: settings_of(name, names, absolute(data), given | PROTOCOLS[protocol]) for name in names}
-    check_same_settings(out, protocol, wanted, seeds, tune)
+    check_same_settings(out, protocol, wanted, tune)
     check_same_data(out, wanted, seeds)
     refused, chosen = _tuned(out, wanted, given, tune, jobs) if tune else ({}, {})
     refused |= _carried_out(out, {name: wanted[name] for name in names if name not in refused}, chosen, seeds, jobs)
@@ -90,7 +91,7 @@ def compare(
         seconds={name: [seconds_of(run) for run in each] for name, each in runs.items()},
         curves={name: [_curve(run) for run in each] for name, each in runs.items()},
         backbone=_backbone(out, next(iter(wanted.values()))),
-        made=_made(given),
+        made=made(run for each in runs.values() for run in each),
     )
     _write(comparison, out, command_of(data, names, out, seeds, protocol, given, tune, concatenate))
     return comparison
@@ -145,13 +146,9 @@ def _curve(run: Run) -> list[tuple[int, float]]:
 
 
 def _backbone(out: Path, settings: Settings) -> dict[str, float]:
-    """The scores of the backbone alone; measured once, then read from ``out``."""
-    file = out / "backbone.json"
-    if not file.is_file():
-        scores = backbone_scores(settings)
-        write_json(file, {name: scores[name] for name in COLUMNS})
-    found: dict[str, float] = json.loads(file.read_text(encoding="utf-8"))
-    return found
+    data, model = vars(settings.data), vars(settings.model)
+    of = {"data": data, "model": model, "items": load_splits(settings.data, seed=0).digest()}
+    return measured_once(out / "backbone.json", of, lambda: backbone_scores(settings))
 
 
 def _write(comparison: Comparison, out: Path, command: str) -> None:
@@ -161,9 +158,3 @@ def _write(comparison: Comparison, out: Path, command: str) -> None:
     write_text(out / "comparison.md", comparison.markdown())
     write_text(out / "comparison.tex", comparison.latex())
     write_text(out / "comparison.html", comparison_page(comparison, out, command))
-
-
-def _made(given: Mapping[str, Any]) -> dict[str, str]:
-    from nearkin.report.provenance import provenance
-
-    return provenance(given.get("device", "auto"))

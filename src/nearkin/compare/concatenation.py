@@ -10,14 +10,14 @@ from pathlib import Path
 
 import torch
 
-from nearkin.compare.result import COLUMNS
+from nearkin.compare.once import measured_once
 from nearkin.evaluation import evaluate
-from nearkin.files import write_json
-from nearkin.models import Embedder
+from nearkin.models import Embedder, embed_items
+from nearkin.models.embed import space_of
 from nearkin.space import Space
 from nearkin.training import Run
+from nearkin.training.devices import make_fabric
 from nearkin.training.prepare import load_splits
-from nearkin.workflows import embed_everything, usual_device
 
 
 def concatenated(spaces: Sequence[Space]) -> Space:
@@ -33,13 +33,20 @@ def concatenated(spaces: Sequence[Space]) -> Space:
 
 def concatenated_scores(out: Path, method: str, seeds: int) -> dict[str, float]:
     """The scores of a method's models together on the test part; measured once, then read from ``out``."""
-    file = out / "concatenated" / f"{method}-{seeds}.json"
-    if not file.is_file():
-        folders = [out / f"{method}-{seed}" for seed in range(seeds)]
-        test = load_splits(Run(folders[0]).settings().data, seed=0).test  # the same for every seed
+    runs = [Run(out / f"{method}-{seed}") for seed in range(seeds)]
+
+    def measure() -> dict[str, float]:
+        settings = runs[0].settings()
+        test = load_splits(settings.data, seed=0).test  # the same for every seed
         assert test is not None
-        space = concatenated([embed_everything(Embedder.load(folder), test) for folder in folders])
-        scores = evaluate(space.to(usual_device())).scores
-        write_json(file, {name: scores[name] for name in COLUMNS})
-    found: dict[str, float] = json.loads(file.read_text(encoding="utf-8"))
-    return found
+        device = make_fabric(settings.training).device
+        workers = None if settings.data.workers < 0 else settings.data.workers
+        models = (Embedder.load(run.folder).to(device).model for run in runs)
+        at_once = settings.training.batch_size
+        spaces = [
+            space_of(embed_items(model, test.items, model.spec.preprocess, at_once, workers), test) for model in models
+        ]
+        return evaluate(concatenated(spaces).to(device)).scores
+
+    of = [json.loads(run.scores.read_text(encoding="utf-8")) for run in runs]
+    return measured_once(out / "concatenated" / f"{method}-{seeds}.json", of, measure)

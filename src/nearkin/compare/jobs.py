@@ -7,6 +7,7 @@ request would kill. They listen to a pipe instead, which closes when the parent 
 from __future__ import annotations
 
 import _thread
+import gc
 import io
 import logging
 import multiprocessing
@@ -23,7 +24,7 @@ from multiprocessing.connection import Connection
 import torch
 
 from nearkin.compare.task import Task, attempt
-from nearkin.errors import Interrupted, UserError
+from nearkin.errors import Interrupted, OutOfRoom
 from nearkin.progress import Advance, bar
 from nearkin.signals import deaf_children
 from nearkin.training.watch import stop_requests
@@ -101,22 +102,19 @@ class _Outcome:
     said: str
     refused: str | None = None
     failed: str | None = None
+    no_room: str | None = None
     stopped: bool = False
 
 
 def _heard(task: Task, future: Future[_Outcome]) -> str | None:
     """Why the task was refused, if it was; what else ended it ends the comparison."""
-    try:
-        outcome = future.result()
-    except BrokenProcessPool:
-        raise UserError(
-            f"the process of {task.name} or of another run was ended from outside, most likely for want of memory; "
-            "the same command goes on from here, with fewer --jobs if need be"
-        ) from None
+    outcome = future.result()
     for line in outcome.said.splitlines():
         log.warning("%s: %s", task.name, line)
     if outcome.failed is not None:
         raise RuntimeError(outcome.failed)
+    if outcome.no_room is not None:
+        raise OutOfRoom(f"{task.name}: {outcome.no_room}")
     if outcome.stopped:
         raise Interrupted("stopped")
     return outcome.refused
@@ -129,15 +127,25 @@ def _crew(jobs: int) -> Iterator[ProcessPoolExecutor]:
     ear, mouth = context.Pipe(duplex=False)
     others = set(multiprocessing.active_children())
     pool = ProcessPoolExecutor(jobs, context, _begin_child, (ear, jobs, multiprocessing.get_start_method()))
+
+    def kill_all() -> None:
+        for child in set(multiprocessing.active_children()) - others:
+            child.kill()
+
     try:
         yield pool
+    except BrokenProcessPool:
+        kill_all()  # the pool would wait for those that are left, which do not hear its request to end
+        raise OutOfRoom(
+            "the process of a run was ended from outside, most likely for want of memory; "
+            "the same command goes on from here, with fewer --jobs if need be"
+        ) from None
     finally:
         mouth.close()
         try:
             pool.shutdown(cancel_futures=True)
         except KeyboardInterrupt:  # the second one
-            for child in set(multiprocessing.active_children()) - others:
-                child.kill()
+            kill_all()
             raise
 
 
@@ -172,7 +180,11 @@ def _attempt_in_child(task: Task) -> _Outcome:
             return _Outcome(said.getvalue(), refused)
         except (Interrupted, KeyboardInterrupt):
             return _Outcome(said.getvalue(), stopped=True)
+        except OutOfRoom as error:
+            return _Outcome(said.getvalue(), no_room=str(error))
         except Exception as error:
             return _Outcome(said.getvalue(), failed=str(error))
         finally:
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
+            gc.collect()  # the next run of this process finds the memory free, and so do its neighbours
+            torch.cuda.empty_cache()

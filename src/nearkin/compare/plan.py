@@ -62,7 +62,7 @@ def settings_of(name: str, names: Iterable[str], data: str, settings: dict[str, 
     return make_settings(data, name, own)
 
 
-def check_same_settings(out: Path, protocol: str, wanted: dict[str, Settings], seeds: int, tune: int) -> None:
+def check_same_settings(out: Path, protocol: str, wanted: dict[str, Settings], tune: int) -> None:
     """Refuses to mix runs of different settings in one folder; more methods, seeds and trials are welcome.
 
     Trials may be added to trials, but not below runs whose settings fewer trials chose.
@@ -73,7 +73,7 @@ def check_same_settings(out: Path, protocol: str, wanted: dict[str, Settings], s
     for name in wanted:
         then = dict(before.get(name, {}))
         other_trials = then.pop("trials", 0) != tune
-        has_runs = any(Run(out / f"{name}-{seed}").config.is_file() for seed in range(seeds))
+        has_runs = any(run.config.is_file() for run in runs_of(out, name))
         if (has_runs and other_trials) or ((has_runs or trials_of(out, name)) and then != now[name]):
             raise UserError(f"{out} holds runs of {name} with other settings; repeat those, or choose another --out")
     write_json(file, before | {name: tables | {"trials": tune} for name, tables in now.items()})
@@ -91,9 +91,14 @@ def check_same_data(out: Path, wanted: dict[str, Settings], seeds: int) -> None:
                 run.check_data(splits.digest())
 
 
+def runs_of(out: Path, method: str) -> list[Run]:
+    """The runs that a folder holds, of whatever seed."""
+    return [Run(folder) for folder in out.glob(f"{method}-*") if folder.name.removeprefix(f"{method}-").isdecimal()]
+
+
 def trials_of(out: Path, method: str) -> list[Run]:
     """The trials that a folder holds."""
-    return [Run(folder) for folder in (out / "tune").glob(f"{method}-*")]
+    return runs_of(out / "tune", method)
 
 
 def with_settings(settings: Settings, values: dict[str, Any]) -> Settings:

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from nearkin.errors import Interrupted, UserError
+from nearkin.errors import Interrupted, OutOfRoom, UserError
 from nearkin.files import write_json
+from nearkin.report.provenance import provenance
 from nearkin.training import Run, Settings
 from nearkin.training.carry_out import carry_out
+
+SECONDS, MADE = "seconds.json", "made.json"
 
 
 @dataclass(frozen=True)
@@ -30,11 +33,12 @@ class Task:
 
 
 def attempt(task: Task) -> str | None:
-    """Carries a task out, unless its folder says that it is finished; returns why, where it was refused."""
+    """Carries a task out and notes what it took; returns why, where it was refused."""
     try:
         with _timed(Run(task.folder)):
             carry_out(task.settings, task.folder, task.tested)
-    except Interrupted:
+        write_json(task.folder / MADE, provenance(task.settings.training.device))
+    except (Interrupted, OutOfRoom):  # no verdict on what was asked: the same may work another time
         raise
     except UserError as error:
         return str(error)
@@ -45,15 +49,23 @@ def attempt(task: Task) -> str | None:
 
 def seconds_of(run: Run) -> float:
     """How long the run was worked on, all its parts together; 0 where nobody noted it."""
-    file = run.folder / "seconds.json"
+    file = run.folder / SECONDS
     return float(json.loads(file.read_text(encoding="utf-8"))) if file.is_file() else 0.0
+
+
+def made(runs: Iterable[Run]) -> dict[str, str]:
+    """When, on what and with which nearkin the runs were finished; what differs between them stands side by side."""
+    files = (run.folder / MADE for run in runs)
+    each = [json.loads(file.read_text(encoding="utf-8")) for file in files if file.is_file()]
+    names = dict.fromkeys(name for one in each for name in one)
+    return {name: ", ".join(sorted({one[name] for one in each if name in one})) for name in names}
 
 
 @contextmanager
 def _timed(run: Run) -> Iterator[None]:
-    finished, started = run.scores.is_file(), time.monotonic()
+    started = time.monotonic()
     try:
         yield
     finally:
-        if run.config.is_file() and not finished:
-            write_json(run.folder / "seconds.json", round(seconds_of(run) + time.monotonic() - started, 1))
+        if run.config.is_file():
+            write_json(run.folder / SECONDS, round(seconds_of(run) + time.monotonic() - started, 1))

@@ -8,6 +8,7 @@ can be stopped anywhere and continued, or extended by further trials.
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -25,6 +26,8 @@ from nearkin.training import Run, Settings
 if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution
     from optuna.study import Study
+
+log = logging.getLogger("nearkin")
 
 RANDOM_TRIALS = 5  # the defaults and these come before the search begins to learn
 
@@ -74,6 +77,8 @@ def tune(
                 reason = yield Task(
                     f"{name}, trial {number + 1}", with_settings(settings, asked.params), folder, tested=False
                 )
+                if reason is not None:
+                    log.warning("%s, trial %d counts as 0: %s", name, number + 1, reason)
                 score = 0.0 if reason is not None else _best_validation(Run(folder))
                 known[name].append(Trial(asked.params, score, reason))
                 write_json(file, {name: [asdict(trial) for trial in tried] for name, tried in known.items()})

@@ -7,11 +7,10 @@ import torch
 from torch import Tensor
 
 from nearkin.data.items import DecodedImages, Indices
-from nearkin.errors import UserError
 
 
 def cut(images: DecodedImages, indices: Indices, size: int, augment: str, seed: int, place: int = 0) -> Tensor:
-    """(batch, channels, size, size) uint8: the centres, or with ``crop-flip`` cut anywhere and half of them mirrored.
+    """(batch, channels, size, size) uint8: the centres (none), or cut anywhere and half of them mirrored (crop-flip).
 
     ``place`` is where these images begin in the batch that ``seed`` belongs to.
     """
@@ -21,8 +20,6 @@ def cut(images: DecodedImages, indices: Indices, size: int, augment: str, seed: 
     if augment == "none":
         centre = slice(round(spare / 2), round(spare / 2) + size)
         return squares[rows, :, centre, centre]
-    if augment != "crop-flip":
-        raise UserError(f"decoded images are cut with crop-flip or none, not {augment}; leave keep_decoded out for it")
     chance = np.random.default_rng(seed).random((place + len(indices), 3))[place:]
     corners = np.floor(chance[:, :2, None] * (spare + 1)).astype(np.int64) + np.arange(size)  # (batch, 2, size)
     corners[:, 1] = np.where(chance[:, 2:] < 0.5, corners[:, 1, ::-1], corners[:, 1])

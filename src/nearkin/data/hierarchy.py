@@ -15,6 +15,7 @@ import numpy as np
 from nearkin.data.dataset import Dataset
 from nearkin.data.items import Indices
 from nearkin.data.splits import Splits
+from nearkin.errors import UserError
 
 TRUE_LABEL = "true_label"
 
@@ -68,6 +69,10 @@ def _partners(groups: Sequence[Indices], classes: int, seed: int) -> Indices:
 
 def _collapsed(dataset: Dataset, partner: Indices) -> Dataset:
     """Labels beyond those of the classes: the pair of classes a < b has the label a + number of classes."""
+    if TRUE_LABEL in dataset.attributes:
+        raise UserError(
+            f"{dataset.name} has a column {TRUE_LABEL}, the name for classes before they are paired; rename it"
+        )
     classes = len(partner)
     names = [
         dataset.classes[a] if a == b else f"{dataset.classes[min(a, b)]} + {dataset.classes[max(a, b)]}"

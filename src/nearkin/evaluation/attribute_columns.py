@@ -21,7 +21,7 @@ from nearkin.space import Space
 
 SIZES = (1, 2, 4, 8, 16, 32, 64, 128)
 ALL = "all attributes"
-YES, NO = {"1", "true", "yes"}, {"0", "false", "no"}
+YES, NO = {"1", "1.0", "true", "yes"}, {"0", "0.0", "false", "no"}
 Column = npt.NDArray[Any]
 
 
@@ -35,7 +35,7 @@ def column_concentrations(
 
     Args:
         space: its queries search its gallery; labels are not read.
-        columns: (items,) booleans, numbers or words by name; "" where a value is not known.
+        columns: (items,) booleans, numbers or words by name; "" or NaN where a value is not known.
         sizes: neighbourhood sizes; those that exceed the number of items are left out.
 
     >>> line = Space.of([[0.0], [1.0], [3.0], [7.0]], [0, 0, 1, 1])
@@ -61,7 +61,8 @@ def column_concentrations(
 
 def _numbered(column: Column) -> tuple[Tensor, int, npt.NDArray[np.bool_]]:
     """(items,) the number of the attribute each item has, or HAS_NONE; how many there are; (items,) which are known."""
-    words, numbers = np.unique(column.astype(np.str_), return_inverse=True)
+    missing = np.isnan(column) if np.issubdtype(column.dtype, np.floating) else np.zeros(len(column), dtype=np.bool_)
+    words, numbers = np.unique(np.where(missing, "", column.astype(np.str_)), return_inverse=True)
     known = words != ""
     lower = np.array([word.lower() for word in words.tolist()])
     if set(lower[known].tolist()) <= YES | NO:

@@ -26,9 +26,9 @@ Indices = npt.NDArray[np.int64]
 def find_clusters(space: Space, seed: int = 0, partition: str = "kmeans") -> Tensor:
     """(items,) the cluster of every item of the space, with as many clusters as there are classes.
 
-    ``partition="kmeans"`` or, for normalised spectral clustering (Ng, Jordan, Weiss 2001, with inner products), "spectral":
-    the same k-means of the leading left singular vectors, as many as there are classes. These cost, once, some N·D²
-    operations and a few float64 copies of the N × D embeddings.
+    ``partition="kmeans"`` or, for normalised spectral clustering (Ng, Jordan, Weiss 2001, with inner products),
+    "spectral": the same k-means of the leading left singular vectors, as many as there are classes. These cost, once,
+    some N·D² operations and a few float64 copies of the N × D embeddings.
 
     >>> line = Space.of(torch.tensor([[0.0], [0.1], [5.0], [5.1]]), torch.tensor([3, 3, 7, 7]))
     >>> a, b, c, d = find_clusters(line).tolist()

@@ -17,7 +17,7 @@ from nearkin.data import Dataset, ImageFiles
 from nearkin.data.items import DecodedImages
 from nearkin.data.loader import input_batches, sequential
 from nearkin.data.transforms import Preprocess
-from nearkin.errors import UserError
+from nearkin.errors import OutOfRoom
 from nearkin.files import atomic_path, cache_folder, one_at_a_time
 from nearkin.progress import track
 from nearkin.training.shared import Parts, rows_of, shared_files
@@ -33,9 +33,11 @@ def hold_decoded(
     if preprocess is None or not len(files):
         return first, others
     squares = torch.from_numpy(np.load(_squares_file(files, preprocess, workers), mmap_mode="c"))
-    if device.type == "cuda" and squares.nbytes > torch.cuda.mem_get_info(device)[0]:
-        needed = f"{squares.nbytes / 1e9:.1f} GB of decoded images"
-        raise UserError(f"{needed} do not fit into the device's free memory; leave keep_decoded out")
+    if device.type == "cuda":
+        torch.cuda.empty_cache()  # what an earlier run of this process left is free too
+        if squares.nbytes > torch.cuda.mem_get_info(device)[0]:
+            needed = f"{squares.nbytes / 1e9:.1f} GB of decoded images"
+            raise OutOfRoom(f"{needed} do not fit into the device's free memory; leave keep_decoded out")
     squares = squares.to(device)
 
     def held(part: Dataset) -> Dataset:
@@ -47,8 +49,12 @@ def hold_decoded(
 
 
 def _squares_file(files: ImageFiles, preprocess: Preprocess, workers: int | None) -> Path:
-    """A .npy of (images, channels, side, side) bytes, where side is the short side before cutting."""
-    square = replace(preprocess, size=preprocess.resize)
+    """A .npy of (images, channels, side, side) bytes, where side is about the short side before cutting.
+
+    It exceeds the network's side by a multiple of 4, so that the centre of the square is exactly the picture's centre
+    crop: halves are rounded to even numbers, and cutting twice must not round otherwise than cutting once.
+    """
+    square = replace(preprocess, size=preprocess.resize - (preprocess.resize - preprocess.size) % 4)
     key = hashlib.sha256(str((files.fingerprint(), square)).encode()).hexdigest()
     target = cache_folder() / "decoded" / f"{key}.npy"
     with one_at_a_time(target):

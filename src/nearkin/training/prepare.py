@@ -140,7 +140,8 @@ def _usual_batch(method: Method, train: Dataset) -> int:
         try:
             method.sampler(train.labels, size, seed=0)
         except UserError as error:
-            problem = problem or error  # that of the largest size, not of the last resort
+            # That of the largest size, not of the last resort; its frames would keep alive all that they see.
+            problem = problem or error.with_traceback(None)
         else:
             if size < method.usual_batch:
                 log.info("batches of %d items: the data cannot fill larger ones", size)

@@ -44,6 +44,8 @@ class DataSettings:
     def __post_init__(self) -> None:
         if self.workers < -1:
             raise UserError(f"workers must be 0 or more, or -1 for as many as there are cores, not {self.workers}")
+        if self.keep_decoded and self.augment not in ("", "none", "crop-flip"):
+            raise UserError(f"decoded images are cut with crop-flip or none; leave keep_decoded out for {self.augment}")
 
 
 @dataclass(frozen=True)

@@ -67,7 +67,7 @@ def _attributes(file: Path, entries: Sequence[Entry]) -> dict[str, list[str]]:
             raise UserError(f"{file}, line {line}: expected {len(names)} labels after the image, each 1, 0 or -1")
         known[Path(image).stem] = [HAS[label] for label in labels]
     images = [Path(entry.path).stem for entry in entries]
-    if known.keys().isdisjoint(images):
+    if images and known.keys().isdisjoint(images):
         raise UserError(f"{file} names none of the images that are here; it must name them like {images[0]}")
     of_each = [known.get(image, [UNKNOWN] * len(names)) for image in images]
     return {name: [labels[column] for labels in of_each] for column, name in enumerate(names)}
