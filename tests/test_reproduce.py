@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,17 +15,21 @@ from conftest import TINY_GLYPHS, Command
 from PIL import Image
 from reference import retrieval
 
+from nearkin.clustering import spectral_embedding
 from nearkin.data import load_dataset, make_splits
 from nearkin.errors import Interrupted
+from nearkin.evaluation import evaluate
 from nearkin.models import Embedder
-from nearkin.reproduce import work
+from nearkin.reproduce import measure, work
 from nearkin.reproduce.curves import curve
+from nearkin.reproduce.draw import draw
 from nearkin.reproduce.known_classes import known_classes
 from nearkin.reproduce.measure import scores_of
 from nearkin.reproduce.parts import Part, read_part
 from nearkin.reproduce.plan import Wishes
 from nearkin.reproduce.work import reproduce
 from nearkin.training import Run
+from nearkin.training.baseline import backbone_space
 
 carrying = importlib.import_module("nearkin.training.carry_out")
 
@@ -74,7 +79,13 @@ def test_a_rehearsal_prints_the_papers_numbers_beside_ours_and_the_second_one_tr
     first = nearkin(*command)
     assert first.code == 0, first.err
     assert len(trained) == 2
-    for expected in ("85.7", f"other data: {TINY_GLYPHS}", "epochs = 1 instead of 80", "best epoch by MAP@R on the"):
+    for expected in (
+        "85.7",
+        "other data (1)",
+        f"1. other data: {TINY_GLYPHS} instead of",
+        "epochs = 1 instead of 80",
+        "best epoch by MAP@R on the",
+    ):
         assert expected in first.out
     out = tmp_path / "runs" / "reproduce-divide-and-conquer-table-4"
     record = json.loads((out / "table-4.json").read_text())
@@ -84,7 +95,7 @@ def test_a_rehearsal_prints_the_papers_numbers_beside_ours_and_the_second_one_tr
     assert scores["chosen"] == "best map@r on test"
     assert ours["here"]["recall@1"] == pytest.approx(100 * scores["after"]["recall@1"])
     markdown = (out / "table-4.md").read_text()
-    assert f"other data: {TINY_GLYPHS} | here | {ours['here']['recall@1']:.1f} |" in markdown
+    assert f"other data (1) | here | {ours['here']['recall@1']:.1f} |" in markdown
     assert "| Ours (margin) | inshop | paper | 85.7 | 95.5 |" in markdown
 
     again = nearkin(*command)
@@ -95,7 +106,8 @@ def test_a_rehearsal_prints_the_papers_numbers_beside_ours_and_the_second_one_tr
 def test_without_its_dataset_a_table_shows_the_papers_numbers(nearkin: Command, trained: list[str]) -> None:
     outcome = nearkin("reproduce", "divide-and-conquer", "table-4")
     assert outcome.code == 0 and not trained
-    assert "85.7" in outcome.out and "dataset not found: see `nearkin datasets`" in outcome.out
+    assert "85.7" in outcome.out and "not found (1)" in outcome.out
+    assert "1. not found: `nearkin datasets` says where to get inshop" in outcome.out
 
 
 def test_the_list_says_what_there_is_and_whether_its_data_are_here(nearkin: Command) -> None:
@@ -111,12 +123,42 @@ def test_the_list_says_what_there_is_and_whether_its_data_are_here(nearkin: Comm
         (["ranks", "table-1"], "did you mean 'rank'"),
         (["magnets"], "did you mean 'magnet'"),
         (["rank", "tabel-1"], "did you mean 'table-1'"),
-        (["rank", "table-1", "--data", "cub200"], "write NAME=VALUE"),
+        (["rank", "table-1", "--data", "cub200"], "write --data cub200=SOURCE"),
+        (["rank", "table-1", "--set", "epochs"], "write NAME=VALUE"),
+        (["rank", "--set", "epochs=1"], "such as `nearkin reproduce rank table-2`"),
+        (["ranks", "--set", "epochs=1"], "did you mean 'rank'"),
+        (["--data", "cub200=glyphs"], "name the part"),
     ],
 )
 def test_mistakes_end_in_one_sentence(nearkin: Command, arguments: list[str], expected: str) -> None:
     outcome = nearkin("reproduce", *arguments)
     assert outcome.code == 1 and expected in outcome.err and outcome.err.count("\n") == 1
+
+
+def test_a_table_of_which_nothing_came_out_is_printed_and_ends_in_one_sentence(nearkin: Command) -> None:
+    outcome = nearkin("reproduce", "divide-and-conquer", "table-4", f"--data=inshop={TINY_GLYPHS}", "--set=keep=first")
+    assert outcome.code == 1 and "85.7" in outcome.out and "could not be run (1)" in outcome.out
+    assert outcome.err.rstrip().splitlines()[-1].count("none of the rows that were tried has scores") == 1
+
+
+@pytest.mark.parametrize(("paper", "name"), [("rank", "table-1"), ("divide-and-conquer", "table-4")])
+def test_at_80_columns_no_number_is_broken(
+    nearkin: Command, monkeypatch: pytest.MonkeyPatch, paper: str, name: str
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    printed = nearkin("reproduce", paper, name).out
+    for row in read_part(paper, name).rows:
+        assert all(f" {number:.1f} " in printed for number in row.paper if number is not None)
+    rule = next(line for line in printed.splitlines() if set(line.strip()) == {"─"})
+    assert len(rule) <= 80 and "not found" in printed and re.search(r"here +1 +\n", printed)
+    assert re.search(r"^method .* in *$", printed, re.MULTILINE)  # "differs in" is not cut off
+
+
+def test_which_nmi_is_ours_is_said(tmp_path: Path) -> None:
+    legends = {name: reproduce(name, "table-1", tmp_path / name).legend for name in ("spectral", "divide-and-conquer")}
+    assert "NMI is over the geometric mean" in legends["spectral"]
+    assert "NMI is over the arithmetic mean" in legends["divide-and-conquer"]
+    assert "NMI" not in reproduce("rank", "table-1", tmp_path / "rank").legend
 
 
 def test_a_stopped_table_goes_on_where_it_stopped(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -174,6 +216,42 @@ def test_any_model_can_be_read_out_with_sc_and_by_clusters(monkeypatch: pytest.M
     assert [list(outcome.scores) for outcome in both] == [["nearest_cluster_error", "soft_knn_error"]] * 2
 
 
+def test_the_network_alone_is_measured_plain_and_with_sc(
+    monkeypatch: pytest.MonkeyPatch, trained: list[str], tmp_path: Path
+) -> None:
+    only(monkeypatch, 4, 5)
+    wishes = Wishes(QUICK, {"cub200": TINY_GLYPHS})
+    with_sc, plain = reproduce("spectral", "table-1", tmp_path, wishes).outcomes
+    assert not trained and plain.plan.settings is not None
+    space = backbone_space(plain.plan.settings)
+    assert plain.scores.items() <= evaluate(space).scores.items()
+    singular = replace(space, embeddings=spectral_embedding(space.embeddings))
+    assert with_sc.scores == pytest.approx({k: evaluate(singular).scores[k] for k in with_sc.scores})
+    monkeypatch.setattr(measure, "backbone_space", None)
+    assert [each.scores for each in reproduce("spectral", "table-1", tmp_path, wishes).outcomes] == [
+        with_sc.scores,
+        plain.scores,
+    ]
+
+
+def test_magnets_rows_average_sixteen_views_of_pictures_that_are_augmented(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    only(monkeypatch, 2)
+    asked: list[tuple[int, str]] = []
+    real = measure.embed_everything
+
+    def listed(embedder: Embedder, dataset: Any, views: int, augment: str) -> Any:
+        asked.append((views, augment))
+        return real(embedder, dataset, views, augment)
+
+    monkeypatch.setattr(measure, "embed_everything", listed)
+    for augment in ("none", "crop-flip"):
+        wishes = Wishes(QUICK | {"augment": augment}, {"dogs120": TINY_GLYPHS})
+        assert reproduce("magnet", "table-4", tmp_path, wishes).outcomes[0].scores
+    assert asked == [(16, "crop-flip")] * 2  # test and training part; plain scores are those of training
+
+
 @pytest.mark.parametrize(
     ("paper", "name", "rows", "data"),
     [
@@ -206,6 +284,35 @@ def test_figures_are_drawn_from_the_runs(
         case _:
             (panel,) = drawn.values()
             assert panel["goal"] == curve(run, "soft_knn_error")[-1][1]
+
+
+def test_without_the_first_curve_of_a_panel_nothing_is_said_to_reach_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    only(monkeypatch, 0, 1)
+    whole = reproduce("magnet", "figure-5", tmp_path, Wishes(QUICK, {"dogs120": TINY_GLYPHS}))
+    triplet, magnet = whole.outcomes
+    cut = replace(whole, outcomes=(replace(triplet, scores={}, problem="could not be run: why"), magnet))
+    (panel,) = draw(cut, tmp_path / "cut.png", tmp_path).values()
+    assert panel["goal"] is None and list(panel["reached"].values()) == [None] and len(panel["curves"]) == 1
+
+
+@pytest.mark.parametrize(
+    ("paper", "name", "data"), [("rank", "figure-3", "cars196"), ("magnet", "figure-5", "dogs120")]
+)
+def test_legends_are_outside_the_axes(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, paper: str, name: str, data: str
+) -> None:
+    only(monkeypatch, 0, 1)
+    drawn: list[Any] = []
+    monkeypatch.setattr("matplotlib.pyplot.close", drawn.append)
+    reproduce(paper, name, tmp_path, Wishes(QUICK, {data: TINY_GLYPHS}))
+    monkeypatch.undo()
+    (figure,) = drawn
+    for axes in figure.axes:
+        legend = axes.get_legend().get_window_extent()
+        assert legend.y1 <= axes.get_window_extent().y0 and legend.y0 >= 0
+        assert legend.x0 >= 0 and legend.x1 <= figure.bbox.x1
 
 
 def test_known_classes_are_in_both_parts_and_what_is_left_out_in_none(tmp_path: Path) -> None:

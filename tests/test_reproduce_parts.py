@@ -11,7 +11,7 @@ from conftest import TINY_GLYPHS
 from nearkin.errors import UserError
 from nearkin.methods import make_method
 from nearkin.recipes import known_recipes
-from nearkin.reproduce.differences import _known
+from nearkin.reproduce.differences import OPEN, _known, open_besides, open_settings
 from nearkin.reproduce.draw import KINDS
 from nearkin.reproduce.parts import Part, Row, known_papers, known_parts, read_part
 from nearkin.reproduce.plan import Wishes, datasets, plans
@@ -118,7 +118,21 @@ def test_the_differences_of_recipes_are_those_of_the_docs() -> None:
         recipe: sorted(word.partition(":")[0] for word in words) for recipe, words in known["recipes"].items()
     }
     used = {word for words in known["recipes"].values() for word in words}
-    assert used == set(known["words"]) and set(known["only"]) <= used
+    assert used == set(known["words"]) and set(known["only"]) <= used and set(known["open"]) <= set(known["recipes"])
+
+
+@pytest.mark.parametrize("recipe", known_recipes())
+def test_whatever_a_recipe_calls_open_is_told(recipe: str) -> None:
+    text = (ROOT / "src" / "nearkin" / "recipes" / f"{recipe}.toml").read_text(encoding="utf-8")
+    told = " ".join(open_settings(recipe, besides=()))
+    for line in text.splitlines():
+        if re.search(r"#.*\bopen\b", line) and not line.startswith("#"):
+            assert OPEN.match(line), f"write '# open; …' or '# …; open: what; …': {line}"
+            assert line.partition("  # ")[0] in told
+    if any(re.search(r"\bopen\b", line) for line in text.splitlines() if line.startswith("#")):
+        known = _known()
+        sentences = [*open_besides(recipe), *(known["words"][word] for word in known["recipes"][recipe])]
+        assert any("open" in sentence for sentence in sentences)
 
 
 def test_the_docs_list_every_table_and_figure() -> None:

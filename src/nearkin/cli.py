@@ -164,7 +164,7 @@ def reproduce(
     from nearkin.reproduce.show import print_parts, print_reproduced
 
     if listing or paper is None or part is None:
-        print_parts(paper)
+        print_parts(paper, wishes=not listing and bool(data or out or settings))
     else:
         print_reproduced(paper, part, out, data or [], settings or [])
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from nearkin.files import atomic_path
+from nearkin.report.names import score_name
 from nearkin.reproduce.curves import Curve, curve, steps_to_reach
 from nearkin.reproduce.measure import space_of_test_part
 from nearkin.reproduce.result import Outcome, Reproduction, heading
@@ -55,7 +56,7 @@ def _sweep(found: Reproduction, done: Sequence[Outcome], _: Path) -> tuple[Figur
     values = [outcome.plan.row.set[found.part.swept] for outcome in done]
     drawn = {column: [outcome.scores[column] for outcome in done] for column in found.part.columns}
     for column, scores in drawn.items():
-        axes.plot(values, scores, marker="o", markersize=4, label=heading(column), linestyle=_style(column))
+        axes.plot(values, scores, marker="o", markersize=4, label=score_name(column), linestyle=_style(column))
     _label(axes, "α" if found.part.swept == "alpha" else found.part.swept, "score on the test part")
     return figure, {found.part.swept: values, **drawn}
 
@@ -78,7 +79,7 @@ def _learners(found: Reproduction, done: Sequence[Outcome], runs: Path) -> tuple
     return figure, {"curves": curves, found.part.swept: values, column: best}
 
 
-def _errors(_: Reproduction, done: Sequence[Outcome], runs: Path) -> tuple[Figure, Numbers]:
+def _errors(found: Reproduction, done: Sequence[Outcome], runs: Path) -> tuple[Figure, Numbers]:
     """One panel for each dataset; diamonds where a curve reaches the last error of the panel's first one."""
     names = list(dict.fromkeys(outcome.plan.row.panel for outcome in done))
     figure, panels = _panels(len(names), PER_PANEL if len(names) > 1 else 6.4)
@@ -91,15 +92,19 @@ def _errors(_: Reproduction, done: Sequence[Outcome], runs: Path) -> tuple[Figur
             column = outcome.plan.row.columns[0]
             label = f"{outcome.plan.row.method} ({heading(column).removesuffix(' error')})"
             curves[label] = curve(Run(runs / outcome.folder), column)
-        goal = next(iter(curves.values()))[-1][1]
-        reached = {label: steps_to_reach(points, goal) for label, points in curves.items()}
-        marked: str | None = f"last error of {own[0].plan.row.method} reached"
         for label, points in curves.items():
             axes.plot(*zip(*points, strict=True), label=label, linewidth=1.4)
-            if step := reached[label]:
-                axes.plot(step, dict(points)[step], "D", color="tab:red", markersize=6, label=marked)
-                marked = None  # once in the legend
-        axes.axhline(goal, color="0.8", linewidth=0.8, zorder=0)
+        goal: float | None = None
+        reached: dict[str, int | None] = dict.fromkeys(curves)
+        first = next(outcome for outcome in found.outcomes if outcome.plan.row.panel == name)
+        if first.scores:
+            goal = next(iter(curves.values()))[-1][1]
+            reached = {label: steps_to_reach(points, goal) for label, points in curves.items()}
+            axes.axhline(goal, color="0.8", linewidth=0.8, zorder=0)
+            places = [(step, dict(curves[label])[step]) for label, step in reached.items() if step]
+            marked = f"last error of {first.plan.row.method} reached"
+            if places:
+                axes.plot(*zip(*places, strict=True), "D", color="tab:red", markersize=6, label=marked)
         axes.set_ylim(bottom=0)
         axes.set_title(title, fontsize=9)
         _label(axes, "iterations", "error on new examples")
@@ -150,8 +155,8 @@ def _label(axes: Any, x: str, y: str, legend: bool = True) -> None:
     axes.set_xlabel(x)
     axes.set_ylabel(y)
     if legend:
-        axes.legend(frameon=False, fontsize=8)
+        axes.legend(frameon=False, fontsize=8, loc="upper center", bbox_to_anchor=(0.5, -0.2), ncols=2)
 
 
 def _style(column: str) -> str:
-    return "--" if heading(column) == "NMI" else "-"
+    return "--" if column.startswith("nmi") else "-"

@@ -5,8 +5,9 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from pathlib import Path
 
 from nearkin.data import Dataset
 from nearkin.data.benchmarks import is_benchmark
@@ -18,7 +19,8 @@ from nearkin.methods import Method, make_method
 from nearkin.models import Embedder
 from nearkin.reproduce.parts import Row
 from nearkin.space import Space
-from nearkin.training import Run
+from nearkin.training import Run, Settings
+from nearkin.training.baseline import backbone_space
 from nearkin.training.prepare import load_splits
 from nearkin.workflows import embed_everything, usual_device
 
@@ -29,16 +31,31 @@ def scores_of(run: Run, row: Row) -> dict[str, float]:
     """By column, between 0 and 1; measured once and kept with the run."""
     names = [row.prefix + column for column in row.columns]
     scores = json.loads(run.scores.read_text(encoding="utf-8"))["after"]
-    if row.read or row.test or not set(names) <= set(scores):
-        wanted = hashlib.sha256(repr((names, row.read, row.test)).encode()).hexdigest()[:8]
-        file = run.folder / f"measured-{wanted}.json"
-        if not file.is_file():
-            write_json(file, _measured(run, row, names))
-        scores = json.loads(file.read_text(encoding="utf-8"))
+    views = views_at_test(run.settings(), row)
+    if row.read or row.test or views > 1 or not set(names) <= set(scores):
+
+        def measured() -> dict[str, float]:
+            _, space, trained_on = space_of_test_part(run, row.test, views)
+            return _measured(space, trained_on, _method(run, row.read), names)
+
+        scores = _once(run.folder, (names, row.read, row.test, views), measured)
     return {column: scores[name] for column, name in zip(row.columns, names, strict=True) if name in scores}
 
 
-def space_of_test_part(run: Run, test: str = "") -> tuple[Dataset, Space, Space | None]:
+def scores_of_backbone(settings: Settings, row: Row, folder: Path) -> dict[str, float]:
+    """By column, what the backbone gives without any training; measured once and kept in the folder."""
+    names = [row.prefix + column for column in row.columns]
+    method = make_method(row.read or settings.method)
+    scores = _once(folder, (names, row.read), lambda: _measured(backbone_space(settings), None, method, names))
+    return {column: scores[name] for column, name in zip(row.columns, names, strict=True)}
+
+
+def views_at_test(settings: Settings, row: Row) -> int:
+    """How many views of an item are averaged; one where there is nothing random in them."""
+    return row.views if settings.data.augment != "none" else 1
+
+
+def space_of_test_part(run: Run, test: str = "", views: int = 1) -> tuple[Dataset, Space, Space | None]:
     """The test part and how the run's model embeds it; and the training part, where it knows the same classes."""
     settings = run.settings()
     data = settings.data
@@ -48,18 +65,26 @@ def space_of_test_part(run: Run, test: str = "") -> tuple[Dataset, Space, Space 
     assert splits.test is not None  # a run without has no scores
     tested, trained_on = true_classes(splits.test), true_classes(splits.train)
     embedder = Embedder.load(run.folder)
-    space = embed_everything(embedder, tested).to(usual_device())
+    how = (views, data.augment if views > 1 else "none")
+    space = embed_everything(embedder, tested, *how).to(usual_device())
     if not trained_on.knows_classes_of(tested):
         return tested, space, None
-    return tested, space, embed_everything(embedder, trained_on).to(usual_device())
+    return tested, space, embed_everything(embedder, trained_on, *how).to(usual_device())
 
 
-def _measured(run: Run, row: Row, names: Sequence[str]) -> dict[str, float]:
-    _, space, trained_on = space_of_test_part(run, row.test)
+def _once(folder: Path, wanted: object, measured: Callable[[], dict[str, float]]) -> dict[str, float]:
+    file = folder / f"measured-{hashlib.sha256(repr(wanted).encode()).hexdigest()[:8]}.json"
+    if not file.is_file():
+        write_json(file, measured())
+    scores: dict[str, float] = json.loads(file.read_text(encoding="utf-8"))
+    return scores
+
+
+def _measured(space: Space, trained_on: Space | None, method: Method, names: Sequence[str]) -> dict[str, float]:
     recall_at = sorted({int(k) for name in names for k in re.findall(r"recall@(\d+)", name)})
     clustering = any("nmi" in name for name in names)
     scores = evaluate(space, recall_at, clustering=clustering).scores
-    scores |= _method(run, row.read).read_out(space, trained_on, recall_at, clustering=clustering)
+    scores |= method.read_out(space, trained_on, recall_at, clustering=clustering)
     if any(name.startswith(RANDOM_GALLERY) for name in names):
         found = random_gallery_scores(space, recall_at)
         scores |= {RANDOM_GALLERY + name: score for name, score in found.items()}

@@ -29,8 +29,10 @@ class Row:
         read: the method whose read-out is wanted, its settings after a colon; empty: the trained one's.
         prefix: of the scores' names, such as ``with_sc_``.
         test: a benchmark whose test part is measured instead of the trained one's.
+        views: random views of an item that are averaged at test, where images are augmented.
         panel: the part of a figure that it belongs to.
         notes: what is to be known about this row, as names in the part's notes.
+        untrained: whether the backbone alone is measured.
         not_run: why it cannot be trained here; empty: it can.
     """
 
@@ -44,8 +46,10 @@ class Row:
     read: str = ""
     prefix: str = ""
     test: str = ""
+    views: int = 1
     panel: str = ""
     notes: tuple[str, ...] = ()
+    untrained: bool = False
     not_run: str = ""
 
 
@@ -65,6 +69,7 @@ class Part:
         base: settings of rows without a recipe, laid out as a config.toml.
         glyphs: which glyphs stand for absent data of a figure.
         new_examples: of each class, how many glyphs are tested on; 0: the second half of the classes.
+        untold: differences of the recipes, by their words, that the rows of this part do not have.
         notes: sentences by name.
     """
 
@@ -79,6 +84,7 @@ class Part:
     base: dict[str, Any] = field(default_factory=dict)
     glyphs: str = "glyphs"
     new_examples: int = 0
+    untold: tuple[str, ...] = ()
     notes: dict[str, str] = field(default_factory=dict)
 
     @property
@@ -120,7 +126,7 @@ def read_part(paper: str, name: str) -> Part:
     text = files(__package__).joinpath(paper, f"{name}.toml").read_text(encoding="utf-8")
     values = tomllib.loads(text)
     rows = tuple(_row(row, group["columns"]) for group in values.pop("groups") for row in group["rows"])
-    return Part(name=f"{paper}/{name}", rows=rows, **values)
+    return Part(name=f"{paper}/{name}", rows=rows, untold=tuple(values.pop("untold", ())), **values)
 
 
 def _row(values: dict[str, Any], columns: list[str]) -> Row:

@@ -14,13 +14,22 @@ from typing import Any
 from nearkin.data.benchmarks import find, is_benchmark
 from nearkin.data.sources import is_dataset_name
 from nearkin.errors import UserError, unknown_name
+from nearkin.methods import make_method
 from nearkin.recipes import read_recipe
-from nearkin.reproduce.differences import changes, open_settings, recipe_differences
+from nearkin.reproduce.differences import (
+    changes,
+    how_the_paper_chose,
+    open_besides,
+    open_settings,
+    recipe_differences,
+)
 from nearkin.reproduce.known_classes import known_classes
+from nearkin.reproduce.measure import views_at_test
 from nearkin.reproduce.parts import Part, Row
 from nearkin.training import Settings
-from nearkin.training.prepare import absolute
-from nearkin.training.settings import by_section
+from nearkin.training.optimise import check
+from nearkin.training.prepare import absolute, load_splits
+from nearkin.training.settings import by_section, knows
 
 # Small grey pictures are nothing for the papers' networks and rates: those of `nearkin train glyphs` are taken.
 ON_GLYPHS: dict[str, Any] = {
@@ -37,10 +46,10 @@ ON_GLYPHS: dict[str, Any] = {
     "weight_decay": 1e-4,
     "schedule": "cosine",
 }
-NOT_FOUND = "dataset not found: see `nearkin datasets`"
-CHOSEN_ON_TEST = "best epoch by MAP@R on the test part, which is optimistic; how the paper chose is not said"
+MATTER_UNTRAINED = ("backbone", "weights", "image_size", "split")
+OTHER_DATA = "other data"
 PROTOCOLS = {
-    "best-on-test": CHOSEN_ON_TEST,
+    "best-on-test": "best epoch by MAP@R on the test part, which is optimistic",
     "last": "last epoch",
     "best-on-validation": "best epoch on held-out classes",
 }
@@ -84,25 +93,29 @@ class Plan:
         """In what the run differs from the paper, in sentences."""
         if self.settings is None:
             return []
-        keep = self.settings.training.keep
         sentences = {
-            "other data": self.other_data and f"{self.other_data} instead of {self.dataset}",
-            "protocol": PROTOCOLS.get(keep, keep),
+            OTHER_DATA: self.other_data and f"{self.other_data} instead of {self.dataset}",
+            "protocol": self._protocol(),
             "settings for glyphs": changes(self.paper, self.settings, self.for_glyphs),
             "other settings (--set)": changes(self.paper, self.settings, self.given),
         }
         return [*(f"{what}: {words}" for what, words in sentences.items() if words), *self.said]
 
+    def _protocol(self) -> str:
+        keep = self.settings.training.keep if self.settings and not self.row.untrained else ""
+        said = PROTOCOLS.get(keep, keep)
+        return f"{said}; {how_the_paper_chose(self.row.recipe)}" if keep == "best-on-test" else said
+
     @property
     def data(self) -> str:
-        return f"other data: {self.other_data}" if self.other_data else self.dataset
+        return f"{OTHER_DATA}: {self.other_data}" if self.other_data else self.dataset
 
     @property
     def folder(self) -> str:
         """The name of the run: rows with the same settings share one, other settings are another run."""
         assert self.settings is not None
         digest = hashlib.sha256(json.dumps(self.settings.to_tables(), sort_keys=True).encode()).hexdigest()
-        return f"{self.dataset}-{self.settings.method}-{digest[:8]}"
+        return f"{self.dataset}-{'backbone' if self.row.untrained else self.settings.method}-{digest[:8]}"
 
 
 def plans(part: Part, wishes: Wishes, out: Path) -> list[Plan]:
@@ -143,7 +156,7 @@ def _check(part: Part, wishes: Wishes, methods: Collection[str]) -> None:
     if "source" in wishes.settings:
         raise UserError(f"other data are given with --data NAME=SOURCE, where NAME is one of {', '.join(known)}")
     for setting, value in wishes.settings.items():
-        if not any(_knows(method, setting) for method in methods):
+        if not any(knows(method, setting) for method in methods):
             by_section(min(methods), {setting: value})  # says which settings there are
 
 
@@ -182,33 +195,60 @@ def _plan(part: Part, row: Row, paper: Settings, source: str | None, wishes: Wis
     if row.not_run:
         return Plan(row, dataset, paper, problem=f"not run: {row.not_run}")
     if source is None:
-        return Plan(row, dataset, paper, problem=NOT_FOUND)
+        advice = f"`nearkin datasets` says where to get {dataset}, or name other data with --data {dataset}=SOURCE"
+        return Plan(row, dataset, paper, problem=f"not found: {advice}")
     is_glyphs = is_dataset_name(source) and not is_benchmark(source)
     for_glyphs = ON_GLYPHS | row.on_glyphs if is_glyphs else {}
-    given = {name: value for name, value in wishes.settings.items() if _knows(paper.method, name)}
+    given = {name: value for name, value in wishes.settings.items() if knows(paper.method, name)}
     changed = {"keep": paper.training.keep or "best-on-test", **for_glyphs, **given, "source": source}
     if is_glyphs and part.new_examples:
         file = out / f"known-{re.sub(r'[^a-z0-9]+', '-', source)}-{part.new_examples}.npz"
         changed["source"] = str(known_classes(file, source, part.new_examples).absolute())
-    said = [part.notes[note] for note in row.notes]
-    if row.recipe:
-        said += recipe_differences(row.recipe, paper)
-        said += open_settings(row.recipe, {*row.set, *for_glyphs, *given}, with_method=not row.instead)
+    settings = paper.changed(**by_section(paper.method, changed))
+    check(settings.training)
+    make_method(settings.method, **settings.method_settings)
+    if is_glyphs and "batch_size" not in given:
+        settings = _with_batches_that_can_be_filled(settings)
+
+    def matters(setting: str) -> bool:
+        return not row.untrained or setting in MATTER_UNTRAINED
+
+    notes = [part.notes[note] for note in row.notes]
     return Plan(
         row,
         dataset,
         paper,
         other_data=source if source != absolute(paper.data.source) else "",
-        settings=paper.changed(**by_section(paper.method, changed)),
-        for_glyphs=tuple(name for name in for_glyphs if name not in given),
-        given=tuple(name for name in given if name != "keep"),
-        said=tuple(said),
+        settings=settings,
+        for_glyphs=tuple(name for name in for_glyphs if name not in given and matters(name)),
+        given=tuple(name for name in given if name != "keep" and matters(name)),
+        said=(*notes, *_said(part, row, settings, not is_glyphs, {*for_glyphs, *given})),
     )
 
 
-def _knows(method: str, setting: str) -> bool:
+def _said(part: Part, row: Row, settings: Settings, photographs: bool, changed: Collection[str]) -> list[str]:
+    """What the recipe does otherwise, and what it chose, as far as it matters to the row."""
+    if not row.recipe:
+        return []
+    facts = {"photographs": photographs, "views": views_at_test(settings, row), "untrained": row.untrained}
+    said = recipe_differences(row.recipe, settings, **facts)
+    said = [sentence for sentence in said if sentence.partition(":")[0] not in part.untold]
+    if row.untrained:
+        return said
+    said += open_settings(row.recipe, {*row.set, *changed}, with_method=not row.instead)
+    return said + open_besides(row.recipe) if photographs else said
+
+
+def _with_batches_that_can_be_filled(settings: Settings) -> Settings:
+    """Those of the settings, or else the method's usual ones, which shrink to what the data have."""
+    size = settings.training.batch_size
+    if not size:
+        return settings
     try:
-        by_section(method, {setting: None})
+        labels = load_splits(settings.data, settings.training.seed).train.labels
+        make_method(settings.method, **settings.method_settings).sampler(labels, size, seed=0)
+        if size <= len(labels):
+            return settings
     except UserError:
-        return False
-    return True
+        pass
+    return settings.changed(training={"batch_size": 0})

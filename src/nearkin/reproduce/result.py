@@ -2,20 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from nearkin.report.names import score_name
 from nearkin.reproduce.parts import Part
 from nearkin.reproduce.plan import Plan
-
-HEADINGS = {
-    "nmi_geometric": "NMI",
-    "nmi_arithmetic": "NMI",
-    "map": "mAP",
-    "nearest_cluster_error": "kNC error",
-    "soft_knn_error": "kNN error",
-}
 
 
 @dataclass(frozen=True)
@@ -26,6 +19,11 @@ class Outcome:
     scores: dict[str, float]
     folder: str = ""
     problem: str = ""
+
+    @property
+    def sentences(self) -> list[str]:
+        """Why there are no scores, or in what they differ from the paper's."""
+        return [self.problem] if self.problem else self.plan.differs
 
 
 @dataclass(frozen=True)
@@ -41,10 +39,20 @@ class Reproduction:
 
     @property
     def legend(self) -> str:
+        means = [column.removeprefix("nmi_") for column in self.part.columns if column.startswith("nmi_")]
         return (
             "Numbers in percent, ours from one run each (bf16 on CUDA, else 32 bits); "
-            "the last column tells in what a run differs from the paper."
+            + "".join(f"our NMI is over the {mean} mean of the two entropies; " for mean in means)
+            + "the last column tells in what a run differs from the paper."
         )
+
+    @property
+    def nothing_came_out(self) -> str:
+        """Why, where rows were tried and none has scores; else empty."""
+        tried = [outcome for outcome in self.outcomes if outcome.plan.settings is not None]
+        if not tried or any(outcome.scores for outcome in tried):
+            return ""
+        return f"none of the rows that were tried has scores; the first {tried[0].problem}"
 
     @property
     def headings(self) -> list[str]:
@@ -52,21 +60,24 @@ class Reproduction:
 
     def differences(self) -> list[str]:
         """Every sentence once, in the order in which they come; the rows refer to them by number, from 1."""
-        return list(dict.fromkeys(sentence for outcome in self.outcomes for sentence in outcome.plan.differs))
+        return list(dict.fromkeys(sentence for outcome in self.outcomes for sentence in outcome.sentences))
 
     def rows(self) -> list[list[str]]:
         """Two lines for a row of the paper: its numbers and ours; one where the paper has none."""
         lines = []
         for outcome in self.outcomes:
-            plan = outcome.plan
-            said = outcome.problem or (f"other data: {plan.other_data}" if plan.other_data else "")
+            plan, said = outcome.plan, ""
+            if outcome.problem or plan.other_data:  # the first of the row's sentences
+                first = outcome.sentences[0]
+                said = f"{first.partition(':')[0]} ({self._number(first)})"
             name, data = plan.row.method, "; ".join(filter(None, (plan.dataset, said)))
             if any(number is not None for number in plan.row.paper):
                 numbers = dict(zip(plan.row.columns, plan.row.paper, strict=True))
                 lines.append([name, plan.dataset, "paper", *self._cells(numbers), ""])
                 name, data = "", said
             percent = {column: 100 * score for column, score in outcome.scores.items()}
-            lines.append([name, data, "here", *self._cells(percent), self._references(plan)])
+            references = _ranges(map(self._number, outcome.sentences))
+            lines.append([name, data, "here", *self._cells(percent), references])
         return lines
 
     def markdown(self) -> str:
@@ -97,16 +108,15 @@ class Reproduction:
             "paper": dict(zip(plan.row.columns, plan.row.paper, strict=True)),
             "here": {column: 100 * score for column, score in outcome.scores.items()},
             "problem": outcome.problem,
-            "differs": plan.differs,
+            "differs": [] if outcome.problem else plan.differs,
         }
 
     def _cells(self, numbers: Mapping[str, float | None]) -> list[str]:
         found = [numbers.get(column) for column in self.part.columns]
         return ["" if number is None else f"{number:.{self.part.decimals}f}" for number in found]
 
-    def _references(self, plan: Plan) -> str:
-        order = self.differences()
-        return ", ".join(str(order.index(sentence) + 1) for sentence in plan.differs)
+    def _number(self, sentence: str) -> int:
+        return self.differences().index(sentence) + 1
 
 
 def heading(column: str) -> str:
@@ -115,8 +125,21 @@ def heading(column: str) -> str:
     >>> heading("recall@1"), heading("random_gallery_recall@5"), heading("nmi_geometric")
     ('Recall@1', 'Recall@5', 'NMI')
     """
-    plain = column.removeprefix("random_gallery_")
-    return HEADINGS.get(plain, plain.capitalize())
+    return score_name(column.removeprefix("random_gallery_")).partition(" (")[0]
+
+
+def _ranges(numbers: Iterable[int]) -> str:
+    """
+    >>> _ranges([7, 1, 2, 3])
+    '1–3, 7'
+    """
+    found: list[list[int]] = []
+    for number in sorted(numbers):
+        if found and number == found[-1][-1] + 1:
+            found[-1].append(number)
+        else:
+            found.append([number])
+    return ", ".join(f"{each[0]}–{each[-1]}" if len(each) > 1 else str(each[0]) for each in found)
 
 
 def _line(cells: list[str]) -> str:

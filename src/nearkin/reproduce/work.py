@@ -9,7 +9,7 @@ from pathlib import Path
 from nearkin.errors import Interrupted, UserError
 from nearkin.files import write_json, write_text
 from nearkin.reproduce.draw import draw
-from nearkin.reproduce.measure import scores_of
+from nearkin.reproduce.measure import scores_of, scores_of_backbone
 from nearkin.reproduce.parts import read_part
 from nearkin.reproduce.plan import Plan, Wishes, plans
 from nearkin.reproduce.result import Outcome, Reproduction
@@ -58,6 +58,9 @@ def _outcome(plan: Plan, out: Path) -> Outcome:
     if plan.settings is None:
         return Outcome(plan, {}, problem=plan.problem)
     try:
+        if plan.row.untrained:
+            scores = scores_of_backbone(plan.settings, plan.row, out / plan.folder)
+            return Outcome(plan, scores, plan.folder)
         run = carry_out(plan.settings, out / plan.folder)
         trained = replace(plan, settings=run.settings())  # with what the run itself chose, such as its batches
         return Outcome(trained, scores_of(run, plan.row), plan.folder)

@@ -10,6 +10,7 @@ from nearkin.errors import UserError
 from nearkin.evaluation import evaluate
 from nearkin.methods import make_method
 from nearkin.models.embed import space_of
+from nearkin.space import Space
 from nearkin.training.devices import make_fabric
 from nearkin.training.prepare import backbone_features, build_model, load_splits, resolved
 from nearkin.training.settings import Settings
@@ -17,13 +18,18 @@ from nearkin.training.shared import Parts
 
 
 def backbone_scores(settings: Settings) -> dict[str, float]:
-    """The scores of the test part as the untrained run's backbone sees it: its features at unit length, no head.
+    """The scores of the test part as the untrained run's backbone sees it.
 
     >>> from nearkin.api import make_settings
     >>> scores = backbone_scores(make_settings("glyphs:classes=8,per_class=4", "rank", {"device": "cpu"}))
     >>> 0 < scores["recall@1"] < 1
     True
     """
+    return evaluate(backbone_space(settings)).scores
+
+
+def backbone_space(settings: Settings) -> Space:
+    """The test part as the features that an untrained run's backbone gives, at unit length, no head."""
     torch.manual_seed(settings.training.seed)  # for backbones without weights
     splits = load_splits(settings.data, settings.training.seed)
     if splits.test is None:
@@ -37,4 +43,4 @@ def backbone_scores(settings: Settings) -> dict[str, float]:
     features, _ = backbone_features(model, splits.test, others, settings.training.batch_size, workers)
     assert isinstance(features.items, Vectors)
     unit = normalize(torch.tensor(features.items.values), dim=1)
-    return evaluate(space_of(unit, splits.test).to(device)).scores
+    return space_of(unit, splits.test).to(device)
