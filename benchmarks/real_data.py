@@ -6,8 +6,7 @@
 DATA holds CUB_200_2011 in its official layout, and cars196_train_boxes and flowers102 as folders with one folder per
 class; FILE the ImageNet weights of timm's tf_efficientnet_lite0. Finished runs in `--runs` are never repeated, so it
 can be stopped and started again, also on another machine: only the small files of a run are needed for that (all but
-its model and checkpoint). Each finished section is written to docs/results/SECTION.json, its learning curves to
-docs/images/SECTION.png, and its table is printed.
+its model and checkpoint). Each finished section is published (benchmarks/publish.py) and its table printed.
 
     cub         all methods, fair, three seeds
     cub-paper   the five whole-space methods, the best point of the test curve
@@ -18,16 +17,14 @@ docs/images/SECTION.png, and its table is printed.
 from __future__ import annotations
 
 import argparse
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from nearkin.compare import compare
-from nearkin.files import atomic_path, write_json
-from nearkin.report.comparison_plots import curves_figure, mean_curves
+from publish import DOCS, publish
 
-DOCS = Path(__file__).parent.parent / "docs"
+from nearkin.compare import compare
+
 FIVE = ("facility-location", "spectral", "divide-and-conquer", "magnet", "rank")
 EIGHT = (*FIVE, "triplet", "margin", "proxy-nca")
 COMMON: dict[str, Any] = {
@@ -78,21 +75,9 @@ def main() -> None:
             continue
         given = {"weights": str(arguments.weights.absolute()), "epochs": arguments.epochs, **section.settings}
         out, trials = arguments.runs / name, arguments.tune if section.protocol == "fair" else 0
-        found = compare(
-            section.source,
-            section.methods,
-            out,
-            section.seeds,
-            section.protocol,
-            COMMON | given,
-            arguments.jobs,
-            trials,
-        )
-        write_json(arguments.docs / "results" / f"{name}.json", json.loads((out / "comparison.json").read_text()))
-        part = "the test part" if section.protocol == "paper" else "validation classes"
-        with atomic_path(arguments.docs / "images" / f"{name}.png") as partial:
-            curves_figure(found, mean_curves(found), part).savefig(partial, dpi=120)
-        print(f"\n{name}\n\n{found.markdown()}", flush=True)
+        shared = COMMON | given
+        compare(section.source, section.methods, out, section.seeds, section.protocol, shared, arguments.jobs, trials)
+        print(f"\n{name}\n\n{publish(out, name, arguments.docs).markdown()}", flush=True)
 
 
 if __name__ == "__main__":

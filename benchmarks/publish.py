@@ -1,0 +1,44 @@
+"""A finished comparison for the docs: its raw numbers, its learning curves as a picture, its table.
+
+    python benchmarks/publish.py runs/compare-photos photos
+
+writes docs/results/photos.json and docs/images/photos.png, and prints the table. Places on this machine stand there by
+their last name only.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+from dataclasses import fields
+from pathlib import Path
+
+from nearkin.compare import Comparison
+from nearkin.files import atomic_path, write_json
+from nearkin.report.comparison_plots import curves_figure, mean_curves
+
+DOCS = Path(__file__).parent.parent / "docs"
+
+
+def publish(folder: Path, name: str, docs: Path = DOCS) -> Comparison:
+    found = json.loads((folder / "comparison.json").read_text(encoding="utf-8"))
+    found["command"] = re.sub(r"/(?:[^/\s=]+/)*([^/\s=]+)", r"\1", found["command"])
+    comparison = Comparison(**{field.name: found[field.name] for field in fields(Comparison)})
+    write_json(docs / "results" / f"{name}.json", found)
+    part = "the test part" if comparison.protocol == "paper" else "validation classes"
+    with atomic_path(docs / "images" / f"{name}.png") as partial:
+        curves_figure(comparison, mean_curves(comparison), part).savefig(partial, dpi=110)
+    return comparison
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path, help="the --out of `nearkin compare`")
+    parser.add_argument("name", help="what to call it in docs/")
+    arguments = parser.parse_args()
+    print(publish(arguments.folder, arguments.name).markdown())
+
+
+if __name__ == "__main__":
+    main()
