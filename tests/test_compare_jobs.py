@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import signal
 import subprocess
 import sys
 import time
-from concurrent.futures import Future, wait
+from concurrent.futures import Future
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from nearkin.api import make_settings
-from nearkin.compare import compare
+from nearkin.compare import compare, jobs
 from nearkin.compare.jobs import _attempt_in_child, _crew, _heard, _Outcome
 from nearkin.compare.task import Task
 from nearkin.errors import OutOfRoom
@@ -57,12 +57,22 @@ def test_an_unexpected_error_ends_the_comparison_with_the_name_of_its_run(
         _heard(task, future)
 
 
-def test_a_child_that_is_killed_ends_the_comparison_with_advice_and_leaves_no_process() -> None:
-    others = set(multiprocessing.active_children())
-    with pytest.raises(OutOfRoom, match=r"want of memory.* fewer --jobs"), _crew(2) as pool:
-        wait([pool.submit(time.sleep, 0.5) for _ in range(2)])  # now both are there
-        pool.submit(signal.raise_signal, signal.SIGKILL).result()
-    assert set(multiprocessing.active_children()) <= others
+@pytest.mark.parametrize("which", [0, 1])
+def test_a_child_that_is_killed_ends_the_comparison_with_advice_and_leaves_no_process(
+    which: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(jobs, "LAST_STEP", 2.0)
+    with pytest.raises(OutOfRoom, match=r"want of memory.* fewer --jobs"), _crew(2) as crew:
+        members: list[BaseProcess] = []
+        for _ in range(2):
+            crew.submit(time.sleep, 600)
+            members += crew.members - set(members)
+        time.sleep(1)
+        os.kill(members[which].pid or 0, signal.SIGKILL)
+        for _ in range(100):
+            time.sleep(0.1)
+            crew.check()
+    assert all(member.exitcode is not None for member in members)
 
 
 def test_a_full_disk_is_no_verdict_on_a_method(vectors: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -94,7 +104,7 @@ def test_a_stop_reaches_every_process_and_leaves_none(tmp_path: Path) -> None:
     try:
         deadline = time.monotonic() + 300
         while not all(run.checkpoint.is_file() for run in runs):
-            assert process.poll() is None and time.monotonic() < deadline
+            assert process.poll() is None, process.communicate()[1] and time.monotonic() < deadline
             time.sleep(0.05)
         asked = time.time()
         os.killpg(process.pid, signal.SIGINT)  # as a terminal does: children hear it too

@@ -122,6 +122,16 @@ def test_rows_measured_once_are_measured_again_for_other_data(tmp_path: Path) ->
     others = compare(GLYPHS + ",seed=1", ["triplet"], tmp_path, seeds=2, settings=QUICK, concatenate=True)
     alone = compare(GLYPHS + ",seed=1", ["triplet"], tmp_path / "alone", seeds=2, settings=QUICK, concatenate=True)
     assert first.backbone != others.backbone == alone.backbone
+    rng = np.random.default_rng(0)
+    backbones = []
+    for _ in range(2):  # the same name, other content
+        np.savez(tmp_path / "x.npz", vectors=rng.normal(size=(96, 4)), labels=np.arange(96) // 8)
+        settings = {"epochs": 1, "batch_size": 16, "device": "cpu", "backbone": "linear"}
+        backbones.append(
+            compare(str(tmp_path / "x.npz"), ["triplet"], tmp_path / "x", seeds=1, settings=settings).backbone
+        )
+        shutil.rmtree(tmp_path / "x" / "triplet-0")
+    assert backbones[0] != backbones[1]
     assert first.concatenated != others.concatenated == alone.concatenated
 
 

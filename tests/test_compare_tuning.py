@@ -104,13 +104,14 @@ def test_a_stopped_search_goes_on_to_the_same_trials(
     assert trials(tmp_path / "cut") == trials(tmp_path / "whole")
 
 
-def test_a_trial_that_fails_counts_as_the_worst(vectors: str, tmp_path: Path) -> None:
+def test_a_trial_that_fails_counts_as_the_worst(vectors: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     out = tmp_path / "out"
     found = compare(vectors, ["divide-and-conquer", "spectral"], out, seeds=1, settings=QUICK | {"dim": 18}, tune=4)
     assert "always 0" in found.refused["spectral"] and not (out / "spectral-0").exists()
     tried = trials(out)["divide-and-conquer"]
     assert any(trial["refused"] and trial["score"] == 0 for trial in tried)  # 18 is no multiple of 4 or 8
     assert found.chosen["divide-and-conquer"]["learners"] == 2
+    assert "counts as 0: " in caplog.text
 
 
 def test_what_was_given_is_not_searched(vectors: str, tmp_path: Path) -> None:
@@ -135,13 +136,14 @@ def test_tuned_and_untuned_runs_do_not_mix(vectors: str, tmp_path: Path) -> None
         ({"tune": 2, "protocol": "paper"}, "use --protocol fair"),
         ({"concatenate": True, "protocol": "paper"}, "use --protocol fair"),
         ({"tune": -1}, "0 or more"),
+        ({"tune": 2, "settings": QUICK | {"epochs": 0}}, "among untrained models"),
         ({"concatenate": True, "seeds": 1}, "--seeds 2 or more"),
         ({"jobs": 0}, "at least one job"),
     ],
 )
 def test_what_cannot_be_meant_is_refused(vectors: str, tmp_path: Path, options: dict[str, Any], expected: str) -> None:
     with pytest.raises(UserError, match=expected):
-        compare(vectors, ["triplet"], tmp_path / "out", settings=QUICK, **options)
+        compare(vectors, ["triplet"], tmp_path / "out", **({"settings": QUICK} | options))
     assert not (tmp_path / "out").exists()
 
 

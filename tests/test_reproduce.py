@@ -17,7 +17,7 @@ from reference import retrieval
 
 from nearkin.clustering import spectral_embedding
 from nearkin.data import load_dataset, make_splits
-from nearkin.errors import Interrupted
+from nearkin.errors import Interrupted, OutOfRoom
 from nearkin.evaluation import evaluate
 from nearkin.models import Embedder
 from nearkin.reproduce import measure, work
@@ -190,6 +190,55 @@ def test_a_row_that_cannot_be_trained_says_why_and_the_others_go_on(
     first, second = reproduce("spectral", "table-1", tmp_path, wishes).outcomes
     assert first.scores and not second.scores
     assert second.problem.startswith("could not be run: ") and "always 0" in second.problem
+
+
+def test_a_full_disk_is_no_verdict_on_a_row(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def full(*_: Any) -> None:
+        raise OutOfRoom("no space left")
+
+    monkeypatch.setattr(work, "carry_out", full)
+    with pytest.raises(OutOfRoom, match="no space left"):
+        reproduce("rank", "table-1", tmp_path, Wishes(QUICK, {"cub200": TINY_GLYPHS}))
+
+
+def vectors(file: Path, seed: int, **columns: Any) -> str:
+    rng = np.random.default_rng(seed)
+    labels = np.arange(96) // 8
+    np.savez(file, vectors=rng.normal(size=(12, 6))[labels] + rng.normal(size=(96, 6)), labels=labels, **columns)
+    return str(file)
+
+
+VECTORS = {"epochs": 1, "batch_size": 48, "dim": 4, "device": "cpu", "backbone": "linear", "weights": "none"}
+
+
+def test_other_items_under_the_same_name_are_measured_again_or_refused(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    only(monkeypatch, 5, 7)  # the network alone, softmax
+    found = []
+    for seed in (0, 1):
+        wishes = Wishes(VECTORS, {"cub200": vectors(tmp_path / "x.npz", seed)})
+        found.append(reproduce("spectral", "table-1", tmp_path / "out", wishes).outcomes)
+    assert found[0][0].scores != found[1][0].scores
+    assert found[0][1].scores and "are not what they were" in found[1][1].problem
+
+
+def test_a_column_that_is_called_true_label_is_no_label(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    only(monkeypatch, 6)  # with SC, which is measured after training
+    source = vectors(tmp_path / "x.npz", 0, true_label=np.array(["cat", "dog"] * 48))
+    (outcome,) = reproduce("spectral", "table-1", tmp_path / "out", Wishes(VECTORS, {"cub200": source})).outcomes
+    assert outcome.scores
+    assert not any(sentence.startswith("resize") for sentence in outcome.sentences)  # vectors are no pictures
+
+
+def test_errors_on_classes_that_were_not_trained_on_say_why_there_are_none(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    only(monkeypatch, 0)
+    wishes = Wishes(VECTORS | {"batch_size": 12, "augment": "none"}, {"dogs120": vectors(tmp_path / "x.npz", 0)})
+    found = reproduce("magnet", "table-4", tmp_path / "out", wishes)
+    assert "has other classes than its training part" in found.outcomes[0].problem
+    assert found.nothing_came_out.endswith("give data with all classes in both")
 
 
 def test_scores_that_training_does_not_give_are_measured_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -14,12 +14,15 @@ import multiprocessing
 import os
 import signal
 import threading
-from collections.abc import Generator, Iterable, Iterator
+import time
+from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager, redirect_stderr
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
+from typing import ParamSpec, TypeVar
 
 import torch
 
@@ -31,6 +34,9 @@ from nearkin.training.watch import stop_requests
 
 log = logging.getLogger("nearkin")
 
+LAST_STEP = 60.0  # seconds that runs have for a step and a checkpoint when one of them was killed
+P = ParamSpec("P")
+T = TypeVar("T")
 Lane = Generator[Task, str | None, None]  # yields tasks one after the other; is sent why one was refused, or None
 
 
@@ -72,13 +78,12 @@ def _side_by_side(lanes: Iterable[Lane], jobs: int, advance: Advance) -> None:
     waiting = iter(lanes)
     running: dict[Future[_Outcome], tuple[Lane, Task]] = {}
 
-    with stop_requests() as asked, _crew(jobs) as pool:
+    with stop_requests() as asked, _crew(jobs) as crew:
 
         def start(lane: Lane, reason: str | None) -> None:
             task = _following(lane, reason, advance)
             if task is not None:
-                with deaf_children():
-                    running[pool.submit(_attempt_in_child, task)] = (lane, task)
+                running[crew.submit(_attempt_in_child, task)] = (lane, task)
 
         while True:
             while len(running) < jobs and (lane := next(waiting, None)) is not None:
@@ -91,6 +96,7 @@ def _side_by_side(lanes: Iterable[Lane], jobs: int, advance: Advance) -> None:
                 log.info("%s: ended", task.name)
                 advance()
                 start(lane, reason)
+            crew.check()
             if asked():
                 raise Interrupted("stopped")
 
@@ -120,33 +126,60 @@ def _heard(task: Task, future: Future[_Outcome]) -> str | None:
     return outcome.refused
 
 
+class _Crew:
+    """The processes of a pool, watched: the pool itself may overlook the end of one that it started last."""
+
+    def __init__(self, pool: ProcessPoolExecutor) -> None:
+        self.pool = pool
+        self.members: set[BaseProcess] = set()
+        self._others = set(multiprocessing.active_children())
+
+    def submit(self, function: Callable[P, T], *args: P.args, **options: P.kwargs) -> Future[T]:
+        with deaf_children():
+            future = self.pool.submit(function, *args, **options)
+        self.members |= set(multiprocessing.active_children()) - self._others
+        return future
+
+    def check(self) -> None:
+        if any(member.exitcode is not None for member in self.members):
+            raise BrokenProcessPool
+
+    def end(self, seconds: float) -> None:
+        """Waits so long for members to end by themselves, and kills those that have not."""
+        until = time.monotonic() + seconds
+        while any(member.exitcode is None for member in self.members) and time.monotonic() < until:
+            time.sleep(0.1)
+        for member in self.members:
+            member.kill()
+
+
 @contextmanager
-def _crew(jobs: int) -> Iterator[ProcessPoolExecutor]:
-    """Processes that start when they are first needed and end, at their next step, when the block does."""
+def _crew(jobs: int) -> Iterator[_Crew]:
+    """Processes that start when they are first needed; they end with the block, at their next step if it failed."""
     context = multiprocessing.get_context("spawn")  # CUDA and threads do not survive a fork
     ear, mouth = context.Pipe(duplex=False)
-    others = set(multiprocessing.active_children())
     pool = ProcessPoolExecutor(jobs, context, _begin_child, (ear, jobs, multiprocessing.get_start_method()))
-
-    def kill_all() -> None:
-        for child in set(multiprocessing.active_children()) - others:
-            child.kill()
-
+    crew = _Crew(pool)
     try:
-        yield pool
+        yield crew
     except BrokenProcessPool:
-        kill_all()  # the pool would wait for those that are left, which do not hear its request to end
+        mouth.close()
+        crew.end(LAST_STEP)  # the pool would wait for them, and they do not hear its request to end
         raise OutOfRoom(
             "the process of a run was ended from outside, most likely for want of memory; "
             "the same command goes on from here, with fewer --jobs if need be"
         ) from None
-    finally:
+    except BaseException:
         mouth.close()
+        raise
+    finally:
         try:
             pool.shutdown(cancel_futures=True)
         except KeyboardInterrupt:  # the second one
-            kill_all()
+            crew.end(0)
             raise
+        finally:
+            mouth.close()
 
 
 _ended = threading.Event()  # in a child: whether the parent has asked it to stop
@@ -163,10 +196,7 @@ def _listen(ear: Connection) -> None:
     ear.poll(None)  # nothing is ever said: the pipe only closes
     _ended.set()
     _thread.interrupt_main(signal.SIGTERM)  # runs the main thread's handler, as a signal would
-    parent = multiprocessing.parent_process()
-    assert parent is not None
-    parent.join()
-    with _busy:  # its last step and checkpoint, if the parent was killed
+    with _busy:  # its last step and checkpoint
         os._exit(1)
 
 

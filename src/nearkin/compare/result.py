@@ -75,7 +75,8 @@ class Comparison:
 
     def markdown(self) -> str:
         rows = [HEADINGS, ["---"] * len(HEADINGS), *self.rows()]
-        return "\n".join([*(f"| {' | '.join(row)} |" for row in rows), "", self.legend, *self._remarks(), ""])
+        remarks = ["", *(f"- {remark}" for remark in self._remarks())] if self.chosen else []
+        return "\n".join([*(f"| {' | '.join(row)} |" for row in rows), "", self.legend, *remarks, ""])
 
     def latex(self) -> str:
         """A table with its caption; it needs the package booktabs."""

@@ -57,7 +57,7 @@ class ImageArray:
         return [f"#{i}" for i in range(len(self))]
 
     def fingerprint(self) -> str:
-        return _digest([str(self.pixels.shape).encode(), self.pixels.tobytes()])
+        return _digest([str(self.pixels.shape).encode(), np.ascontiguousarray(self.pixels).data])
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,7 +76,7 @@ class Vectors:
         return [f"#{i}" for i in range(len(self))]
 
     def fingerprint(self) -> str:
-        return _digest([str(self.values.shape).encode(), self.values.tobytes()])
+        return _digest([str(self.values.shape).encode(), np.ascontiguousarray(self.values).data])
 
 
 @dataclass(frozen=True, eq=False)
@@ -113,7 +113,7 @@ class DecodedImages:
 Items = ImageFiles | ImageArray | DecodedImages | Vectors
 
 
-def _digest(parts: Iterable[bytes]) -> str:
+def _digest(parts: Iterable[bytes | memoryview]) -> str:
     digest = hashlib.sha256()
     for part in parts:
         digest.update(part)

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from nearkin.data.dataset import Dataset, Mask
+from nearkin.data.items import ImageArray, Vectors
 from nearkin.errors import UserError, unknown_name
 
 Parts = npt.NDArray[np.str_]
@@ -25,7 +26,10 @@ class Splits:
     test: Dataset | None
 
     def digest(self) -> str:
-        """Changes when items come or go, or change their class or part; not when the folder moves as a whole."""
+        """Changes when items come or go, or change their class or part; not when the folder moves as a whole.
+
+        Items without names are told by their content.
+        """
         digest = hashlib.sha256()
         for name, part in vars(self).items():
             digest.update(f"{name}\n".encode())
@@ -33,6 +37,8 @@ class Splits:
                 names = (Path(item).name for item in part.items.names())
                 rows = (f"{item}|{part.classes[label]}\n" for item, label in zip(names, part.labels, strict=True))
                 digest.update("".join(rows).encode())
+                if isinstance(part.items, ImageArray | Vectors):
+                    digest.update(part.items.fingerprint().encode())
         return digest.hexdigest()
 
 

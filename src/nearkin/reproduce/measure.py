@@ -42,11 +42,11 @@ def scores_of(run: Run, row: Row) -> dict[str, float]:
     return {column: scores[name] for column, name in zip(row.columns, names, strict=True) if name in scores}
 
 
-def scores_of_backbone(settings: Settings, row: Row, folder: Path) -> dict[str, float]:
-    """By column, what the backbone gives without any training; measured once and kept in the folder."""
+def scores_of_backbone(settings: Settings, row: Row, folder: Path, items: str) -> dict[str, float]:
+    """By column, what the backbone gives without any training; measured once for these items and kept in the folder."""
     names = [row.prefix + column for column in row.columns]
     method = make_method(row.read or settings.method)
-    scores = _once(folder, (names, row.read), lambda: _measured(backbone_space(settings), None, method, names))
+    scores = _once(folder, (names, row.read, items), lambda: _measured(backbone_space(settings), None, method, names))
     return {column: scores[name] for column, name in zip(row.columns, names, strict=True)}
 
 
@@ -63,7 +63,9 @@ def space_of_test_part(run: Run, test: str = "", views: int = 1) -> tuple[Datase
         data = replace(data, source=test)
     splits = load_splits(data, settings.training.seed)
     assert splits.test is not None  # a run without has no scores
-    tested, trained_on = true_classes(splits.test), true_classes(splits.train)
+    tested, trained_on = splits.test, splits.train
+    if data.collapse_pairs:
+        tested, trained_on = true_classes(tested), true_classes(trained_on)
     embedder = Embedder.load(run.folder)
     how = (views, data.augment if views > 1 else "none")
     space = embed_everything(embedder, tested, *how).to(usual_device())

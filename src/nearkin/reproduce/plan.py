@@ -198,6 +198,7 @@ def _plan(part: Part, row: Row, paper: Settings, source: str | None, wishes: Wis
         advice = f"`nearkin datasets` says where to get {dataset}, or name other data with --data {dataset}=SOURCE"
         return Plan(row, dataset, paper, problem=f"not found: {advice}")
     is_glyphs = is_dataset_name(source) and not is_benchmark(source)
+    photographs = not is_glyphs and Path(source).suffix != ".npz"
     for_glyphs = ON_GLYPHS | row.on_glyphs if is_glyphs else {}
     given = {name: value for name, value in wishes.settings.items() if knows(paper.method, name)}
     changed = {"keep": paper.training.keep or "best-on-test", **for_glyphs, **given, "source": source}
@@ -222,7 +223,7 @@ def _plan(part: Part, row: Row, paper: Settings, source: str | None, wishes: Wis
         settings=settings,
         for_glyphs=tuple(name for name in for_glyphs if name not in given and matters(name)),
         given=tuple(name for name in given if name != "keep" and matters(name)),
-        said=(*notes, *_said(part, row, settings, not is_glyphs, {*for_glyphs, *given})),
+        said=(*notes, *_said(part, row, settings, photographs, {*for_glyphs, *given})),
     )
 
 

@@ -6,14 +6,16 @@ import logging
 from dataclasses import replace
 from pathlib import Path
 
-from nearkin.errors import Interrupted, UserError
+from nearkin.errors import Interrupted, OutOfRoom, UserError
 from nearkin.files import write_json, write_text
 from nearkin.reproduce.draw import draw
 from nearkin.reproduce.measure import scores_of, scores_of_backbone
 from nearkin.reproduce.parts import read_part
 from nearkin.reproduce.plan import Plan, Wishes, plans
 from nearkin.reproduce.result import Outcome, Reproduction
+from nearkin.training import Run
 from nearkin.training.carry_out import carry_out
+from nearkin.training.prepare import load_splits
 
 log = logging.getLogger("nearkin")
 
@@ -58,14 +60,22 @@ def _outcome(plan: Plan, out: Path) -> Outcome:
     if plan.settings is None:
         return Outcome(plan, {}, problem=plan.problem)
     try:
+        items = load_splits(plan.settings.data, plan.settings.training.seed).digest()
         if plan.row.untrained:
-            scores = scores_of_backbone(plan.settings, plan.row, out / plan.folder)
+            scores = scores_of_backbone(plan.settings, plan.row, out / plan.folder, items)
             return Outcome(plan, scores, plan.folder)
+        Run(out / plan.folder).check_data(items)
         run = carry_out(plan.settings, out / plan.folder)
         trained = replace(plan, settings=run.settings())  # with what the run itself chose, such as its batches
-        return Outcome(trained, scores_of(run, plan.row), plan.folder)
+        scores = scores_of(run, plan.row)
+        if not scores:
+            why = f"the test part of {plan.data} has other classes than its training part"
+            return Outcome(trained, {}, problem=f"could not be read out: {why}; give data with all classes in both")
+        return Outcome(trained, scores, plan.folder)
     except Interrupted:
         raise Interrupted("stopped; the same command goes on from here") from None
+    except OutOfRoom:  # no verdict on the row: the same may work another time
+        raise
     except UserError as error:
         log.warning("%s could not be run: %s", plan.row.method, error)
         return Outcome(plan, {}, problem=f"could not be run: {error}")

@@ -33,12 +33,12 @@ def hold_decoded(
     if preprocess is None or not len(files):
         return first, others
     squares = torch.from_numpy(np.load(_squares_file(files, preprocess, workers), mmap_mode="c"))
-    if device.type == "cuda":
-        torch.cuda.empty_cache()  # what an earlier run of this process left is free too
-        if squares.nbytes > torch.cuda.mem_get_info(device)[0]:
-            needed = f"{squares.nbytes / 1e9:.1f} GB of decoded images"
-            raise OutOfRoom(f"{needed} do not fit into the device's free memory; leave keep_decoded out")
-    squares = squares.to(device)
+    try:
+        squares = squares.to(device)
+    except torch.OutOfMemoryError:
+        needed = f"{squares.nbytes / 1e9:.1f} GB of decoded images"
+        advice = "run fewer at a time, or leave keep_decoded out"
+        raise OutOfRoom(f"{needed} do not fit into the device's free memory; {advice}") from None
 
     def held(part: Dataset) -> Dataset:
         if not isinstance(part.items, ImageFiles):
