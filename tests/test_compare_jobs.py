@@ -104,7 +104,8 @@ def test_a_stop_reaches_every_process_and_leaves_none(tmp_path: Path) -> None:
     try:
         deadline = time.monotonic() + 300
         while not all(run.checkpoint.is_file() for run in runs):
-            assert process.poll() is None, process.communicate()[1] and time.monotonic() < deadline
+            assert process.poll() is None, process.communicate()[1]
+            assert time.monotonic() < deadline
             time.sleep(0.05)
         asked = time.time()
         os.killpg(process.pid, signal.SIGINT)  # as a terminal does: children hear it too
