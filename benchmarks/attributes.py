@@ -2,7 +2,7 @@
 
     python benchmarks/attributes.py                 # hours on two cores
     python benchmarks/attributes.py --jobs 6        # on a GPU, several runs side by side
-    python benchmarks/attributes.py --quick         # a rehearsal, a minute; writes nothing to docs/
+    python benchmarks/attributes.py --quick         # a rehearsal, a few minutes; writes nothing to docs/
 
 Finished runs are never repeated (`--runs` keeps them), so it can be stopped and started again. It prints the tables and
 writes docs/results/attributes.json and docs/images/attributes.png.
@@ -28,11 +28,12 @@ from typing import Any
 import numpy as np
 from methods import DOCS, KNOWN, KNOWN_CHOSEN, Trial, carry_out, markdown
 
-from nearkin.data import ImageArray, load_dataset, make_splits
+from nearkin.data import load_dataset, make_splits
 from nearkin.demo import pixel_space
 from nearkin.evaluation.attribute_columns import ALL
 from nearkin.files import write_json
 from nearkin.report.provenance import provenance
+from nearkin.reproduce.known_classes import known_classes
 from nearkin.workflows import concentrations, evaluate_model
 
 CHOSEN: dict[str, dict[str, Any]] = KNOWN_CHOSEN | {"softmax": {"learning_rate": 1e-3}}
@@ -40,19 +41,6 @@ PAIRS: dict[str, dict[str, Any]] = {"magnet": {"clusters": 2 * KNOWN_CHOSEN["mag
 TRAITS = ("serif", "mono", "bold", "italic")
 NEW = 6  # examples of each class that are new at test
 Results = dict[str, dict[str, list[dict[str, Any]]]]  # task -> method -> one measurement for each seed
-
-
-def known_glyphs(source: str, file: Path) -> Path:
-    """The glyphs with every class in both parts, and the traits of their typefaces."""
-    if not file.exists():
-        glyphs = load_dataset(source)
-        assert isinstance(glyphs.items, ImageArray)
-        per_class = len(glyphs) // len(glyphs.classes)  # they come class by class, all of one size
-        place = np.arange(len(glyphs)) % per_class
-        split = np.where(place < per_class - NEW, "train", "test")
-        traits = {trait: glyphs.attributes[trait] for trait in TRAITS}
-        np.savez(file, allow_pickle=False, images=glyphs.items.pixels, labels=glyphs.labels, split=split, **traits)
-    return file
 
 
 def all_trials(data: Path, seeds: Sequence[int], changes: Mapping[str, Any]) -> dict[str, list[Trial]]:
@@ -154,7 +142,7 @@ def main() -> None:
         seeds = seeds[:1]
     runs.mkdir(parents=True, exist_ok=True)
     source = "glyphs:classes=24,per_class=12" if options.quick else "glyphs"
-    data = known_glyphs(source, runs / "known-traits.npz")
+    data = known_classes(runs / "known-traits.npz", source, NEW, traits=TRAITS)
     trials = all_trials(data, seeds, {"epochs": 2} if options.quick else {})
     every = [trial for of_task in trials.values() for trial in of_task]
     with ThreadPoolExecutor(options.jobs) as pool:

@@ -46,6 +46,15 @@ def photos(tmp_path: Path) -> Path:
     return tmp_path / "photos"
 
 
+@pytest.fixture
+def vectors(tmp_path: Path) -> str:
+    """A file of feature vectors: 24 classes of eight, which overlap."""
+    rng = np.random.default_rng(0)
+    labels = np.repeat(np.arange(24), 8)
+    np.savez(tmp_path / "x.npz", vectors=rng.normal(size=(24, 6))[labels] + rng.normal(size=(192, 6)), labels=labels)
+    return str(tmp_path / "x.npz")
+
+
 @dataclass
 class Outcome:
     """What a command left behind."""

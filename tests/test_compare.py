@@ -20,15 +20,6 @@ QUICK: dict[str, Any] = {"epochs": 2, "batch_size": 16, "dim": 8, "backbone": "l
 
 
 @pytest.fixture
-def vectors(tmp_path: Path) -> str:
-    rng = np.random.default_rng(0)
-    labels = np.repeat(np.arange(24), 8)
-    centres = 2 * rng.normal(size=(24, 6))
-    np.savez(tmp_path / "x.npz", vectors=centres[labels] + rng.normal(size=(len(labels), 6)), labels=labels)
-    return str(tmp_path / "x.npz")
-
-
-@pytest.fixture
 def trained(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The names of the runs that were really trained."""
     names: list[str] = []

@@ -12,7 +12,6 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from nearkin.api import make_settings
@@ -25,12 +24,13 @@ from nearkin.training import Run
 QUICK: dict[str, Any] = {"epochs": 2, "batch_size": 16, "dim": 16, "backbone": "linear", "device": "cpu"}
 
 
-@pytest.fixture
-def vectors(tmp_path: Path) -> str:
-    rng = np.random.default_rng(0)
-    labels = np.repeat(np.arange(24), 8)
-    np.savez(tmp_path / "x.npz", vectors=rng.normal(size=(24, 6))[labels] + rng.normal(size=(192, 6)), labels=labels)
-    return str(tmp_path / "x.npz")
+def in_a_child(vectors: str, folder: Path) -> str | None:
+    """What the parent makes of a run of triplet, as if it had been carried out in another process."""
+    task = Task("triplet, seed 0", make_settings(vectors, "triplet", QUICK), folder)
+    future: Future[_Outcome] = Future()
+    future.set_result(_attempt_in_child(task))
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    return _heard(task, future)
 
 
 def test_side_by_side_gives_what_one_after_the_other_gives(vectors: str, tmp_path: Path) -> None:
@@ -49,12 +49,8 @@ def test_an_unexpected_error_ends_the_comparison_with_the_name_of_its_run(
     monkeypatch.setattr("nearkin.training.carry_out.train", broken)
     with pytest.raises(RuntimeError, match="triplet, seed 0 ended with ZeroDivisionError: oh"):
         compare(vectors, ["triplet"], tmp_path / "out", settings=QUICK)
-    task = Task("triplet, seed 0", make_settings(vectors, "triplet", QUICK), tmp_path / "triplet-0")
-    future: Future[_Outcome] = Future()
-    future.set_result(_attempt_in_child(task))
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
     with pytest.raises(RuntimeError, match="triplet, seed 0 ended with ZeroDivisionError: oh"):
-        _heard(task, future)
+        in_a_child(vectors, tmp_path / "triplet-0")
 
 
 @pytest.mark.parametrize("which", [0, 1])
@@ -83,12 +79,8 @@ def test_a_full_disk_is_no_verdict_on_a_method(vectors: str, tmp_path: Path, mon
         patch.setattr("nearkin.training.carry_out.train", full)
         with pytest.raises(OutOfRoom, match="no space left"):
             compare(vectors, ["triplet", "softmax"], tmp_path / "out", seeds=1, settings=QUICK)
-        task = Task("triplet, seed 0", make_settings(vectors, "triplet", QUICK), tmp_path / "triplet-0")
-        future: Future[_Outcome] = Future()
-        future.set_result(_attempt_in_child(task))
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
         with pytest.raises(OutOfRoom, match="triplet, seed 0: no space left"):
-            _heard(task, future)
+            in_a_child(vectors, tmp_path / "triplet-0")
     assert not compare(vectors, ["triplet", "softmax"], tmp_path / "out", seeds=1, settings=QUICK).refused
 
 

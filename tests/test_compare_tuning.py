@@ -7,7 +7,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from nearkin.compare import compare
@@ -16,14 +15,6 @@ from nearkin.training import Run, loop
 from nearkin.training.loop import Trainer
 
 QUICK: dict[str, Any] = {"epochs": 2, "batch_size": 16, "dim": 8, "backbone": "linear", "device": "cpu"}
-
-
-@pytest.fixture
-def vectors(tmp_path: Path) -> str:
-    rng = np.random.default_rng(0)
-    labels = np.repeat(np.arange(24), 8)
-    np.savez(tmp_path / "x.npz", vectors=rng.normal(size=(24, 6))[labels] + rng.normal(size=(192, 6)), labels=labels)
-    return str(tmp_path / "x.npz")
 
 
 @pytest.fixture

@@ -40,9 +40,8 @@ def concatenated_scores(out: Path, method: str, seeds: int) -> dict[str, float]:
         test = load_splits(settings.data, seed=0).test  # the same for every seed
         assert test is not None
         device = make_fabric(settings.training).device
-        workers = None if settings.data.workers < 0 else settings.data.workers
         models = (Embedder.load(run.folder).to(device).model for run in runs)
-        at_once = settings.training.batch_size
+        at_once, workers = settings.training.batch_size, settings.data.processes
         spaces = [
             space_of(embed_items(model, test.items, model.spec.preprocess, at_once, workers), test) for model in models
         ]

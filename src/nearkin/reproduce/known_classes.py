@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -10,13 +12,16 @@ from nearkin.data import ImageArray, load_dataset
 from nearkin.files import atomic_path
 
 
-def known_classes(file: Path, source: str = "glyphs", new: int = 6, left_out: int = 0) -> Path:
+def known_classes(
+    file: Path, source: str = "glyphs", new: int = 6, left_out: int = 0, traits: Sequence[str] = ()
+) -> Path:
     """Writes the glyphs as ``.npz`` with a split inside every class, unless the file is there already.
 
     Args:
         source: ``glyphs``, or in another size.
         new: of each class, how many examples are tested on: the last ones, before those left out.
         left_out: of each class, how many of the last examples are in neither part.
+        traits: attributes of the glyphs to keep.
 
     >>> known_classes(Path("known.npz"), "glyphs:classes=10,per_class=20")  # doctest: +SKIP
     """
@@ -30,5 +35,7 @@ def known_classes(file: Path, source: str = "glyphs", new: int = 6, left_out: in
         split = np.where(from_the_end < left_out + new, "test", "train")
         kept = from_the_end >= left_out
         with atomic_path(file) as partial:
-            np.savez(partial, images=glyphs.items.pixels[kept], labels=glyphs.labels[kept], split=split[kept])
+            columns: dict[str, Any] = {"images": glyphs.items.pixels, "labels": glyphs.labels, "split": split}
+            columns |= {trait: glyphs.attributes[trait] for trait in traits}
+            np.savez(partial, allow_pickle=False, **{name: column[kept] for name, column in columns.items()})
     return file

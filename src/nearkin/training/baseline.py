@@ -37,10 +37,9 @@ def backbone_space(settings: Settings) -> Space:
     settings = resolved(settings, splits, make_method(settings.method, **settings.method_settings))
     device = make_fabric(settings.training).device
     model = build_model(settings, splits.train, slices=1).to(device)
-    workers = None if settings.data.workers < 0 else settings.data.workers
     # The training part is not needed, but where methods train a head on these features it was, or will be.
     others: Parts = {"train": splits.train, "validation": splits.validation} if settings.model.freeze_backbone else {}
-    features, _ = backbone_features(model, splits.test, others, settings.training.batch_size, workers)
+    features, _ = backbone_features(model, splits.test, others, settings.training.batch_size, settings.data.processes)
     assert isinstance(features.items, Vectors)
     unit = normalize(torch.tensor(features.items.values), dim=1)
     return space_of(unit, splits.test).to(device)

@@ -70,7 +70,7 @@ class Trainer:
         self.settings = resolved(settings, splits, self.method)
         self.training = self.settings.training
         self.at_once = self.training.micro_batch or self.training.batch_size  # items in memory, also without gradient
-        self.workers = None if self.settings.data.workers < 0 else self.settings.data.workers
+        self.workers = self.settings.data.processes
         self.train_set, self.labels = splits.train, splits.train.dense_labels
         self.parts = {"validation": splits.validation, "test": splits.test if tested else None}
         self.watched = watched_part(self.training, self.parts)

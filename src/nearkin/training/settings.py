@@ -47,6 +47,11 @@ class DataSettings:
         if self.keep_decoded and self.augment not in ("", "none", "crop-flip"):
             raise UserError(f"decoded images are cut with crop-flip or none; leave keep_decoded out for {self.augment}")
 
+    @property
+    def processes(self) -> int | None:
+        """``workers`` as loaders take it: None for as many as there are cores."""
+        return None if self.workers < 0 else self.workers
+
 
 @dataclass(frozen=True)
 class ModelSettings:
