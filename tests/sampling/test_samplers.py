@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from itertools import islice
 
 import numpy as np
 import pytest
@@ -141,3 +142,10 @@ def test_the_shares_of_all_processes_make_the_batch_in_order() -> None:
 def test_what_cannot_work_is_refused(make_wrong: Callable[[], object], expected: str) -> None:
     with pytest.raises(UserError, match=expected):
         make_wrong()
+
+
+def test_whoever_takes_exactly_the_batches_of_an_epoch_gets_the_next_one_then() -> None:
+    asks_once_more, counts = (GroupSampler(np.arange(40) // 4, batch_size=8, per_class=4) for _ in range(2))
+    for _ in range(3):
+        assert list(asks_once_more) == list(islice(counts, len(counts)))
+    assert (counts.epoch, counts.position) == (3, 0)

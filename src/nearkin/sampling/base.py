@@ -59,8 +59,9 @@ class BatchSampler(ABC):
         epoch = self.batches_from(self.position, np.random.default_rng((self.seed, self.epoch)))
         for batch in islice(epoch, len(self) - self.position):
             self.position += 1
+            if self.position == len(self):  # now, because not every loop asks for one batch too many
+                self.epoch, self.position = self.epoch + 1, 0
             yield batch.tolist()
-        self.epoch, self.position = self.epoch + 1, 0
 
     def state_dict(self) -> dict[str, Any]:
         return {"epoch": self.epoch, "position": self.position}
