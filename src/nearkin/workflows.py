@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from nearkin.data import Dataset, load_dataset, without_unreadable
-from nearkin.data.folder import load_unlabelled
+from nearkin.data import Dataset, without_unreadable
 from nearkin.data.hierarchy import true_classes
+from nearkin.data.sources import load_labelled_or_flat
 from nearkin.errors import UserError, unknown_name
 from nearkin.evaluation import (
     column_concentrations,
@@ -115,7 +115,7 @@ def embed_to_file(
     if out.suffix != ".npz":
         raise UserError(f"vectors are written as .npz, not {out.name}; use --out {out.with_suffix('.npz')}")
     embedder = Embedder.load(model)
-    dataset, bad = without_unreadable(_labelled_or_flat(data, root, check_counts), unreadable)
+    dataset, bad = without_unreadable(load_labelled_or_flat(data, root, check_counts), unreadable)
     report_unreadable(bad)
     vectors = embed_everything(embedder, dataset).embeddings.numpy()
     labels = np.array([dataset.classes[label] for label in dataset.labels])
@@ -176,11 +176,3 @@ def _part(
         dataset, train = true_classes(dataset), true_classes(train)
     known = data is None and part != "train" and train.knows_classes_of(dataset)
     return dataset, train if known else None
-
-
-def _labelled_or_flat(data: str, root: Path | None, check_counts: bool) -> Dataset:
-    """A folder that holds only images needs no classes to be embedded."""
-    folder = Path(data).expanduser()
-    if folder.is_dir() and not any(path.is_dir() for path in folder.iterdir()):
-        return load_unlabelled(folder)
-    return load_dataset(data, root, check_counts)

@@ -9,7 +9,7 @@ import numpy as np
 from nearkin.data.arrays import load_arrays
 from nearkin.data.benchmarks import benchmarks, is_benchmark, load_benchmark
 from nearkin.data.dataset import Dataset
-from nearkin.data.folder import load_folder
+from nearkin.data.folder import load_folder, load_unlabelled
 from nearkin.data.glyphs import glyphs
 from nearkin.data.images import Unreadable, find_unreadable, listed
 from nearkin.data.items import ImageFiles
@@ -46,6 +46,14 @@ def load_dataset(source: str, root: Path | None = None, check_counts: bool = Tru
     if path.suffix.lower() == ".npz":
         return load_arrays(path)
     raise UserError(f"{source} is no folder, .csv or .npz; give one of these or a name from `nearkin datasets`")
+
+
+def load_labelled_or_flat(source: str, root: Path | None = None, check_counts: bool = True) -> Dataset:
+    """As ``load_dataset``; but a folder that holds only images needs no classes to be embedded."""
+    folder = Path(source).expanduser()
+    if folder.is_dir() and not any(path.is_dir() for path in folder.iterdir()):
+        return load_unlabelled(folder)
+    return load_dataset(source, root, check_counts)
 
 
 def is_dataset_name(source: str) -> bool:

@@ -1,0 +1,192 @@
+"""How fast galleries are searched, exactly and approximately, and how much of the nearest is found.
+
+    pip install 'nearkin[search]'
+    python benchmarks/search.py                                  # 10,000, 100,000 and 1,000,000 items
+    python benchmarks/search.py --sizes 10000 100000             # a rehearsal
+    python benchmarks/search.py --out docs/results/search.json
+
+This is the search of `nearkin.search` without its files: `Exact`, which serves up to 100,000 items, and `Approximate`
+with HNSW, which serves up to a million, and with IVF, which serves more; each with the effort that `nearkin index`
+would choose. Points are noisy blobs on the sphere, 20 to a class, and the queries are other points of the same classes.
+(Of points that form no classes no index of this kind finds much: `--noise 1.4` shows it.) Each contestant runs in a
+process of its own. "build" includes choosing the effort. "memory" is what the process grew by meanwhile, beside the
+vectors that it built from; an index of faiss holds a copy of them. "load" is the machine's load average over the last
+minute as the contestant ended: beside other work all figures of speed are too low.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+import os
+import platform
+import subprocess
+import time
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import asdict, dataclass
+from multiprocessing import get_context
+from pathlib import Path
+
+import faiss
+import numpy as np
+import torch
+
+from nearkin.search import approximate
+from nearkin.search.approximate import Approximate
+from nearkin.search.exact import Exact, Ids
+from nearkin.search.store import Embeddings
+
+DIM, PER_CLASS, QUERIES, CHUNK = 128, 20, 512, 20_000
+SECONDS = 3.0  # for each measurement of speed
+HNSW_UP_TO = {"HNSW": 10**12, "IVF": 0}
+
+Search = Callable[[Embeddings], Ids]
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What one contestant took and found; the rates are queries per second, one by one and in batches of 64."""
+
+    items: int
+    name: str
+    build_seconds: float
+    megabytes: float
+    one_by_one_1_thread: float
+    batches_1_thread: float
+    one_by_one: float
+    batches: float
+    recall_at_1: float
+    recall_at_10: float
+    load: float
+
+
+def blobs(items: int, noise: float) -> tuple[Embeddings, Embeddings]:
+    """Vectors (items, DIM) and queries (QUERIES, DIM)."""
+    generator = torch.Generator().manual_seed(0)
+    centres = torch.randn(max(1, items // PER_CLASS), DIM, generator=generator)
+
+    def draw(count: int) -> Embeddings:
+        x = torch.randn(count, DIM, generator=generator).mul_(noise)
+        x += centres[torch.randint(len(centres), (count,), generator=generator)]
+        return torch.nn.functional.normalize(x, out=x).numpy()
+
+    return draw(items), draw(QUERIES)
+
+
+def measure(kind: str, items: int, noise: float) -> Measured:
+    """One contestant; in its own process."""
+    torch.zeros(1), faiss.IndexFlatL2(1)  # loading them does not count
+    vectors, queries = blobs(items, noise)
+    ids = np.arange(items)
+    before, start = megabytes(), time.perf_counter()
+    name, search = exact(ids, vectors) if kind == "exact" else approximately(kind, ids, vectors)
+    build_seconds, grown = time.perf_counter() - start, megabytes() - before
+    rates: list[tuple[float, float]] = []
+    threads = torch.get_num_threads()
+    for count in (1, threads):
+        torch.set_num_threads(count)
+        faiss.omp_set_num_threads(count)
+        rates.append((rate(search, queries, 1), rate(search, queries, 64)))
+    truth = Exact(ids, vectors).nearest(queries, 10)[1] if kind != "exact" else search(queries)
+    found = search(queries)
+    at_1, at_10 = (share(found[:, :k], truth[:, :k]) for k in (1, 10))
+    return Measured(items, name, build_seconds, grown, *rates[0], *rates[1], at_1, at_10, os.getloadavg()[0])
+
+
+def exact(ids: Ids, vectors: Embeddings) -> tuple[str, Search]:
+    ready = Exact(ids, vectors)
+    return "exact", lambda queries: ready.nearest(queries, 10)[1]
+
+
+def approximately(kind: str, ids: Ids, vectors: Embeddings) -> tuple[str, Search]:
+    approximate.HNSW_UP_TO = HNSW_UP_TO[kind]
+    some = np.random.default_rng(0).permutation(len(ids))
+    chunks = [(ids[start : start + CHUNK], vectors[start : start + CHUNK]) for start in range(0, len(ids), CHUNK)]
+    index = Approximate.build(len(ids), vectors[some[: approximate.sample_size(len(ids))]], chunks)
+    index.tune(
+        lambda queries, k: np.sqrt(index.candidates(queries, k)[0]), vectors[some[: approximate.JUDGED_BY]], chunks
+    )
+    return str(index), lambda queries: index.candidates(queries, 10)[1]
+
+
+def rate(search: Search, queries: Embeddings, size: int) -> float:
+    search(queries[:size])
+    done, start = 0, time.perf_counter()
+    while time.perf_counter() - start < SECONDS:
+        first = done % (len(queries) - size + 1)
+        search(queries[first : first + size])
+        done += size
+    return done / (time.perf_counter() - start)
+
+
+def share(found: Ids, truth: Ids) -> float:
+    return float(np.mean([np.isin(there, here).mean() for here, there in zip(found, truth, strict=True)]))
+
+
+def megabytes() -> float:
+    status = Path("/proc/self/status").read_text().splitlines()  # Linux
+    return float(next(line.split()[1] for line in status if line.startswith("VmRSS"))) / 1024
+
+
+def row(each: Measured) -> str:
+    rates = (each.one_by_one_1_thread, each.batches_1_thread, each.one_by_one, each.batches)
+    return (
+        f"| {each.items:,} | {each.name} | {each.build_seconds:.1f} | {each.megabytes:,.0f} | "
+        f"{' | '.join(f'{rate:,.0f}' for rate in rates)} | "
+        f"{each.recall_at_1:.1%} | {each.recall_at_10:.1%} | {each.load:.1f} |"
+    )
+
+
+HEAD = """\
+| items | search | build s | memory MB | q/s, 1 thread | in batches | q/s, all threads | in batches | \
+recall@1 | recall@10 | load |
+|--:|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|"""
+
+
+def hardware() -> str:
+    models = [
+        line.split(":")[1].strip() for line in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in line
+    ]
+    return f"{len(os.sched_getaffinity(0))} × {models[0] if models else platform.machine()}"
+
+
+def commit() -> str:
+    command = ["git", "describe", "--always", "--dirty"]
+    done = subprocess.run(command, cwd=Path(__file__).parent, capture_output=True, text=True)
+    return done.stdout.strip() or "unknown"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--sizes", type=int, nargs="+", default=[10_000, 100_000, 1_000_000], help="items")
+    parser.add_argument("--noise", type=float, default=0.7, help="of a point about its class, whose own spread is 1")
+    parser.add_argument("--out", type=Path, help="also write everything as JSON, after every contestant")
+    wanted = parser.parse_args()
+    about = {
+        "date": datetime.date.today().isoformat(),
+        "hardware": hardware(),
+        "commit": commit(),
+        "torch": torch.__version__,
+        "faiss": faiss.__version__,
+        "threads": torch.get_num_threads(),
+        "dim": DIM,
+        "per_class": PER_CLASS,
+        "noise": wanted.noise,
+    }
+    print(", ".join(f"{name} {value}" for name, value in about.items()))
+    print(HEAD, flush=True)
+    measured = []
+    for items in wanted.sizes:
+        for kind in ("exact", "IVF", "HNSW"):
+            with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as process:
+                measured.append(process.submit(measure, kind, items, wanted.noise).result())
+            print(row(measured[-1]), flush=True)
+            if wanted.out is not None:
+                content = {**about, "measured": [asdict(each) for each in measured]}
+                wanted.out.write_text(json.dumps(content, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,40 @@
+"""Vectors → neighbours for a user: galleries of pictures, and the stores that keep their vectors."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from nearkin.errors import UserError
+from nearkin.search.gallery import Gallery
+from nearkin.search.store import Entry, Hit, Store
+
+__all__ = ["Entry", "Gallery", "Hit", "Store", "open_store"]
+
+
+def open_store(address: str, folder: Path, dim: int) -> Store:
+    """The store of a gallery, made where there is none.
+
+    Args:
+        address: empty for files in the gallery's folder; ``milvus://host:19530/collection`` for a Milvus cluster, with
+            ``?tls`` at its end for an encrypted connection; ``milvus:///folder/file.db``, or ``milvus://./file.db`` in
+            the gallery's folder, for embedded Milvus.
+        folder: the gallery's.
+        dim: of the vectors.
+
+    >>> open_store("redis://localhost", Path(), 64)
+    Traceback (most recent call last):
+    nearkin.errors.UserError: the store 'redis://localhost' is unknown; leave it out to keep the vectors in the \
+gallery's folder, or write milvus://host:19530/collection
+    """
+    if not address:
+        from nearkin.search.local import LocalStore
+
+        return LocalStore(folder, dim)
+    if address.startswith("milvus://"):
+        from nearkin.search.milvus import open_milvus
+
+        return open_milvus(address, folder, dim)
+    raise UserError(
+        f"the store '{address}' is unknown; leave it out to keep the vectors in the gallery's folder, "
+        "or write milvus://host:19530/collection"
+    )

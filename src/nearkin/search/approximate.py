@@ -1,0 +1,189 @@
+"""Approximate search of large galleries with faiss: a file that is derived from the items and can be built again.
+
+It only proposes candidates by id. What was removed or replaced since it was built is proposed in vain, what was put
+since is not proposed; the store takes care of both.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import logging
+import math
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from nearkin.clustering import nearest_neighbours
+from nearkin.files import atomic_path
+from nearkin.progress import bar
+from nearkin.search.exact import Ids
+from nearkin.search.store import Embeddings
+
+log = logging.getLogger("nearkin")
+
+EXACT_UP_TO = 100_000
+# Not settled by measurement yet (benchmarks/search.py compares the two): HNSW adds its items one by one through the
+# graph, where IVF learns its cells from a sample, so that above some size building counts more.
+HNSW_UP_TO = 1_000_000
+LINKS = 16  # of every item in HNSW's graph; of 100,000 blobs 99.9 % of the nearest are found, with 32 hardly more
+TRAINED_ON = 40  # items for every cell of IVF; faiss asks for 39
+ENOUGH = 0.99  # of the nearest: then no more effort is made
+JUDGED_BY, JUDGED_AT = 1000, 10  # so many items' so many nearest tell how much effort that takes
+BUFFER = 2**20
+
+Chunks = Iterable[tuple[Ids, Embeddings]]
+Search = Callable[[Embeddings, int], Iterable[Iterable[float]]]
+
+
+class Approximate:
+    """A faiss index of items by their ids, at least one.
+
+    >>> import numpy as np
+    >>> index = Approximate.build(2, np.eye(2, dtype=np.float32), [(np.array([4, 7]), np.eye(2, dtype=np.float32))])
+    >>> index.candidates(np.array([[0.0, 1.0]], dtype=np.float32), 2)[1].tolist()
+    [[7, 4]]
+    """
+
+    def __init__(self, index: Any) -> None:
+        faiss = _faiss()
+        self._index = index
+        inner = faiss.downcast_index(index.index)
+        self._hnsw = inner.hnsw if isinstance(inner, faiss.IndexHNSWFlat) else None
+        self._ivf = inner
+        self.dim: int = index.d
+        self.highest = int(faiss.vector_to_array(index.id_map).max())
+
+    @classmethod
+    def build(cls, items: int, sample: Embeddings, chunks: Chunks) -> Approximate:
+        """Of so many items, which come in chunks of ids (n,) and vectors (n, dim); a sample (m, dim) to learn from."""
+        faiss = _faiss()
+        dim = sample.shape[1]
+        if items <= HNSW_UP_TO:
+            inner = faiss.IndexHNSWFlat(dim, LINKS)
+        else:
+            inner = faiss.IndexIVFFlat(faiss.IndexFlatL2(dim), dim, _cells(items))
+            inner.train(sample)
+        index = faiss.IndexIDMap(inner)
+        with bar("building the index", items) as advance:
+            for ids, vectors in chunks:
+                index.add_with_ids(vectors, ids)
+                advance(len(ids))
+        return cls(index)
+
+    @classmethod
+    def load(cls, path: Path, dim: int) -> Approximate | None:
+        """None, and a warning, where it cannot be used: search is exact then."""
+        if not path.is_file():
+            reason = f"{path} is missing; `nearkin index` makes it again"
+        elif not available():
+            reason = "faiss is not installed; pip install 'nearkin[search]'"
+        else:
+            faiss = _faiss()
+            try:
+                with path.open("rb") as file:
+                    index = faiss.read_index(faiss.PyCallbackIOReader(file.read, BUFFER))
+                if index.d != dim:
+                    raise ValueError(index.d)
+                return cls(index)
+            except (OSError, RuntimeError, AttributeError, ValueError, MemoryError):  # whatever is in such a file
+                reason = f"{path} is damaged; delete it, and `nearkin index` makes it again"
+        log.warning("search is exact, which takes longer: %s", reason)
+        return None
+
+    def save(self, path: Path) -> None:
+        faiss = _faiss()
+        # Python writes it, so that a full disk is an OSError.
+        with atomic_path(path) as partial, partial.open("wb") as file:
+            faiss.write_index(self._index, faiss.PyCallbackIOWriter(file.write, BUFFER))
+
+    def __len__(self) -> int:
+        return int(self._index.ntotal)
+
+    def __str__(self) -> str:
+        if self._hnsw is not None:
+            return f"HNSW ({LINKS} links, {self.effort} explored)"
+        return f"IVF ({self._ivf.nlist:,} cells, {self.effort} probed)"
+
+    @property
+    def effort(self) -> int:
+        """How many items of HNSW's graph, or cells of IVF, are looked at for a query; saved with the index."""
+        return int(self._ivf.nprobe if self._hnsw is None else self._hnsw.efSearch)
+
+    @effort.setter
+    def effort(self, effort: int) -> None:
+        if self._hnsw is None:
+            self._ivf.nprobe = effort
+        else:
+            self._hnsw.efSearch = effort
+
+    def candidates(self, queries: Embeddings, count: int) -> tuple[Embeddings, Ids]:
+        """Squared distances and ids (queries, count), nearest first; the id is −1 where it finds no more."""
+        faiss = _faiss()
+        if self._hnsw is not None:
+            how = faiss.SearchParametersHNSW(efSearch=max(self.effort, 2 * count))
+        else:
+            enough = 4 * count * self._ivf.nlist // len(self)  # cells for several times as many items
+            how = faiss.SearchParametersIVF(nprobe=min(self._ivf.nlist, max(self.effort, enough)))
+        squared, ids = self._index.search(queries, count, params=how)
+        return squared, ids
+
+    def tune(self, search: Search, queries: Embeddings, chunks: Chunks) -> tuple[float, float]:
+        """Makes just the effort by which a search that uses this index finds nearly all of the nearest.
+
+        Args:
+            search: of all items: how far the so many nearest of queries (queries, dim) are.
+            queries: (queries, dim), items themselves.
+            chunks: all items.
+
+        Returns:
+            the share that is found, and how many times as fast as exact search that is.
+        """
+        limits, exact_seconds = _limits(queries, chunks)
+        first = 64 if self._hnsw is not None else 8
+        for effort in (first << doubled for doubled in range(6)):
+            self.effort = effort
+            start = time.perf_counter()
+            found = search(queries, JUDGED_AT + 1)
+            seconds = time.perf_counter() - start
+            right = sum(each <= limit for near, limit in zip(found, limits, strict=True) for each in near)
+            share = (right - len(queries)) / (JUDGED_AT * len(queries))  # every item finds itself
+            if share >= ENOUGH:
+                break
+        return share, exact_seconds / seconds
+
+
+def _limits(queries: Embeddings, chunks: Chunks) -> tuple[list[float], float]:
+    """How far the nearest of every query are, itself among them; and the seconds that finding them exactly took.
+
+    Distances, not ids: of items that are equally far any will do.
+    """
+    wanted = JUDGED_AT + 1
+    nearest, seconds = torch.full((len(queries), wanted), torch.inf), 0.0
+    for _, vectors in chunks:
+        start = time.perf_counter()
+        these = nearest_neighbours(torch.from_numpy(queries), torch.from_numpy(vectors), min(wanted, len(vectors)))[0]
+        nearest = torch.cat([nearest, these], 1).topk(wanted, largest=False).values
+        seconds += time.perf_counter() - start
+    return (nearest.amax(1) * (1 + 1e-5) + 1e-6).tolist(), seconds
+
+
+def _faiss() -> Any:
+    return importlib.import_module("faiss")  # it has types in some versions, and only for a part of what it has
+
+
+def available() -> bool:
+    return importlib.util.find_spec("faiss") is not None
+
+
+def sample_size(items: int) -> int:
+    """How many items `Approximate.build` should learn from; HNSW learns nothing, and needs one for the dimension."""
+    return 1 if items <= HNSW_UP_TO else TRAINED_ON * _cells(items)
+
+
+def _cells(items: int) -> int:
+    """Of IVF: as many as make finding the cells and looking through them about equally long."""
+    return 4 * math.isqrt(items)

@@ -1,0 +1,184 @@
+"""A gallery: pictures that can be found again by how they look, a folder that works without the run or its data.
+
+``gallery.index/`` holds ``gallery.json``, ``model/`` (a copy) and, unless they are kept elsewhere, the items.
+"""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import json
+import tempfile
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import torch
+from PIL import Image
+
+import nearkin
+from nearkin.errors import UserError
+from nearkin.files import cannot_write, write_bytes, write_json
+from nearkin.models import Embedder
+from nearkin.search.store import Embeddings, Entry, Hit, Store
+
+FORMAT = 1
+DESCRIPTION = "gallery.json"
+MODEL_FILES = ("model.json", "model.safetensors")
+FEW = 64  # so many pictures are read here sooner than processes start that would read them
+
+
+class Gallery:
+    """Entries, their vectors, and the model that made them.
+
+    >>> gallery = Gallery.open("photos.index")  # doctest: +SKIP
+    >>> gallery.search(gallery.encode([Path("query.jpg")]), k=3)  # doctest: +SKIP
+    [[Hit(id=7, entry=Entry(path='/photos/rose/1.jpg', label='rose', …), distance=0.31), …]]
+    """
+
+    def __init__(self, path: Path, embedder: Embedder, store: Store) -> None:
+        self.path = path
+        self.embedder = embedder
+        self.store = store
+        self._entries: dict[int, Entry] = {}
+
+    @classmethod
+    def create(cls, path: str | Path, model: str | Path, store: str = "") -> Gallery:
+        """A new, empty gallery; or the one that is there, if this model made it.
+
+        Args:
+            model: a run folder or a model folder; it is copied.
+            store: where the items are kept: "" in the gallery's folder, or the address of a Milvus.
+        """
+        folder, model = Path(path).expanduser(), Path(model).expanduser()
+        if Embedder.load(model).model.spec.preprocess is None:
+            raise UserError(
+                f"the model in {model} reads feature vectors, and a gallery is made of pictures; "
+                "index with a model that reads images"
+            )
+        source = model / "model" if (model / "model" / MODEL_FILES[0]).is_file() else model
+        if (folder / DESCRIPTION).exists():
+            _refuse_another(folder, _digest(source), store)
+        else:
+            _write(folder, source, store)
+        return cls.open(folder)
+
+    @classmethod
+    def open(cls, path: str | Path) -> Gallery:
+        """Refuses, with the reason, what is no gallery, or one that another model or a newer version made."""
+        from nearkin.search import open_store
+
+        folder = Path(path).expanduser()
+        made = _description(folder)
+        embedder = Embedder.load(folder / "model")
+        if _digest(folder / "model") != made["model"] or embedder.model.spec.dim != made["dim"]:
+            raise UserError(
+                f"the items in {folder} were embedded by another model than the one in its model/ folder; "
+                "put that back, or index again into another folder"
+            )
+        embedder.to("cuda" if torch.cuda.is_available() else "cpu")
+        return cls(folder, embedder, open_store(made["store"], folder, made["dim"]))
+
+    def __len__(self) -> int:
+        return len(self.store)
+
+    def encode(self, pictures: Sequence[Path | Image.Image]) -> Embeddings:
+        """Vectors (pictures, dim) of files, or of pictures in memory."""
+        return self.embedder.encode(pictures, workers=0 if len(pictures) <= FEW else None)
+
+    def search(self, vectors: Embeddings, k: int = 10, label: str | None = None) -> list[list[Hit]]:
+        """The k nearest items of every vector (queries, dim), nearest first; of one label only, if one is given."""
+        found = self.store.search(vectors, k, label)
+        if label is not None and not any(found) and label not in (known := self.labels()):
+            near = ", ".join(difflib.get_close_matches(label, known, n=5, cutoff=0.0))
+            raise UserError(
+                f"no item of the gallery has the label '{label}'; "
+                + (f"the nearest ones are: {near}" if near else "it has no labels at all: search without one")
+            )
+        return found
+
+    def labels(self) -> dict[str, int]:
+        """How many items each label has, by name; empty where there are none."""
+        counts = Counter(entry.label for entry in self.store.entries().values() if entry.label)
+        return dict(sorted(counts.items()))
+
+    def entry(self, id: int) -> Entry:
+        """The item with an id."""
+        if id not in self._entries:  # an id is never given twice, so what was read once stays true
+            self._entries = self.store.entries()
+        if id not in self._entries:
+            raise UserError(f"the gallery has no item {id}; it may have been removed: search again")
+        return self._entries[id]
+
+    def close(self) -> None:
+        self.store.close()
+
+
+def _write(folder: Path, source: Path, store: str) -> None:
+    """Makes the folder whole or not at all."""
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise UserError(f"{folder} is there already and is no gallery; give another place with -o")
+    dim = json.loads((source / MODEL_FILES[0]).read_text(encoding="utf-8"))["spec"]["dim"]
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}-") as unfinished:
+            begun = Path(unfinished) / folder.name
+            for name in MODEL_FILES:
+                write_bytes(begun / "model" / name, (source / name).read_bytes())
+            made = {"format": FORMAT, "nearkin": nearkin.__version__, "dim": dim, "model": _digest(source)}
+            write_json(begun / DESCRIPTION, {**made, "store": store})
+            _refuse_foreign_items(store, begun, dim)
+            begun.replace(folder)
+    except OSError as error:
+        raise cannot_write(folder, error) from error
+
+
+def _refuse_foreign_items(store: str, folder: Path, dim: int) -> None:
+    """Vectors of two models have nothing to do with each other, even where they are equally long."""
+    from nearkin.search import open_store
+
+    with closing(open_store(store, folder, dim)) as opened:  # an address that leads nowhere is noticed here too
+        if len(opened):
+            raise UserError(
+                f"{store} holds {len(opened):,} items of another gallery; "
+                "name another collection, or copy the folder of that gallery"
+            )
+
+
+def _refuse_another(folder: Path, digest: str, store: str) -> None:
+    made = _description(folder)
+    if made["model"] != digest:
+        raise UserError(
+            f"{folder} was made by another model (digest {made['model'][:12]}, this one has {digest[:12]}); "
+            "give another -o, or index with that model"
+        )
+    if made["store"] != store:
+        raise UserError(
+            f"the items of {folder} are kept in {made['store'] or 'its own folder'}, not in "
+            f"{store or 'its own folder'}; give another -o, or the same store"
+        )
+
+
+def _description(folder: Path) -> dict[str, Any]:
+    file = folder / DESCRIPTION
+    if not file.is_file():
+        raise UserError(f"{folder} is no gallery ({DESCRIPTION} is missing); make one with `nearkin index`")
+    try:
+        made = json.loads(file.read_text(encoding="utf-8"))
+        if int(made["format"]) <= FORMAT:
+            return {"dim": int(made["dim"]), "model": str(made["model"]), "store": str(made["store"])}
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise UserError(f"{file} cannot be read ({error}); index again into another folder") from error
+    raise UserError(f"{folder} was made by a newer nearkin ({made.get('nearkin')}); upgrade nearkin to use it")
+
+
+def _digest(model: Path) -> str:
+    """SHA-256 over what a saved model is: its specification and its weights."""
+    description, weights = (model / name for name in MODEL_FILES)
+    spec = json.loads(description.read_text(encoding="utf-8"))["spec"]
+    with weights.open("rb") as stream:
+        digest = hashlib.file_digest(stream, "sha256")
+    digest.update(json.dumps(spec, sort_keys=True).encode())
+    return digest.hexdigest()

@@ -1,0 +1,301 @@
+"""Items and their vectors in one SQLite file of the gallery's own folder.
+
+One process writes, from its first write until it closes the store; the second is refused. Any number read, and see
+what was last committed. The journal is a rollback journal, not a write-ahead log: that one needs to write in order to
+read, and does not work on network drives.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import logging
+import random
+import sqlite3
+import threading
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+
+from nearkin.errors import UserError
+from nearkin.files import cannot_write
+from nearkin.search import approximate
+from nearkin.search.approximate import Approximate
+from nearkin.search.exact import Exact, Ids
+from nearkin.search.sqlite_errors import in_words
+from nearkin.search.store import Embeddings, Entry, Hit, checked_entries, checked_query
+
+log = logging.getLogger("nearkin")
+
+WAIT = 30.0  # seconds, for another process that is just committing
+CHUNK = 20_000  # rows read at a time
+
+# SQLite's user_version holds the dimension: it is there from the moment the table is.
+TABLES = """
+BEGIN IMMEDIATE;
+CREATE TABLE IF NOT EXISTS items (
+    id INTEGER PRIMARY KEY AUTOINCREMENT, path TEXT NOT NULL UNIQUE, label TEXT NOT NULL,
+    size INTEGER NOT NULL,
+    modified INTEGER NOT NULL, vector BLOB NOT NULL CHECK (length(vector) = 4 * {dim})
+);
+CREATE INDEX IF NOT EXISTS items_by_label ON items (label);
+PRAGMA user_version = {dim};
+COMMIT;
+"""
+
+
+class LocalStore:
+    """See `Store`; may be used by several threads.
+
+    >>> from tempfile import mkdtemp
+    >>> store = LocalStore(Path(mkdtemp()), dim=2)
+    >>> store.put([Entry("/a.jpg", "cat", 10, 0), Entry("/b.jpg", "dog", 10, 0)], np.eye(2, dtype=np.float32))
+    >>> [(hit.entry.label, hit.distance) for hit in store.search(np.array([[0.0, 1.0]], np.float32), k=1)[0]]
+    [('dog', 0.0)]
+    >>> store.close()
+    """
+
+    def __init__(self, folder: Path, dim: int) -> None:
+        self._path, self._index_path, self._lock_path = (
+            folder / name for name in ("items.sqlite", "approximate.faiss", "items.lock")
+        )
+        self._dim = dim
+        self._lock = threading.RLock()
+        self._held: IO[str] | None = None
+        self._writes = 0
+        self._exact: tuple[Any, Exact] | None = None  # and what it was made of
+        self._approximate: tuple[Any, Approximate | None] | None = None
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise cannot_write(folder, error) from error
+        with in_words(self._path):
+            address = f"{self._path.resolve().as_uri()}?mode=rwc"
+            self._db = sqlite3.connect(address, WAIT, isolation_level=None, check_same_thread=False, uri=True)
+        try:
+            with in_words(self._path):
+                self._prepare()
+        except BaseException:
+            self._db.close()
+            raise
+
+    def _prepare(self) -> None:
+        self._db.execute("PRAGMA trusted_schema = OFF")  # a gallery may come from someone else
+        self._db.execute("PRAGMA cache_spill = OFF")  # else a large put would lock readers out before it is committed
+        if self._value("PRAGMA user_version") == 0:
+            self._db.executescript(TABLES.format(dim=self._dim))
+        kept = self._value("PRAGMA user_version")
+        if kept != self._dim:
+            raise UserError(
+                f"{self._path} holds vectors of {kept} numbers, not {self._dim}; use the model that it was made with"
+            )
+        self._db.execute("SELECT id, path, label, size, modified, vector FROM items LIMIT 1").fetchone()
+
+    def __len__(self) -> int:
+        with self._lock, in_words(self._path):
+            return self._value("SELECT COUNT(*) FROM items")
+
+    def entries(self) -> dict[int, Entry]:
+        with self._lock, in_words(self._path):
+            rows = self._db.execute("SELECT id, path, label, size, modified FROM items ORDER BY id")
+            return {id: Entry(*rest) for id, *rest in rows}
+
+    def put(self, entries: Sequence[Entry], vectors: Embeddings) -> None:
+        rows = checked_entries(entries, vectors, self._dim).values()
+        values = ((e.path, e.label, int(e.size), int(e.modified), vector.tobytes()) for e, vector in rows)
+        with self._writing():
+            # Replacing deletes the old row and gives a new id: a vector never changes under its id.
+            self._db.executemany(
+                "INSERT OR REPLACE INTO items (path, label, size, modified, vector) VALUES (?, ?, ?, ?, ?)", values
+            )
+
+    def remove(self, ids: Collection[int]) -> None:
+        with self._writing():
+            self._db.executemany("DELETE FROM items WHERE id = ?", ((int(id),) for id in ids))
+
+    def vectors(self, ids: Sequence[int]) -> Embeddings:
+        found = self._items(ids)
+        missing = [id for id in ids if id not in found]
+        if missing:
+            raise UserError(f"the gallery has no item {missing[0]}; it may have been removed or replaced")
+        return np.array([found[id][1] for id in ids], np.float32).reshape(-1, self._dim)
+
+    def search(self, queries: Embeddings, k: int, label: str | None = None) -> list[list[Hit]]:
+        queries = checked_query(queries, self._dim, k)
+        if label is not None:
+            return self._hits(*Exact(*self._rows("WHERE label = ?", label)).nearest(queries, k))
+        index = self._index()
+        found = None if index is None else self._search_with(index, queries, k)
+        return found or self._hits(*self._exactly(0).nearest(queries, k))
+
+    def finish(self) -> str:
+        items, up_to = len(self), approximate.EXACT_UP_TO
+        if items <= up_to:
+            return f"{items:,} items are searched exactly; up to {up_to:,} that is fast."
+        if not approximate.available():
+            return f"{items:,} items are searched exactly; pip install 'nearkin[search]' makes it faster."
+        self._hold()
+        index = self._index() if self._index_path.exists() else None
+        effort = None if index is None else index.effort
+        if index is None or self._changed_since(index) * 10 > items:
+            sample = self.vectors(self._some(approximate.sample_size(items)))
+            index, effort = Approximate.build(items, sample, self._chunks()), None
+            self._approximate = _signature(self._index_path), index
+        share, times = index.tune(self._distances, self.vectors(self._some(approximate.JUDGED_BY)), self._chunks())
+        if index.effort != effort:
+            index.save(self._index_path)
+            self._approximate = _signature(self._index_path), index
+        return (
+            f"{items:,} items are searched with {index}: {share:.1%} of the {approximate.JUDGED_AT} nearest are found; "
+            f"exact search would take {times:.1f} times as long."
+        )
+
+    def close(self) -> None:
+        with self._lock:
+            self._db.close()
+            if self._held is not None:
+                self._held.close()
+                self._held = None
+            self._exact = self._approximate = None
+
+    def _distances(self, queries: Embeddings, k: int) -> list[list[float]]:
+        return [[hit.distance for hit in hits] for hits in self.search(queries, k)]
+
+    def _search_with(self, index: Approximate, queries: Embeddings, k: int) -> list[list[Hit]] | None:
+        """None where so much is asked for, or was removed since, that an exact search is the better one."""
+        count = 2 * k + 10
+        while 4 * count <= len(index):
+            squared, proposed = index.candidates(queries, count)
+            items = self._items(proposed.ravel().tolist())
+            live = np.isin(proposed, list(items))
+            if (live.sum(1) >= k).all():
+                break
+            count *= 4
+        else:
+            return None
+        new_distances, new_ids = self._exactly(index.highest).nearest(queries, k)
+        found = []
+        for place, query in enumerate(queries):
+            ids = proposed[place, live[place]]
+            distances = np.linalg.norm(np.stack([items[id][1] for id in ids.tolist()]) - query, axis=1)
+            if not np.allclose(squared[place, live[place]], distances**2, rtol=1e-3, atol=1e-4 * distances.max() ** 2):
+                log.warning("%s belongs to other items: searching exactly; delete it", self._index_path)
+                self._approximate = _signature(self._index_path), None
+                return None
+            distances, ids = np.append(distances, new_distances[place]), np.append(ids, new_ids[place])
+            nearest = np.lexsort((ids, distances))[:k]
+            found.append((distances[nearest], ids[nearest]))
+        return self._hits(*zip(*found, strict=True))
+
+    def _hits(self, distances: Iterable[Embeddings], ids: Iterable[Ids]) -> list[list[Hit]]:
+        """Of distances and ids (queries, k); what another process removed in the meantime is left out."""
+        items = self._items([id for row in ids for id in row.tolist()])
+        return [
+            [
+                Hit(id, items[id][0], distance)
+                for distance, id in zip(near.tolist(), row.tolist(), strict=True)
+                if id in items
+            ]
+            for near, row in zip(distances, ids, strict=True)
+        ]
+
+    def _items(self, ids: Sequence[int]) -> dict[int, tuple[Entry, Embeddings]]:
+        """Those of these that are there, with their vectors."""
+        command = "SELECT path, label, size, modified, vector FROM items WHERE id = ?"
+        found = {}
+        with self._lock, in_words(self._path):
+            for id in {int(id) for id in ids}:
+                row = self._db.execute(command, (id,)).fetchone()
+                if row is not None:
+                    found[id] = Entry(*row[:4]), np.frombuffer(row[4], np.float32)
+        return found
+
+    def _exactly(self, after: int) -> Exact:
+        """All items with higher ids than this, ready to be searched; read again when they have changed."""
+        with self._lock, in_words(self._path):
+            # SQLite counts what other connections committed, not what this one did.
+            version = self._value("PRAGMA data_version"), self._writes, after
+            if self._exact is None or self._exact[0] != version:
+                self._exact = None  # not two of them in memory
+                self._exact = version, Exact(*self._rows("WHERE id > ? ORDER BY id", after))
+            return self._exact[1]
+
+    def _index(self) -> Approximate | None:
+        """The approximate index, read again when its file has changed; None where search is exact."""
+        if len(self) <= approximate.EXACT_UP_TO:
+            return None
+        with self._lock:
+            signature = _signature(self._index_path)
+            if self._approximate is None or self._approximate[0] != signature:
+                self._approximate = signature, Approximate.load(self._index_path, self._dim)
+            return self._approximate[1]
+
+    def _changed_since(self, index: Approximate) -> int:
+        """How many items were removed from and put beside the index."""
+        with self._lock, in_words(self._path):
+            new = self._value("SELECT COUNT(*) FROM items WHERE id > ?", index.highest)
+            return new + len(index) - (len(self) - new)
+
+    def _some(self, count: int) -> list[int]:
+        """The ids of so many items, or all, drawn evenly."""
+        with self._lock, in_words(self._path):
+            ids = [id for (id,) in self._db.execute("SELECT id FROM items")]
+        return random.Random(0).sample(ids, min(count, len(ids)))
+
+    def _chunks(self) -> Iterator[tuple[Ids, Embeddings]]:
+        last = 0
+        while len((chunk := self._rows("WHERE id > ? ORDER BY id LIMIT ?", last, CHUNK))[0]):
+            yield chunk
+            last = int(chunk[0][-1])
+
+    def _rows(self, which: str, *values: int | str) -> tuple[Ids, Embeddings]:
+        with self._lock, in_words(self._path):
+            rows = self._db.execute(f"SELECT id, vector FROM items {which}", values).fetchall()
+        vectors = np.frombuffer(bytearray().join(vector for _, vector in rows), np.float32)  # writable, for torch
+        return np.array([id for id, _ in rows], np.int64), vectors.reshape(-1, self._dim)
+
+    def _value(self, command: str, *values: int) -> int:
+        return int(self._db.execute(command, values).fetchone()[0])
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        """One transaction of the only writer."""
+        with self._lock, in_words(self._path):
+            self._hold()
+            self._db.execute("BEGIN IMMEDIATE")
+            try:
+                yield
+                self._db.execute("COMMIT")
+            finally:
+                self._writes += 1
+                if self._db.in_transaction:
+                    self._db.execute("ROLLBACK")
+
+    def _hold(self) -> None:
+        """Makes this the only writer, until `close`."""
+        if self._held is not None:
+            return
+        try:
+            held = self._lock_path.open("a")
+        except OSError as error:
+            raise cannot_write(self._lock_path, error) from error
+        try:
+            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            held.close()
+            if error.errno != errno.EWOULDBLOCK:
+                raise cannot_write(self._lock_path, error) from error
+            raise UserError(f"another process is writing to {self._path.parent}; wait for it to end") from error
+        self._held = held
+
+
+def _signature(path: Path) -> tuple[int, int, int] | None:
+    """What changes when a file is replaced; None where there is none."""
+    try:
+        seen = path.stat()
+    except OSError:
+        return None
+    return seen.st_ino, seen.st_size, seen.st_mtime_ns

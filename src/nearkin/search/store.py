@@ -1,0 +1,102 @@
+"""What a store of vectors does for a gallery: one interface, so that the gallery does not know where they are kept."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from nearkin.errors import UserError
+
+Embeddings = npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class Entry:
+    """An item of a gallery.
+
+    Attributes:
+        path: where its picture lies, absolute.
+        label: its class; empty where it has none.
+        size, modified: of the file when it was embedded, in bytes and nanoseconds; a change asks for a new look.
+    """
+
+    path: str
+    label: str
+    size: int
+    modified: int
+
+
+@dataclass(frozen=True)
+class Hit:
+    """An item that was found, and its Euclidean distance from the query in the embedding."""
+
+    id: int
+    entry: Entry
+    distance: float
+
+
+class Store(Protocol):
+    """Entries and their vectors, by ids that the store gives and never gives twice."""
+
+    def __len__(self) -> int: ...
+
+    def entries(self) -> dict[int, Entry]:
+        """All of them, by id, ascending."""
+
+    def put(self, entries: Sequence[Entry], vectors: Embeddings) -> None:
+        """Adds entries with their vectors (entries, dim); one whose path is there already is replaced. All or none."""
+
+    def remove(self, ids: Collection[int]) -> None:
+        """Forgets these; ids that are not there are passed over. All or none."""
+
+    def vectors(self, ids: Sequence[int]) -> Embeddings:
+        """(ids, dim), in the order asked for; an id that is not there is a UserError."""
+
+    def search(self, queries: Embeddings, k: int, label: str | None = None) -> list[list[Hit]]:
+        """The k nearest of every query (queries, dim), nearest first; fewer where there are fewer with that label."""
+
+    def finish(self) -> str:
+        """Prepares what is stored for fast searches, and says in one sentence how it is searched and why."""
+
+    def close(self) -> None:
+        """Ends the use of it; nothing is lost."""
+
+
+def checked(vectors: Embeddings, dim: int) -> Embeddings:
+    """Vectors (n, dim) as every store takes them: float32, row after row, finite.
+
+    >>> checked(np.array([[0.0, 1.0]]), 2).dtype
+    dtype('float32')
+    """
+    vectors = np.ascontiguousarray(vectors, dtype=np.float32)
+    if vectors.ndim != 2 or vectors.shape[1] != dim:
+        raise UserError(
+            f"the store holds vectors of {dim} numbers and cannot take the shape {vectors.shape}; "
+            "use the model that the gallery was made with"
+        )
+    if not np.isfinite(vectors).all():
+        raise UserError("the vectors contain NaN or infinite values; leave those items out")
+    return vectors
+
+
+def checked_entries(entries: Sequence[Entry], vectors: Embeddings, dim: int) -> dict[str, tuple[Entry, Embeddings]]:
+    """Entries with their vectors (entries, dim), by path: the last counts where a path comes twice."""
+    if len(entries) != len(vectors):
+        raise UserError(f"{len(entries)} entries came with {len(vectors)} vectors; give each entry one")
+    for entry in entries:
+        try:
+            f"{entry.path}{entry.label}".encode()
+        except UnicodeEncodeError as error:
+            raise UserError(f"the name {entry.path!r} is not valid Unicode; rename the file") from error
+    return {entry.path: (entry, row) for entry, row in zip(entries, checked(vectors, dim), strict=True)}
+
+
+def checked_query(queries: Embeddings, dim: int, k: int) -> Embeddings:
+    """Queries (queries, dim) as every store takes them, where k neighbours of each are wanted."""
+    if k < 1:
+        raise UserError(f"k={k} neighbours cannot be found; ask for 1 or more")
+    return checked(queries, dim)

@@ -1,0 +1,156 @@
+"""Above a number of items, here a small one, an approximate index proposes; the answers stay those of the items."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from nearkin.search import Entry, approximate
+from nearkin.search.local import LocalStore
+from nearkin.search.store import Embeddings
+
+pytest.importorskip("faiss")
+DIM = 8
+
+
+@pytest.fixture(params=["HNSW", "IVF"])
+def store(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalStore]:
+    monkeypatch.setattr(approximate, "EXACT_UP_TO", 300)
+    monkeypatch.setattr(approximate, "HNSW_UP_TO", 10**6 if request.param == "HNSW" else 0)
+    monkeypatch.setattr(approximate, "TRAINED_ON", 2)
+    monkeypatch.setattr(approximate, "JUDGED_BY", 200)
+    opened = LocalStore(tmp_path, DIM)
+    put(opened, 0, 1000)
+    opened.finish()
+    yield opened
+    opened.close()
+
+
+def vectors(start: int, end: int) -> Embeddings:
+    return np.random.default_rng(0).standard_normal((3000, DIM)).astype(np.float32)[start:end]
+
+
+def put(store: LocalStore, start: int, end: int) -> None:
+    store.put([Entry(f"/{n}", str(n % 2), 1, 1) for n in range(start, end)], vectors(start, end))
+
+
+def share_found(store: LocalStore, queries: Embeddings, k: int = 10) -> float:
+    """Of the truly nearest; every distance that is told must be the true one."""
+    places = {id: place for place, id in enumerate(store.entries())}
+    kept = store.vectors(list(places)).astype(float)
+    right = 0
+    for query, hits in zip(queries, store.search(queries, k), strict=True):
+        distances = np.linalg.norm(kept - query, axis=1)
+        assert len(hits) == k
+        assert [hit.distance for hit in hits] == sorted(hit.distance for hit in hits)
+        assert np.allclose([hit.distance for hit in hits], [distances[places[hit.id]] for hit in hits], atol=1e-5)
+        right += sum(hit.distance <= np.sort(distances)[k - 1] + 1e-5 for hit in hits)
+    return right / (k * len(queries))
+
+
+def used(store: LocalStore) -> bool:
+    return store._index() is not None
+
+
+def test_nearly_all_of_the_nearest_are_found_and_the_sentence_says_how_many(store: LocalStore) -> None:
+    said = store.finish()
+    kind = "HNSW" if approximate.HNSW_UP_TO else "IVF"
+    assert said.startswith(f"1,000 items are searched with {kind} (")
+    assert "% of the 10 nearest are found; exact search would take " in said
+    told = float(said.split("): ")[1].split("%")[0]) / 100
+    assert used(store)
+    assert told >= 0.95
+    assert share_found(store, vectors(0, 300)) == pytest.approx(told, abs=0.03)
+
+
+def test_what_was_removed_or_replaced_is_passed_over_even_where_nothing_near_is_left(store: LocalStore) -> None:
+    query = vectors(0, 1)
+    nearest = [hit.id for hit in store.search(query, 60)[0]]
+    store.remove(nearest[:50])
+    put(store, int(store.entries()[nearest[50]].path[1:]), int(store.entries()[nearest[50]].path[1:]) + 1)
+    hits = store.search(query, 5)[0]
+    assert used(store)
+    assert not {hit.id for hit in hits} & set(nearest[:51])
+    assert share_found(store, query, 5) >= 0.8
+
+
+def test_what_was_put_since_is_found(store: LocalStore) -> None:
+    put(store, 1000, 1050)
+    for n, hits in enumerate(store.search(vectors(1000, 1050), 3), 1000):
+        assert (hits[0].entry.path, hits[0].distance) == (f"/{n}", 0.0)
+    assert used(store)
+    assert share_found(store, vectors(990, 1050)) >= 0.95
+
+
+def test_it_is_built_again_when_more_than_a_tenth_has_changed(store: LocalStore, tmp_path: Path) -> None:
+    def built_of() -> int:
+        index = approximate.Approximate.load(tmp_path / "approximate.faiss", DIM)
+        assert index is not None
+        return len(index)
+
+    put(store, 1000, 1050)
+    store.remove(list(store.entries())[:50])
+    store.finish()
+    assert built_of() == 1000
+    put(store, 1050, 1060)
+    store.finish()
+    assert built_of() == 1010
+    assert share_found(store, vectors(900, 1060)) >= 0.95
+
+
+def test_a_reader_takes_up_a_new_index(store: LocalStore, tmp_path: Path) -> None:
+    reader = LocalStore(tmp_path, DIM)
+    assert len(reader._index() or ()) == 1000
+    put(store, 1000, 1500)
+    store.finish()
+    assert len(reader._index() or ()) == 1500
+    assert share_found(reader, vectors(900, 1000)) >= 0.95
+    reader.close()
+
+
+def test_a_label_is_searched_exactly(store: LocalStore) -> None:
+    query = vectors(2000, 2001)
+    distances = np.linalg.norm(vectors(0, 1000)[1::2].astype(float) - query, axis=1)
+    hits = store.search(query, 20, label="1")[0]
+    assert {hit.entry.label for hit in hits} == {"1"}
+    assert np.allclose([hit.distance for hit in hits], np.sort(distances)[:20], atol=1e-5)
+
+
+def test_so_many_neighbours_that_an_index_is_of_no_use_are_found_exactly(store: LocalStore) -> None:
+    assert share_found(store, vectors(0, 3), 999) == 1
+
+
+@pytest.mark.parametrize("harm", ["missing", "cut", "rubbish", "no faiss"])
+def test_an_index_that_cannot_be_used_is_told_and_search_is_exact(
+    store: LocalStore, harm: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    file = tmp_path / "approximate.faiss"
+    if harm == "missing":
+        file.unlink()
+    elif harm == "no faiss":
+        monkeypatch.setattr(approximate, "available", lambda: False)
+        os.utime(file, ns=(1, 1))
+    else:
+        file.write_bytes(file.read_bytes()[:5000] if harm == "cut" else b"rubbish" * 100)
+    assert share_found(store, vectors(0, 20)) == share_found(store, vectors(20, 40)) == 1
+    assert [record.message.startswith("search is exact") for record in caplog.records] == [True]
+    said = store.finish()
+    assert "pip install 'nearkin[search]'" in said if harm == "no faiss" else used(store)
+
+
+@pytest.mark.usefixtures("store")
+def test_the_index_of_another_gallery_is_noticed(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    other = LocalStore(tmp_path / "other", DIM)
+    other.put([Entry(f"/{n}", "", 1, 1) for n in range(1000)], vectors(1000, 2000))
+    shutil.copy(tmp_path / "approximate.faiss", tmp_path / "other")
+    assert share_found(other, vectors(0, 20)) == 1
+    assert "belongs to other items" in caplog.text
+    other.finish()
+    assert used(other)
+    assert share_found(other, vectors(0, 20)) >= 0.9
+    other.close()

@@ -1,0 +1,243 @@
+"""A gallery: what it finds, that it stands alone, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+from reference.untrained import save_untrained
+
+import nearkin.search
+from nearkin.errors import UserError
+from nearkin.models import Embedder, EmbeddingModel, ModelSpec
+from nearkin.search.gallery import Gallery
+from nearkin.search.indexing import index_data
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    return save_untrained(tmp_path / "run" / "model").parent
+
+
+@pytest.fixture
+def other_model(tmp_path: Path) -> Path:
+    return save_untrained(tmp_path / "other", seed=1)
+
+
+@pytest.fixture
+def gallery(photos: Path, model: Path, tmp_path: Path) -> Iterator[Gallery]:
+    """The 36 images of ``photos``."""
+    index_data(model, str(photos), tmp_path / "photos.index")
+    with closing(Gallery.open(tmp_path / "photos.index")) as opened:
+        yield opened
+
+
+@pytest.fixture
+def empty_gallery(model: Path, tmp_path: Path) -> Iterator[Gallery]:
+    with closing(Gallery.create(tmp_path / "empty.index", model)) as opened:
+        yield opened
+
+
+def files(photos: Path) -> list[Path]:
+    return sorted(photos.rglob("*.png"))
+
+
+def test_what_is_found_is_what_a_slow_search_finds(gallery: Gallery, photos: Path, model: Path) -> None:
+    vectors = Embedder.load(model).encode(files(photos))
+    queries = files(photos)[::7]
+    for query, hits in zip(queries, gallery.search(gallery.encode(queries), k=5), strict=True):
+        distances = np.linalg.norm(vectors - vectors[files(photos).index(query)], axis=1)
+        assert hits[0].entry.path == str(query) and hits[0].distance == pytest.approx(0, abs=1e-6)
+        assert [hit.distance for hit in hits] == pytest.approx(np.sort(distances)[:5], abs=1e-5)
+        for hit in hits:
+            assert hit.distance == pytest.approx(distances[files(photos).index(Path(hit.entry.path))], abs=1e-5)
+            assert hit.entry.label == Path(hit.entry.path).parent.name
+
+
+def test_a_label_narrows_the_search(gallery: Gallery, photos: Path) -> None:
+    [hits] = gallery.search(gallery.encode(files(photos)[:1]), k=100, label="class3")
+    assert sorted(hit.entry.path for hit in hits) == [str(path) for path in files(photos / "class3")]
+
+
+def test_labels_are_counted_by_name(gallery: Gallery) -> None:
+    assert gallery.labels() == {f"class{i}": 6 for i in range(6)}
+    assert list(gallery.labels()) == sorted(gallery.labels())
+
+
+def test_an_entry_is_known_by_its_id_as_long_as_it_is_there(gallery: Gallery) -> None:
+    id, entry = next(iter(gallery.store.entries().items()))
+    assert gallery.entry(id) == entry
+    with pytest.raises(UserError, match="no item 999"):
+        gallery.entry(999)
+
+
+def test_an_entry_that_is_added_later_is_known(gallery: Gallery) -> None:
+    id, entry = next(iter(gallery.store.entries().items()))
+    gallery.entry(id)
+    gallery.store.put([entry], gallery.store.vectors([id]))  # replaced: it has a new id
+    assert gallery.entry(max(gallery.store.entries())) == entry
+
+
+def test_a_gallery_works_without_its_run_and_its_pictures(gallery: Gallery, photos: Path, model: Path) -> None:
+    gallery.close()
+    query = Image.open(files(photos)[0]).convert("RGB")
+    shutil.rmtree(model)
+    shutil.rmtree(photos)
+    moved = gallery.path.rename(gallery.path.with_name("moved.index"))
+    with closing(Gallery.open(moved)) as alone:
+        [hits] = alone.search(alone.encode([query]), k=1)
+    assert hits[0].entry.path == str(photos / "class0" / "0.png") and hits[0].distance == pytest.approx(0, abs=1e-5)
+
+
+def test_the_first_frame_of_an_animation_is_searched(gallery: Gallery, photos: Path, tmp_path: Path) -> None:
+    first, second = (Image.open(path).convert("RGB") for path in (files(photos)[0], files(photos)[-1]))
+    first.save(tmp_path / "moving.webp", save_all=True, append_images=[second], lossless=True)
+    [hits] = gallery.search(gallery.encode([tmp_path / "moving.webp"]), k=1)
+    assert hits[0].entry.path == str(files(photos)[0])
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (b"no image at all", "not an image that can be decoded; mend this file"),
+        (b"", "not an image that can be decoded"),
+        (None, "no such file"),
+    ],
+)
+def test_a_query_that_is_no_image_is_refused_with_the_reason(
+    gallery: Gallery, tmp_path: Path, content: bytes | None, reason: str
+) -> None:
+    query = tmp_path / "query.jpg"
+    if content is not None:
+        query.write_bytes(content)
+    with pytest.raises(UserError, match=f"query.jpg: {reason}"):
+        gallery.encode([query])
+
+
+def test_a_query_of_200_megapixels_is_refused_before_it_is_decoded(gallery: Gallery, tmp_path: Path) -> None:
+    (tmp_path / "huge.ppm").write_bytes(b"P6 20000 10000 255\n")  # what it claims is enough
+    with pytest.raises(UserError, match="more than 100,000,000 pixels"):
+        gallery.encode([tmp_path / "huge.ppm"])
+
+
+def test_fewer_than_one_neighbour_is_refused(gallery: Gallery, photos: Path) -> None:
+    with pytest.raises(UserError, match="k=0"):
+        gallery.search(gallery.encode(files(photos)[:1]), k=0)
+
+
+def test_a_label_that_does_not_exist_is_refused_and_near_ones_are_named(gallery: Gallery, photos: Path) -> None:
+    with pytest.raises(UserError, match=r"no item of the gallery has the label 'class33'.*: class3, "):
+        gallery.search(gallery.encode(files(photos)[:1]), label="class33")
+
+
+def test_a_label_is_refused_where_there_are_none(empty_gallery: Gallery) -> None:
+    with pytest.raises(UserError, match="search without one"):
+        empty_gallery.search(np.zeros((1, 4), dtype=np.float32), label="rose")
+
+
+def test_an_empty_gallery_finds_nothing(empty_gallery: Gallery) -> None:
+    assert empty_gallery.search(np.zeros((2, 4), dtype=np.float32)) == [[], []]
+    assert len(empty_gallery) == 0 and empty_gallery.labels() == {}
+
+
+def test_the_same_model_goes_on_with_a_gallery(gallery: Gallery, model: Path, tmp_path: Path) -> None:
+    copied = shutil.copytree(model / "model", tmp_path / "copied")
+    for same in (model, model / "model", copied):
+        with closing(Gallery.create(gallery.path, same)) as again:
+            assert len(again) == 36
+
+
+def test_another_model_is_refused(gallery: Gallery, other_model: Path) -> None:
+    with pytest.raises(UserError, match=r"made by another model \(digest .*give another -o"):
+        Gallery.create(gallery.path, other_model)
+    assert len(gallery) == 36
+
+
+def test_the_same_weights_read_otherwise_are_another_model(gallery: Gallery, model: Path) -> None:
+    file = model / "model" / "model.json"
+    description = json.loads(file.read_text())
+    description["spec"]["normalize"] = "never"
+    file.write_text(json.dumps(description))
+    with pytest.raises(UserError, match="made by another model"):
+        Gallery.create(gallery.path, model)
+
+
+def test_another_store_is_refused(gallery: Gallery, model: Path) -> None:
+    with pytest.raises(UserError, match="kept in its own folder, not in milvus://elsewhere"):
+        Gallery.create(gallery.path, model, "milvus://elsewhere")
+
+
+def test_a_model_that_reads_vectors_is_refused(tmp_path: Path) -> None:
+    Embedder(EmbeddingModel(ModelSpec("linear", dim=2, features=3))).save(tmp_path / "vectors")
+    with pytest.raises(UserError, match=r"reads feature vectors.*index with a model that reads images"):
+        Gallery.create(tmp_path / "new.index", tmp_path / "vectors")
+
+
+def test_a_folder_with_other_things_in_it_is_left_alone(model: Path, photos: Path) -> None:
+    before = files(photos)
+    with pytest.raises(UserError, match="no gallery; give another place"):
+        Gallery.create(photos, model)
+    assert files(photos) == before and not (photos / "gallery.json").exists()
+
+
+def test_a_store_that_cannot_be_reached_leaves_no_gallery_behind(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unreachable(address: str, *_: object) -> object:
+        raise UserError(f"{address} cannot be reached")
+
+    before = sorted(tmp_path.iterdir())
+    monkeypatch.setattr(nearkin.search, "open_store", unreachable)
+    with pytest.raises(UserError, match="cannot be reached"):
+        Gallery.create(tmp_path / "new.index", model, "milvus://nowhere")
+    assert sorted(tmp_path.iterdir()) == before
+
+
+def test_items_of_another_gallery_are_not_mixed_with_new_ones(
+    gallery: Gallery, other_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(nearkin.search, "open_store", lambda *_: gallery.store)
+    with pytest.raises(UserError, match="milvus://shared holds 36 items of another gallery"):
+        Gallery.create(tmp_path / "new.index", other_model, "milvus://shared")
+    assert not (tmp_path / "new.index").exists()
+
+
+def test_a_folder_that_is_no_gallery_is_refused(photos: Path, tmp_path: Path) -> None:
+    for path in (photos, tmp_path / "nothing"):
+        with pytest.raises(UserError, match=r"is no gallery .*; make one with `nearkin index`"):
+            Gallery.open(path)
+
+
+def test_a_gallery_of_a_newer_version_is_refused(gallery: Gallery) -> None:
+    file = gallery.path / "gallery.json"
+    file.write_text(json.dumps({"format": 2, "nearkin": "9.1", "else": "unknown"}))
+    with pytest.raises(UserError, match=r"made by a newer nearkin \(9.1\); upgrade"):
+        Gallery.open(gallery.path)
+
+
+@pytest.mark.parametrize(
+    "content", ["", "[]", "{}", "3", '{"format": 1, "dim": "four"}', '{"format": null}', "\xff\x00"]
+)
+def test_a_damaged_description_is_refused(gallery: Gallery, content: str) -> None:
+    (gallery.path / "gallery.json").write_text(content, encoding="latin-1")
+    with pytest.raises(UserError, match="cannot be read"):
+        Gallery.open(gallery.path)
+
+
+def test_a_model_that_was_exchanged_is_noticed(gallery: Gallery, other_model: Path) -> None:
+    shutil.copytree(other_model, gallery.path / "model", dirs_exist_ok=True)
+    with pytest.raises(UserError, match="embedded by another model"):
+        Gallery.open(gallery.path)
+
+
+def test_a_description_that_does_not_fit_the_model_is_noticed(gallery: Gallery) -> None:
+    file = gallery.path / "gallery.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), "dim": 5}))
+    with pytest.raises(UserError, match="embedded by another model"):
+        Gallery.open(gallery.path)

@@ -1,0 +1,322 @@
+"""Indexing: each file is embedded once, again only when it changed, and nothing is lost on the way."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from contextlib import closing
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from PIL import Image
+from reference.untrained import save_untrained
+
+from nearkin.data.images import read_image
+from nearkin.errors import Interrupted, UserError
+from nearkin.models import Embedder
+from nearkin.search import indexing
+from nearkin.search.gallery import Gallery
+from nearkin.search.indexing import index_data, remove_items
+from nearkin.search.store import Entry
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    return save_untrained(tmp_path / "run" / "model").parent
+
+
+@pytest.fixture
+def decoded(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
+    """The files that were decoded, in the order in which that began."""
+    calls: list[Path] = []
+
+    def read(path: Path) -> object:
+        calls.append(path)
+        return read_image(path)
+
+    monkeypatch.setattr(indexing, "read_image", read)
+    return calls
+
+
+def entries(folder: Path) -> dict[str, Entry]:
+    with closing(Gallery.open(folder)) as gallery:
+        return {entry.path: entry for entry in gallery.store.entries().values()}
+
+
+def vectors(folder: Path) -> dict[str, np.ndarray]:
+    with closing(Gallery.open(folder)) as gallery:
+        known = gallery.store.entries()
+        return dict(zip([entry.path for entry in known.values()], gallery.store.vectors(list(known)), strict=True))
+
+
+def colour(path: Path, value: int) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.new("RGB", (20, 20), (value, 255 - value, value // 2)).save(path)
+    return path
+
+
+def test_every_file_is_decoded_once_and_has_the_vector_that_encode_gives(
+    photos: Path, model: Path, tmp_path: Path, decoded: list[Path]
+) -> None:
+    indexed = index_data(model, str(photos), tmp_path / "g", batch=10)
+    files = sorted(photos.rglob("*.png"))
+    assert sorted(decoded) == files
+    assert (indexed.added, indexed.changed, indexed.unchanged, indexed.total) == (36, 0, 0, 36)
+    assert "36 items" in indexed.searched
+    found = vectors(tmp_path / "g")
+    np.testing.assert_allclose([found[str(file)] for file in files], Embedder.load(model).encode(files), atol=1e-6)
+    for path, entry in entries(tmp_path / "g").items():
+        state = Path(path).stat()
+        assert entry == Entry(path, Path(path).parent.name, state.st_size, state.st_mtime_ns)
+
+
+def test_what_is_there_and_unchanged_is_not_decoded_again(
+    photos: Path, model: Path, tmp_path: Path, decoded: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    index_data(model, str(photos), tmp_path / "g")
+    decoded.clear()
+    monkeypatch.chdir(photos)
+    indexed = index_data(model, "../photos/", tmp_path / "g")  # the same place, said otherwise
+    assert decoded == [] and indexed.unchanged == 36 and indexed.added == indexed.changed == 0
+
+
+def test_only_a_file_that_changed_is_embedded_again(
+    photos: Path, model: Path, tmp_path: Path, decoded: list[Path]
+) -> None:
+    index_data(model, str(photos), tmp_path / "g")
+    before = vectors(tmp_path / "g")
+    decoded.clear()
+    changed = colour(photos / "class2" / "3.png", 250)
+    indexed = index_data(model, str(photos), tmp_path / "g")
+    assert decoded == [changed] and (indexed.changed, indexed.unchanged, indexed.total) == (1, 35, 36)
+    after = vectors(tmp_path / "g")
+    assert [path for path in after if not np.array_equal(after[path], before[path])] == [str(changed)]
+
+
+def test_a_file_of_equal_size_with_another_time_is_embedded_again(photos: Path, model: Path, tmp_path: Path) -> None:
+    index_data(model, str(photos), tmp_path / "g")
+    os.utime(photos / "class0" / "0.png", ns=(1, 1))
+    assert index_data(model, str(photos), tmp_path / "g").changed == 1
+
+
+def test_another_label_is_noted_without_decoding(
+    photos: Path, model: Path, tmp_path: Path, decoded: list[Path]
+) -> None:
+    table = photos / "list.csv"
+    table.write_text("path,label\nclass0/0.png,red\nclass0/1.png,red\nclass1/0.png,blue\n")
+    index_data(model, str(table), tmp_path / "g")
+    before = vectors(tmp_path / "g")
+    decoded.clear()
+    table.write_text("path,label\nclass0/0.png,red\nclass0/1.png,blue\nclass1/0.png,blue\n")
+    indexed = index_data(model, str(table), tmp_path / "g")
+    assert decoded == [] and (indexed.changed, indexed.unchanged) == (1, 2)
+    assert entries(tmp_path / "g")[str(photos / "class0" / "1.png")].label == "blue"
+    np.testing.assert_equal(vectors(tmp_path / "g"), before)
+
+
+def test_unreadable_files_are_listed_and_the_others_go_in(photos: Path, model: Path, tmp_path: Path) -> None:
+    (photos / "class0" / "0.png").write_bytes(b"")
+    (photos / "class5" / "0.png").write_bytes(b"no image")
+    indexed = index_data(model, str(photos), tmp_path / "g", batch=5)
+    assert sorted(each.path for each in indexed.unreadable) == [
+        photos / "class0" / "0.png",
+        photos / "class5" / "0.png",
+    ]
+    assert indexed.added == indexed.total == 34
+    colour(photos / "class0" / "0.png", 9)
+    again = index_data(model, str(photos), tmp_path / "g")
+    assert again.added == 1 and len(again.unreadable) == 1
+
+
+def test_a_batch_without_any_readable_file_stops_nothing(photos: Path, model: Path, tmp_path: Path) -> None:
+    for path in (photos / "class0").iterdir():
+        path.write_bytes(b"no image")
+    indexed = index_data(model, str(photos), tmp_path / "g", batch=3)
+    assert indexed.added == 30 and len(indexed.unreadable) == 6
+
+
+def test_a_file_that_broke_stays_known_until_it_is_pruned(photos: Path, model: Path, tmp_path: Path) -> None:
+    index_data(model, str(photos), tmp_path / "g")
+    (photos / "class0" / "0.png").write_bytes(b"broken")
+    indexed = index_data(model, str(photos), tmp_path / "g")
+    assert len(indexed.unreadable) == 1 and indexed.removed == 0 and indexed.total == 36
+    assert index_data(model, str(photos), tmp_path / "g", prune=True).total == 35
+
+
+def test_vanished_files_are_named_and_removed_only_when_asked(photos: Path, model: Path, tmp_path: Path) -> None:
+    elsewhere = shutil.copytree(photos, tmp_path / "photos-too")
+    index_data(model, str(photos), tmp_path / "g")
+    index_data(model, str(elsewhere), tmp_path / "g")
+    gone = [photos / "class1" / "1.png", elsewhere / "class1" / "2.png"]
+    for path in gone:
+        path.unlink()
+    indexed = index_data(model, str(photos), tmp_path / "g")
+    assert indexed.missing == [str(gone[0])] and indexed.removed == 0 and indexed.total == 72
+    pruned = index_data(model, str(photos), tmp_path / "g", prune=True)
+    assert pruned.removed == 1 and pruned.total == 71
+    assert str(gone[1]) in entries(tmp_path / "g")  # it vanished from a folder that was not asked for
+
+
+def test_a_list_that_names_missing_files_is_indexed_without_them(photos: Path, model: Path, tmp_path: Path) -> None:
+    (photos / "list.csv").write_text("path,label\nclass0/0.png,red\nclass0/1.png,red\nclass0/none.png,red\n")
+    indexed = index_data(model, str(photos / "list.csv"), tmp_path / "g")
+    nowhere = f"{photos / 'class0' / 'none.png'}: no such file"
+    assert indexed.added == 2 and [str(each) for each in indexed.unreadable] == [nowhere]
+    (photos / "class0" / "1.png").unlink()
+    again = index_data(model, str(photos / "list.csv"), tmp_path / "g")
+    assert again.missing == [str(photos / "class0" / "1.png")] and len(again.unreadable) == 1
+
+
+def test_a_folder_of_images_has_no_labels(photos: Path, model: Path, tmp_path: Path) -> None:
+    index_data(model, str(photos / "class0"), tmp_path / "g")
+    with closing(Gallery.open(tmp_path / "g")) as gallery:
+        assert len(gallery) == 6 and gallery.labels() == {}
+
+
+def test_links_belong_to_the_class_of_their_own_folder(photos: Path, model: Path, tmp_path: Path) -> None:
+    for label in ("a", "b"):
+        (tmp_path / "links" / label).mkdir(parents=True)
+        (tmp_path / "links" / label / "0.png").symlink_to(photos / "class0" / "0.png")
+    index_data(model, str(tmp_path / "links"), tmp_path / "g")
+    found = entries(tmp_path / "g")
+    assert {entry.label: path for path, entry in found.items()} == {
+        label: str(tmp_path / "links" / label / "0.png") for label in ("a", "b")
+    }
+
+
+def test_a_name_that_no_store_can_hold_is_listed(photos: Path, model: Path, tmp_path: Path) -> None:
+    broken = os.fsencode(photos / "class0") + b"/\xff.png"
+    try:
+        Path(os.fsdecode(broken)).write_bytes((photos / "class0" / "0.png").read_bytes())
+    except OSError:
+        pytest.skip("this file system holds only UTF-8 names")
+    indexed = index_data(model, str(photos), tmp_path / "g")
+    assert indexed.added == 36 and [each.reason for each in indexed.unreadable] == ["its name is no UTF-8; rename it"]
+
+
+@settings(max_examples=5, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_after_pruning_a_gallery_is_what_is_on_disk(
+    data: st.DataObject, model: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    folder = tmp_path_factory.mktemp("changing")
+    colour(folder / "photos" / "always" / "here.png", 0)
+    names = st.sampled_from([f"{label}/{number}.png" for label in ("a", "b") for number in range(3)])
+    readable = {"always/here.png"}
+    for _ in range(3):
+        for name in data.draw(st.lists(names, max_size=6)):
+            path = folder / "photos" / name
+            readable.discard(name)
+            match data.draw(st.sampled_from(["write", "break", "delete"])):
+                case "write":
+                    colour(path, data.draw(st.integers(0, 255)))
+                    readable.add(name)
+                case "break":
+                    path.parent.mkdir(exist_ok=True)
+                    path.write_bytes(b"broken")
+                case _:
+                    path.unlink(missing_ok=True)
+            if path.parent.is_dir() and not any(path.parent.iterdir()):
+                path.parent.rmdir()
+        index_data(model, str(folder / "photos"), folder / "g", prune=True, batch=data.draw(st.integers(1, 4)))
+        files = [folder / "photos" / name for name in sorted(readable)]
+        found = vectors(folder / "g")
+        assert sorted(found) == [str(file) for file in files]
+        expected = Embedder.load(model).encode(files, workers=0)
+        np.testing.assert_allclose([found[str(file)] for file in files], expected, atol=1e-6)
+
+
+def test_what_was_embedded_before_an_interruption_is_kept(
+    photos: Path, model: Path, tmp_path: Path, decoded: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    forward = Gallery.create(tmp_path / "g", model).embedder.model.__class__.forward
+    calls = []
+
+    def interrupted_at_the_fourth(self: object, x: object) -> object:
+        calls.append(x)
+        if len(calls) == 4:
+            raise KeyboardInterrupt
+        return forward(self, x)  # type: ignore[arg-type]
+
+    monkeypatch.setattr("nearkin.models.model.EmbeddingModel.forward", interrupted_at_the_fourth)
+    with pytest.raises(Interrupted, match="15 of 36 pictures were embedded and kept; the same command goes on"):
+        index_data(model, str(photos), tmp_path / "g", batch=5)
+    decoded.clear()
+    indexed = index_data(model, str(photos), tmp_path / "g", batch=5)
+    assert indexed.unchanged == 15 and indexed.added == 21 and len(decoded) == 21
+
+
+def test_ctrl_c_ends_the_work_in_order_and_the_same_command_goes_on(photos: Path, model: Path, tmp_path: Path) -> None:
+    slow = (
+        "import sys, time; from pathlib import Path\n"
+        "from nearkin.errors import Interrupted; from nearkin.models import EmbeddingModel\n"
+        "from nearkin.search import indexing\n"
+        "forward = EmbeddingModel.forward\n"
+        "EmbeddingModel.forward = lambda self, x: (time.sleep(1), forward(self, x))[1]\n"
+        "try: indexing.index_data(Path(sys.argv[1]), sys.argv[2], Path(sys.argv[3]), batch=2)\n"
+        "except Interrupted as error: sys.exit(str(error))\n"
+    )
+    command = [sys.executable, "-c", slow, str(model), str(photos), str(tmp_path / "g")]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline and process.poll() is None:
+        if (tmp_path / "g" / "gallery.json").exists() and entries(tmp_path / "g"):
+            break
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate(timeout=30)
+    assert process.returncode == 1 and "the same command goes on from here" in said, said
+    kept = len(entries(tmp_path / "g"))
+    assert 0 < kept < 36
+    indexed = index_data(model, str(photos), tmp_path / "g")
+    assert indexed.unchanged == kept and indexed.total == 36
+
+
+def test_items_are_removed_by_file_and_by_folder(photos: Path, model: Path, tmp_path: Path) -> None:
+    index_data(model, str(photos), tmp_path / "g")
+    assert remove_items(tmp_path / "g", [str(photos / "class1"), str(photos / "class2" / "0.png")]) == 7
+    left = entries(tmp_path / "g")
+    assert len(left) == 29 and not any(entry.label == "class1" for entry in left.values())
+
+
+def test_a_folder_whose_name_begins_alike_is_not_removed(photos: Path, model: Path, tmp_path: Path) -> None:
+    (photos / "class1").rename(photos / "class22")
+    index_data(model, str(photos), tmp_path / "g")
+    assert remove_items(tmp_path / "g", [str(photos / "class2")]) == 6
+    assert {entry.label for entry in entries(tmp_path / "g").values()} >= {"class22"}
+
+
+def test_nothing_is_removed_where_a_path_is_not_in_the_gallery(photos: Path, model: Path, tmp_path: Path) -> None:
+    index_data(model, str(photos), tmp_path / "g")
+    with pytest.raises(UserError, match=r"no item .*class9.*; nothing was removed"):
+        remove_items(tmp_path / "g", [str(photos / "class1"), str(photos / "class9")])
+    assert len(entries(tmp_path / "g")) == 36
+
+
+def test_what_cannot_be_shown_is_refused(model: Path, tmp_path: Path, vectors: str) -> None:
+    with pytest.raises(UserError, match="no picture files"):
+        index_data(model, vectors, tmp_path / "g")
+    assert not (tmp_path / "g").exists()
+
+
+def test_an_empty_folder_is_refused(model: Path, tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(UserError, match="empty holds no images"):
+        index_data(model, str(tmp_path / "empty"), tmp_path / "g")
+
+
+def test_a_gallery_among_the_pictures_is_refused(photos: Path, model: Path) -> None:
+    with pytest.raises(UserError, match="would lie among the pictures"):
+        index_data(model, str(photos), photos / "gallery.index")
+
+
+def test_batches_of_nothing_are_refused(photos: Path, model: Path, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="batch=0"):
+        index_data(model, str(photos), tmp_path / "g", batch=0)

@@ -1,0 +1,181 @@
+"""Matching: the vote of the nearest items, and the line between known and unknown, against a slow double loop."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import asdict
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from PIL import Image
+from reference import open_set
+from reference.untrained import save_untrained
+
+from nearkin.errors import UserError
+from nearkin.search import matching
+from nearkin.search.gallery import Gallery
+from nearkin.search.matching import CALIBRATION, calibrate, match
+from nearkin.search.store import Entry
+
+
+@pytest.fixture
+def gallery(tmp_path: Path) -> Iterator[Gallery]:
+    """Empty, of vectors with four numbers."""
+    with closing(Gallery.create(tmp_path / "empty.index", save_untrained(tmp_path / "model"))) as opened:
+        yield opened
+
+
+def fill(gallery: Gallery, labels: list[str], vectors: np.ndarray) -> None:
+    gallery.store.remove(list(gallery.store.entries()))
+    entries = [Entry(f"/nowhere/{row}.jpg", label, row, 0) for row, label in enumerate(labels)]
+    gallery.store.put(entries, vectors.astype(np.float32))
+
+
+def blobs(labels: list[str], noise: float = 0.6, seed: int = 0, offset: float = 0.0) -> np.ndarray:
+    rng = np.random.default_rng(seed)
+    _, classes = np.unique(labels, return_inverse=True)
+    return (rng.normal(size=(len(labels), 4))[classes] + noise * rng.normal(size=(len(labels), 4)) + offset).astype(
+        "f4"
+    )
+
+
+@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    labels=st.lists(st.sampled_from(["rose", "tulip", "daisy", ""]), min_size=2, max_size=30),
+    seed=st.integers(0, 99),
+    false_accepts=st.sampled_from([0.0, 0.05, 0.29, 0.5, 0.9]),
+    k=st.integers(1, 6),
+    offset=st.sampled_from([0.0, 100.0]),
+)
+def test_the_calibration_is_that_of_a_slow_double_loop(
+    gallery: Gallery, labels: list[str], seed: int, false_accepts: float, k: int, offset: float
+) -> None:
+    labels += ["rose", "tulip"]
+    vectors = blobs(labels, seed=seed, offset=offset)
+    fill(gallery, labels, vectors)
+    found = asdict(calibrate(gallery, false_accepts, k))
+    expected = open_set.calibrate(vectors.astype(np.float64), labels, false_accepts, k)
+    assert {name for name, value in found.items() if value is None} == {n for n, v in expected.items() if v is None}
+    for name, value in expected.items():
+        assert value is None or found[name] == pytest.approx(value, rel=1e-4), name
+
+
+def test_at_most_the_wanted_share_of_unknown_things_is_accepted(gallery: Gallery) -> None:
+    labels = [f"class{i % 10}" for i in range(100)]
+    fill(gallery, labels, blobs(labels))
+    shares = (0.0, 0.05, 0.2, 0.5)
+    accepted = [calibrate(gallery, share) for share in shares]
+    for calibration, share in zip(accepted, shares, strict=True):
+        assert share - 0.01 <= calibration.false_accepts <= share  # two that are nearest to each other come together
+    assert all(calibration.true_accepts is not None for calibration in accepted)
+    assert sorted(calibration.threshold for calibration in accepted) == [each.threshold for each in accepted]
+
+
+def test_pictures_get_the_label_of_the_vote_or_none(gallery: Gallery, monkeypatch: pytest.MonkeyPatch) -> None:
+    labels = [f"class{i % 5}" for i in range(40)] + [""] * 5
+    vectors = blobs(labels)
+    fill(gallery, labels, vectors)
+    queries = np.concatenate([vectors + 0.1, 5 + np.zeros((1, 4))]).astype(np.float32)
+    monkeypatch.setattr(gallery, "encode", lambda _: queries)
+    line = open_set.calibrate(vectors.astype(np.float64), labels, 0.2, 3)
+    assert line["threshold"] is not None
+    matches = match(gallery, [Image.new("RGB", (4, 4))] * len(queries), false_accepts=0.2, k=3)
+    for query, found in zip(queries, matches, strict=True):
+        near = open_set.nearest(vectors.astype(np.float64), query, list(range(45)), 3)
+        winner, share, distance = open_set.vote(near, labels)
+        assert found.label == (winner if distance <= line["threshold"] else None)
+        assert (found.share, found.distance) == pytest.approx((share, distance), rel=1e-4)
+        assert [hit.distance for hit in found.hits] == pytest.approx([d for d, _ in near], rel=1e-4)
+    assert {match.label is None for match in matches} == {True, False}
+
+
+def test_a_picture_that_is_in_the_gallery_gets_its_own_label(gallery: Gallery, monkeypatch: pytest.MonkeyPatch) -> None:
+    labels = [f"class{i % 5}" for i in range(40)]
+    vectors = blobs(labels, noise=2.0)
+    fill(gallery, labels, vectors)
+    monkeypatch.setattr(gallery, "encode", lambda _: vectors)
+    matches = match(gallery, [Image.new("RGB", (4, 4))] * 40)
+    assert [each.label for each in matches] == labels
+
+
+def test_single_items_of_every_class_draw_a_line_without_true_accepts(gallery: Gallery) -> None:
+    labels = ["rose", "tulip", "daisy"]
+    fill(gallery, labels, blobs(labels))
+    calibration = calibrate(gallery, 0.5)
+    assert calibration.true_accepts is None and calibration.accuracy is None
+    assert calibration.false_accepts <= 0.5 and calibration.threshold > 0
+
+
+def test_equal_pictures_in_two_classes_are_told_apart_by_nothing(gallery: Gallery) -> None:
+    fill(gallery, ["rose", "tulip"] * 3, np.ones((6, 4)))
+    calibration = calibrate(gallery, 0.1)
+    assert calibration.threshold < 0 and calibration.true_accepts == 0 and calibration.accuracy is None
+
+
+def test_a_large_gallery_is_asked_by_a_sample_that_stays_the_same(
+    gallery: Gallery, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(matching, "ITEMS", 7)
+    labels = [f"class{i % 5}" for i in range(40)]
+    fill(gallery, labels, blobs(labels))
+    first = calibrate(gallery)
+    (gallery.path / CALIBRATION).unlink()
+    assert first.items == 7 and calibrate(gallery) == first
+
+
+def test_the_calibration_is_kept_until_the_gallery_changes(gallery: Gallery, monkeypatch: pytest.MonkeyPatch) -> None:
+    labels = [f"class{i % 5}" for i in range(40)]
+    fill(gallery, labels, blobs(labels))
+    computed = []
+    slow = matching._calibrate
+    monkeypatch.setattr(matching, "_calibrate", lambda *arguments: computed.append(1) or slow(*arguments))
+    first = calibrate(gallery)
+    assert calibrate(gallery) == first and len(computed) == 1
+    calibrate(gallery, 0.2)
+    calibrate(gallery, 0.2, k=1)
+    assert len(computed) == 3
+    fill(gallery, labels, blobs(labels, seed=1))
+    changed = calibrate(gallery)
+    assert len(computed) == 4 and changed != first
+
+
+@pytest.mark.parametrize("content", [b"", b"[]", b'{"of": 3}', b"\xff"])
+def test_a_damaged_calibration_is_made_again(gallery: Gallery, content: bytes) -> None:
+    labels = ["rose", "tulip"] * 5
+    fill(gallery, labels, blobs(labels))
+    first = calibrate(gallery)
+    (gallery.path / CALIBRATION).write_bytes(content)
+    assert calibrate(gallery) == first
+
+
+def test_a_gallery_that_cannot_be_written_to_can_be_asked(gallery: Gallery) -> None:
+    labels = ["rose", "tulip"] * 5
+    fill(gallery, labels, blobs(labels))
+    (gallery.path / CALIBRATION).mkdir()  # no file can replace a folder, not even for an administrator
+    assert calibrate(gallery).items == 10
+
+
+@pytest.mark.parametrize(
+    ("labels", "reason"),
+    [(["", ""], "has no labels, so nothing"), ([], "has no labels"), (["rose", "rose", ""], "are 'rose', so nothing")],
+)
+def test_a_gallery_without_two_classes_is_refused(gallery: Gallery, labels: list[str], reason: str) -> None:
+    if labels:
+        fill(gallery, labels, np.eye(4)[: len(labels)])
+    with pytest.raises(UserError, match=f"{reason}.*index pictures of two classes or more|{reason}"):
+        calibrate(gallery)
+
+
+@pytest.mark.parametrize("share", [-0.1, 1.0, float("nan")])
+def test_a_share_that_is_none_is_refused(gallery: Gallery, share: float) -> None:
+    with pytest.raises(UserError, match="must be a share from 0 to below 1"):
+        calibrate(gallery, share)
+
+
+def test_a_vote_of_nobody_is_refused(gallery: Gallery) -> None:
+    with pytest.raises(UserError, match="k=0"):
+        match(gallery, [Image.new("RGB", (4, 4))], k=0)

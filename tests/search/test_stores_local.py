@@ -1,0 +1,175 @@
+"""The local store under several processes, damage, and folders that cannot be written."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import resource
+import shutil
+import signal
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from nearkin.errors import OutOfRoom, UserError
+from nearkin.search import Entry
+from nearkin.search.exact import Exact
+from nearkin.search.local import LocalStore
+
+# Forked, since a new process would load torch again; each opens a store of its own.
+processes = multiprocessing.get_context("fork")
+
+
+def entries(*names: str) -> list[Entry]:
+    return [Entry(f"/{name}", "", 1, 1) for name in names]
+
+
+def names(store: LocalStore) -> list[str]:
+    return [entry.path[1:] for entry in store.entries().values()]
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[LocalStore]:
+    opened = LocalStore(tmp_path, 2)
+    yield opened
+    opened.close()
+
+
+def test_a_second_writer_is_refused_and_a_reader_sees_what_was_committed(store: LocalStore, tmp_path: Path) -> None:
+    written, end = processes.Event(), processes.Event()
+
+    def write_and_wait() -> None:
+        theirs = LocalStore(tmp_path, 2)
+        theirs.put(entries("theirs"), np.ones((1, 2), np.float32))
+        written.set()
+        end.wait(30)
+        theirs.close()
+
+    other = processes.Process(target=write_and_wait)
+    other.start()
+    assert written.wait(30)
+    assert names(store) == ["theirs"]
+    assert store.search(np.zeros((1, 2), np.float32), 1)[0][0].distance == pytest.approx(2**0.5)
+    for write in (lambda: store.put(entries("ours"), np.zeros((1, 2), np.float32)), lambda: store.remove([1])):
+        with pytest.raises(UserError, match=r"another process is writing to .*; wait for it to end"):
+            write()
+    end.set()
+    other.join()
+    store.put(entries("ours"), np.zeros((1, 2), np.float32))
+    assert [hit.entry.path for hit in store.search(np.zeros((1, 2), np.float32), 2)[0]] == ["/ours", "/theirs"]
+
+
+def test_a_writer_killed_while_it_writes_loses_nothing(tmp_path: Path) -> None:
+    before = LocalStore(tmp_path, 2)
+    before.put(entries("a", "b"), np.eye(2, dtype=np.float32))
+    before.close()
+
+    def write_and_die() -> None:
+        store = LocalStore(tmp_path, 2)
+        store._db.execute("PRAGMA cache_spill = 1")  # pages reach the file before the end, as when a put is committed
+        store._db.execute("PRAGMA cache_size = 1")
+        with store._writing():
+            store._db.execute("UPDATE items SET path = path || '?'")
+            more = ((f"/{n}", bytes(8)) for n in range(5000))
+            put = "INSERT INTO items (path, label, size, modified, vector) VALUES (?, '', 1, 1, ?)"
+            store._db.executemany(put, more)
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    killed = processes.Process(target=write_and_die)
+    killed.start()
+    killed.join()
+    assert killed.exitcode == -signal.SIGKILL
+    assert (tmp_path / "items.sqlite-journal").stat().st_size > 0
+    store = LocalStore(tmp_path, 2)
+    assert names(store) == ["a", "b"]
+    assert np.array_equal(store.vectors([1, 2]), np.eye(2))
+    store.put(entries("c"), np.ones((1, 2), np.float32))
+    store.close()
+
+
+def test_a_put_that_fails_half_way_leaves_all_as_it_was(store: LocalStore) -> None:
+    store.put(entries("a"), np.zeros((1, 2), np.float32))
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    before = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (60_000, hard))  # as good as a full disk
+    try:
+        with pytest.raises(UserError, match="could not"):
+            store.put(entries("a", *map(str, range(5000))), np.ones((5001, 2), np.float32))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        signal.signal(signal.SIGXFSZ, before)
+    assert names(store) == ["a"]
+    assert store.search(np.zeros((1, 2), np.float32), 5)[0][0].distance == 0
+    store.put(entries("b"), np.ones((1, 2), np.float32))
+    assert names(store) == ["a", "b"]
+
+
+def test_a_full_disk_is_one_sentence(store: LocalStore) -> None:
+    store._db.execute("PRAGMA max_page_count = 10")
+    with pytest.raises(OutOfRoom, match=r"items\.sqlite: no space left on device; what was saved before is unharmed"):
+        store.put(entries(*map(str, range(5000))), np.ones((5000, 2), np.float32))
+    assert len(store) == 0
+
+
+@pytest.mark.parametrize("content", [b"no database at all" * 100, "half"])
+def test_a_damaged_file_is_one_sentence(tmp_path: Path, content: bytes | str) -> None:
+    store = LocalStore(tmp_path, 2)
+    store.put(entries(*map(str, range(5000))), np.ones((5000, 2), np.float32))
+    store.close()
+    file = tmp_path / "items.sqlite"
+    whole = file.read_bytes()
+    file.write_bytes(content if isinstance(content, bytes) else whole[: len(whole) // 2])
+    with pytest.raises(UserError, match=r"items\.sqlite is damaged"):
+        LocalStore(tmp_path, 2).entries()
+
+
+def test_a_gallery_that_cannot_be_written_can_be_read() -> None:
+    folder = Path(tempfile.mkdtemp())  # not under tmp_path, which is closed to other users
+    said = processes.SimpleQueue()
+
+    def read_and_try_to_write() -> None:
+        if os.getuid() == 0:  # who may write everything
+            os.setuid(65534)
+        store = LocalStore(folder, 2)
+        said.put(store.search(np.ones((1, 2), np.float32), 3)[0][0].entry.path)
+        try:
+            store.remove([1])
+        except UserError as error:
+            said.put(str(error))
+
+    try:
+        store = LocalStore(folder, 2)
+        store.put(entries("a"), np.ones((1, 2), np.float32))
+        store.close()
+        for file in folder.iterdir():
+            file.chmod(0o444)
+        folder.chmod(0o555)
+        reader = processes.Process(target=read_and_try_to_write)
+        reader.start()
+        reader.join()
+        assert reader.exitcode == 0
+        assert said.get() == "/a"
+        assert "permission denied; choose another place or mend its permissions" in said.get()
+    finally:
+        folder.chmod(0o755)
+        shutil.rmtree(folder)
+
+
+def test_of_equal_distances_the_lowest_id_comes_first(store: LocalStore) -> None:
+    store.put(entries(*map(str, range(300))), np.ones((300, 2), np.float32))
+    assert [hit.id for hit in store.search(np.zeros((1, 2), np.float32), 3)[0]] == [1, 2, 3]
+
+
+@pytest.mark.parametrize("offset", [0.0, 1000.0])
+def test_kept_ready_or_not_the_nearest_are_the_same(offset: float) -> None:
+    rng = np.random.default_rng(0)
+    vectors = (rng.integers(-3, 4, (2000, 4)) / 4 + offset).astype(np.float32)  # with many ties
+    queries = (rng.standard_normal((7, 4)) + offset).astype(np.float32)
+    ids = np.sort(rng.permutation(10_000)[:2000])
+    distances, found = Exact(ids, vectors).nearest(queries, 5)
+    slow = np.linalg.norm(vectors.astype(float) - queries[:, None].astype(float), axis=2)
+    assert np.allclose(distances, np.sort(slow, 1)[:, :5], atol=1e-4)
+    assert np.allclose(np.take_along_axis(slow, np.searchsorted(ids, found), 1), distances, atol=1e-4)

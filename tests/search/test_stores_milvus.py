@@ -1,0 +1,184 @@
+"""What only Milvus can do to a gallery: not answer, hold another collection, return a page at a time."""
+
+from __future__ import annotations
+
+import logging
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("milvus_lite")
+
+from nearkin.errors import UserError
+from nearkin.search import Entry, milvus, open_store
+
+
+@pytest.fixture
+def port() -> int:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return int(free.getsockname()[1])
+
+
+class Server:
+    """Milvus on a port, to be stopped and started."""
+
+    def __init__(self, folder: Path, port: int) -> None:
+        self._folder, self._port = folder, port
+        self._running: list[Any] = []
+
+    def start(self) -> None:
+        from milvus_lite.adapter.grpc.server import start_server_in_thread
+
+        self._running = list(start_server_in_thread(str(self._folder), port=self._port))
+
+    def stop(self) -> None:
+        if self._running:
+            self._running[0].stop(grace=0).wait()
+            self._running[1].close()
+        self._running = []
+
+
+@pytest.fixture
+def server(tmp_path: Path, port: int) -> Iterator[Server]:
+    made = Server(tmp_path, port)
+    made.start()
+    yield made
+    made.stop()
+
+
+def entries(count: int) -> list[Entry]:
+    return [Entry(f"/{n}", "", 1, 1) for n in range(count)]
+
+
+def test_milvus_that_does_not_answer_is_one_sentence_after_a_few_attempts(
+    port: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(milvus, "WAITS", (0.01, 0.02))
+    start = time.monotonic()
+    with pytest.raises(UserError, match=f"Milvus at http://127.0.0.1:{port} does not answer; .* nothing .* is lost"):
+        open_store(f"milvus://127.0.0.1:{port}/things", tmp_path, 2)
+    assert time.monotonic() - start < 5
+    assert [record.message.split("; ")[1] for record in caplog.records if record.name == "nearkin"] == [
+        "trying again in 0.01 s",
+        "trying again in 0.02 s",
+    ]
+
+
+def test_a_put_goes_on_when_milvus_is_back(
+    server: Server, port: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(milvus, "BATCH", 4)
+    monkeypatch.setattr(milvus, "WAITS", (0.2,) * 50)
+    store = open_store(f"milvus://127.0.0.1:{port}/things", tmp_path, 2)
+    store.put(entries(3), np.zeros((3, 2), np.float32))
+    server.stop()
+    back = threading.Timer(0.5, server.start)
+    back.start()
+    store.put(entries(10), np.ones((10, 2), np.float32))
+    back.join()
+    assert "trying again" in caplog.text
+    assert sorted(entry.path for entry in store.entries().values()) == [f"/{n}" for n in range(10)]
+    assert np.array_equal(store.vectors(list(store.entries())), np.ones((10, 2)))
+    store.close()
+
+
+def test_a_put_that_was_sent_twice_is_there_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = open_store("milvus://./vectors.db", tmp_path, 2)
+    put = store._put
+
+    def twice(values: list[dict[str, Any]]) -> None:
+        put(values)
+        put(values)
+
+    monkeypatch.setattr(store, "_put", twice)
+    store.put(entries(3), np.zeros((3, 2), np.float32))
+    assert len(store) == 3
+    store.close()
+
+
+def test_more_entries_than_one_page_are_all_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(milvus, "BATCH", 7)
+    store = open_store("milvus://./vectors.db", tmp_path, 2)
+    store.put(entries(30), np.zeros((30, 2), np.float32))
+    assert set(store.entries().values()) == set(entries(30))
+    store.remove(list(store.entries())[:20])
+    assert len(store) == len(store.entries()) == 10
+    store.close()
+
+
+@pytest.mark.usefixtures("server")
+def test_a_collection_that_is_no_gallery_is_refused(port: int, tmp_path: Path) -> None:
+    from pymilvus import MilvusClient
+
+    client = MilvusClient(f"http://127.0.0.1:{port}")
+    client.create_collection("other", dimension=2)
+    with pytest.raises(UserError, match=r"other at .* is no gallery's"):
+        open_store(f"milvus://127.0.0.1:{port}/other", tmp_path, 2)
+    client.close()
+
+
+def test_two_stores_of_one_file_in_one_process_may_be_closed_one_by_one(tmp_path: Path) -> None:
+    first, second = (open_store("milvus://./vectors.db", tmp_path, 2) for _ in range(2))
+    first.put(entries(2), np.zeros((2, 2), np.float32))
+    first.close()
+    assert len(second) == 2
+    second.close()
+
+
+@pytest.mark.parametrize(
+    ("address", "said"),
+    [
+        ("milvus://host:19530", "names no collection"),
+        ("milvus://host:19530/a-b", "names no collection"),
+        ("milvus://host:19530/a/b", "names no collection"),
+        ("milvus://host:port/a", "not understood"),
+        ("milvus://host/a?secure", "names no collection"),
+        ("milvus:///nowhere/vectors.db", "in a folder that exists"),
+        ("milvus://./vectors.sqlite", "ending in .db"),
+        ("faiss://here", "is unknown; leave it out .* or write milvus://"),
+    ],
+)
+def test_an_address_that_is_none_is_refused_with_what_to_write(address: str, said: str, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=said):
+        open_store(address, tmp_path, 2)
+
+
+def test_a_password_in_the_address_is_refused_and_not_repeated(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="leave the password out, and set NEARKIN_MILVUS_TOKEN") as refused:
+        open_store("milvus://me:secret@host/things", tmp_path, 2)
+    assert "secret" not in str(refused.value)
+
+
+@pytest.mark.parametrize(("address", "opened", "warned"), [
+    ("milvus://far.away/things", "http://far.away:19530", True),
+    ("milvus://far.away:443/things?tls", "https://far.away:443", False),
+    ("milvus://localhost/things", "http://localhost:19530", False),
+])  # fmt: skip
+def test_the_token_comes_from_the_environment_and_its_sending_in_clear_is_told(
+    address: str,
+    opened: str,
+    warned: bool,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    seen: list[tuple[str, str]] = []
+
+    def connect(store: milvus.MilvusStore, token: str) -> None:
+        seen.append((store._address, token))
+        raise UserError("far enough")
+
+    monkeypatch.setenv("NEARKIN_MILVUS_TOKEN", "secret")
+    monkeypatch.setattr(milvus.MilvusStore, "_connect", connect)
+    with caplog.at_level(logging.WARNING), pytest.raises(UserError, match="far enough"):
+        open_store(address, tmp_path, 2)
+    assert seen == [(opened, "secret")]
+    assert ("unencrypted" in caplog.text) == warned
+    assert "secret" not in caplog.text
