@@ -1,0 +1,80 @@
+"""Requests that come at the same time share one call of the model: a batch of 32 costs much less than 32 calls."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Generic, TypeVar
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+
+class Batcher(Generic[Item, Result]):
+    """Collects what is asked for within a moment, works on it at once in a thread, and gives everyone their own result.
+
+    Args:
+        work: items -> as many results, in the same order. Where it fails, the items are tried one by one, so that only
+            those fail that are to blame.
+        most: items in one batch.
+        moment: seconds to wait for others.
+
+    >>> async def lengths() -> list[int]:
+    ...     batcher = Batcher(lambda words: [len(word) for word in words])
+    ...     return await asyncio.gather(batcher("one"), batcher("three"))
+    >>> asyncio.run(lengths())
+    [3, 5]
+    """
+
+    def __init__(self, work: Callable[[list[Item]], Sequence[Result]], most: int = 32, moment: float = 0.005) -> None:
+        self._work, self._most, self._moment = work, most, moment
+        self._waiting: list[tuple[Item, asyncio.Future[Result]]] = []
+        self._thread = ThreadPoolExecutor(1, "model")
+        self._running: asyncio.Task[None] | None = None
+
+    async def __call__(self, item: Item) -> Result:
+        mine: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
+        self._waiting.append((item, mine))
+        if self._running is None or self._running.done():
+            self._running = asyncio.create_task(self._run())
+        return await mine
+
+    def close(self) -> None:
+        """Those who wait are told so; a batch in work ends by itself."""
+        if self._running is not None:
+            self._running.cancel()
+        for _, future in self._waiting:
+            future.cancel()
+        self._waiting.clear()
+        self._thread.shutdown(wait=False, cancel_futures=True)
+
+    async def _run(self) -> None:
+        while self._waiting:
+            if len(self._waiting) < self._most:
+                await asyncio.sleep(self._moment)
+            batch, self._waiting = self._waiting[: self._most], self._waiting[self._most :]
+            batch = [(item, future) for item, future in batch if not future.done()]  # some may have given up
+            try:
+                outcomes = await asyncio.get_running_loop().run_in_executor(
+                    self._thread, self._outcomes, [item for item, _ in batch]
+                )
+            except asyncio.CancelledError:
+                for _, future in batch:
+                    future.cancel()
+                raise
+            for (_, future), outcome in zip(batch, outcomes, strict=True):
+                if future.done():
+                    continue
+                if isinstance(outcome, Exception):
+                    future.set_exception(outcome)
+                else:
+                    future.set_result(outcome)
+
+    def _outcomes(self, items: list[Item]) -> Sequence[Result | Exception]:
+        try:
+            return self._work(items) if items else []
+        except Exception as error:
+            if len(items) == 1:
+                return [error]
+            return [outcome for item in items for outcome in self._outcomes([item])]

@@ -1,0 +1,133 @@
+"""What a stranger sends: read no further than allowed, looked at before it is decoded, never written to disk."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import asynccontextmanager
+from io import BytesIO
+from typing import Annotated
+
+from fastapi import HTTPException, Request
+from fastapi.exceptions import RequestValidationError
+from PIL import Image, UnidentifiedImageError
+from pydantic import BaseModel, Field, ValidationError
+from starlette.datastructures import UploadFile
+from starlette.formparsers import MultiPartException, MultiPartParser
+
+from nearkin.data.images import FORMATS, MAX_PIXELS, to_rgb
+
+SECONDS = 60  # for a body to arrive
+AROUND_THE_FILE = 16 * 1024  # bytes of a form that are not the file
+MOST_NEIGHBOURS = 200
+
+Count = Annotated[int, Field(ge=1, le=MOST_NEIGHBOURS, description="How many, at most.")]
+Label = Annotated[str | None, Field(description="Only items with this label; empty: all.")]
+
+
+class Search(BaseModel):
+    """The form of a search by picture."""
+
+    file: bytes = Field(
+        description=f"A picture: {', '.join(FORMATS)}; of an animated one, the first frame.",
+        json_schema_extra={"format": "binary"},
+    )
+    k: Count = 20
+    label: Label = None
+
+
+async def read_search(request: Request, most_bytes: int) -> Search:
+    """The form in a request's body; 413 as soon as more than ``most_bytes`` have come, said beforehand or not."""
+    if not request.headers.get("content-type", "").startswith("multipart/form-data"):
+        raise HTTPException(415, "send the picture as the field 'file' of a multipart/form-data form")
+    parser = MultiPartParser(request.headers, _limited(request, most_bytes), max_files=1, max_fields=2)
+    parser.spool_max_size = most_bytes + AROUND_THE_FILE  # all of it stays in memory
+    try:
+        async with asyncio.timeout(SECONDS):
+            form = await parser.parse()
+    except MultiPartException as error:
+        raise HTTPException(400, f"the form cannot be read: {error.message}") from None
+    except TimeoutError:
+        raise HTTPException(408, f"the picture did not arrive within {SECONDS} seconds; try again") from None
+    file = form.get("file")
+    if not isinstance(file, UploadFile):
+        raise HTTPException(422, "the form has no file; send the picture as the field 'file'")
+    fields = {name: value for name, value in form.items() if name in ("k", "label")}
+    try:
+        return Search.model_validate({**fields, "file": await file.read()})
+    except ValidationError as error:
+        raise RequestValidationError([{**each, "loc": ("body", *each["loc"])} for each in error.errors()]) from None
+    finally:
+        await form.close()
+
+
+def open_picture(content: bytes) -> Image.Image:
+    """A picture whose head was read and whose size is allowed, not yet decoded.
+
+    >>> open_picture(b"GIF, or so they say")
+    Traceback (most recent call last):
+    fastapi.exceptions.HTTPException: 415: the file is no picture that can be read; send a JPEG, PNG or WebP
+    """
+    if not content:
+        raise HTTPException(422, "the file is empty (0 bytes); send a picture")
+    try:
+        image = Image.open(BytesIO(content), formats=FORMATS)
+    except Image.DecompressionBombError:
+        raise _too_many_pixels() from None
+    except UnidentifiedImageError:
+        raise HTTPException(415, "the file is no picture that can be read; send a JPEG, PNG or WebP") from None
+    except Exception:  # decoders meet hostile bytes and raise nearly anything
+        raise _damaged() from None
+    if image.width * image.height > MAX_PIXELS:
+        raise _too_many_pixels()
+    return image
+
+
+def decode(image: Image.Image) -> Image.Image:
+    """The first frame, upright, as RGB."""
+    try:
+        return to_rgb(image)
+    except Exception:
+        raise _damaged() from None
+
+
+class PixelBudget:
+    """Decoded pictures wait in memory for the model; beyond so many pixels the next one is not decoded yet."""
+
+    def __init__(self, most: int = 2 * MAX_PIXELS) -> None:
+        self._left = most
+        self._changed = asyncio.Condition()
+
+    @asynccontextmanager
+    async def room_for(self, pixels: int) -> AsyncIterator[None]:
+        async with self._changed:
+            await self._changed.wait_for(lambda: self._left >= pixels)
+            self._left -= pixels
+        try:
+            yield
+        finally:
+            async with self._changed:
+                self._left += pixels
+                self._changed.notify_all()
+
+
+async def _limited(request: Request, most_bytes: int) -> AsyncGenerator[bytes]:
+    most = most_bytes + AROUND_THE_FILE
+    too_large = HTTPException(413, f"the file is larger than {most_bytes // 2**20} MB; send a smaller one")
+    announced = request.headers.get("content-length", "")
+    if announced.isdigit() and int(announced) > most:
+        raise too_large
+    came = 0
+    async for chunk in request.stream():
+        came += len(chunk)
+        if came > most:
+            raise too_large
+        yield chunk
+
+
+def _too_many_pixels() -> HTTPException:
+    return HTTPException(413, f"the picture has more than {MAX_PIXELS // 1_000_000} megapixels; send a smaller one")
+
+
+def _damaged() -> HTTPException:
+    return HTTPException(422, "the picture is damaged or cut off and cannot be decoded; send it again or another one")

@@ -1,0 +1,292 @@
+"""The API: right neighbours, names without paths, safe headers, and one sentence for everything that is refused."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from io import BytesIO
+from pathlib import Path
+
+import numpy as np
+import pytest
+from fastapi.testclient import TestClient
+from PIL import Image
+from serve.colours import LABELS, PER_LABEL, MeanColour, colour_of, picture_bytes
+
+from nearkin.search.gallery import Gallery
+from nearkin.search.store import Entry
+from nearkin.serve import app, desk
+from nearkin.serve.answers import shown_name
+from nearkin.serve.app import make_app
+from nearkin.serve.pictures import Pictures
+from nearkin.serve.space_map import lay_out
+
+ALL = [(label, number) for label in LABELS for number in range(PER_LABEL)]  # by id, from 1
+
+
+def nearest_by_hand(colour: tuple[int, int, int], leave_out: int | None = None) -> list[tuple[int, float]]:
+    """Ids and distances of all items, nearest first."""
+    far = [
+        (id, sum((a / 255 - b / 255) ** 2 for a, b in zip(colour, colour_of(*item), strict=True)) ** 0.5)
+        for id, item in enumerate(ALL, start=1)
+        if id != leave_out
+    ]
+    return sorted(far, key=lambda pair: pair[1])
+
+
+def test_a_picture_finds_its_nearest_with_their_distances(client: TestClient) -> None:
+    colour = (190, 60, 45)
+    found = client.post("/api/search", files={"file": picture_bytes(colour)}, data={"k": "5"}).json()
+    expected = nearest_by_hand(colour)[:5]
+    assert found["item"] is None
+    assert [each["id"] for each in found["neighbours"]] == [id for id, _ in expected]
+    assert [each["distance"] for each in found["neighbours"]] == pytest.approx([far for _, far in expected], abs=1e-5)
+
+
+def test_an_item_finds_its_neighbours_but_not_itself(client: TestClient) -> None:
+    found = client.get("/api/items/4/neighbours", params={"k": 3}).json()
+    assert found["item"] == {"id": 4, "name": "folder0/<i>3.png", "label": "red"}
+    ids = [each["id"] for each in found["neighbours"]]
+    assert len(ids) == 3
+    assert set(ids) <= {id for id, _ in nearest_by_hand(colour_of("red", 3), leave_out=4)[:4]}
+
+
+def test_a_label_filters_both_ways_of_searching(client: TestClient) -> None:
+    by_item = client.get("/api/items/1/neighbours", params={"k": 200, "label": "green"}).json()["neighbours"]
+    form = {"k": "200", "label": "green"}
+    by_picture = client.post("/api/search", files={"file": picture_bytes()}, data=form).json()["neighbours"]
+    for found in (by_item, by_picture):
+        assert {each["label"] for each in found} == {"green"}
+        assert len(found) == PER_LABEL
+    assert len(client.get("/api/items/1/neighbours", params={"k": 200, "label": ""}).json()["neighbours"]) == 23
+
+
+def test_labels_are_counted(client: TestClient) -> None:
+    assert client.get("/api/labels").json() == [{"label": name, "items": PER_LABEL} for name in sorted(LABELS)]
+
+
+def test_some_items_to_begin_with_are_the_same_each_time(client: TestClient) -> None:
+    first = client.get("/api/items", params={"k": 5}).json()
+    assert first == client.get("/api/items", params={"k": 5}).json()
+    assert len({item["id"] for item in first}) == 5
+    red = client.get("/api/items", params={"k": 200, "label": "red"}).json()
+    assert [item["id"] for item in red] == list(range(1, 9))
+
+
+def test_health_says_what_is_served(client: TestClient) -> None:
+    health = client.get("/api/health").json()
+    assert (health["status"], health["items"], health["max_upload_mb"]) == ("ok", 24, 1)
+
+
+def test_thumbnails_are_small_new_encodings_that_the_browser_keeps(client: TestClient) -> None:
+    first = client.get("/api/items/1/thumbnail", params={"size": 64})
+    assert first.headers["content-type"] == "image/jpeg"
+    assert Image.open(BytesIO(first.content)).size == (64, 64)
+    again = client.get("/api/items/1/thumbnail", params={"size": 64}, headers={"If-None-Match": first.headers["etag"]})
+    assert (again.status_code, again.content) == (304, b"")
+    assert client.get("/api/items/1/thumbnail?size=65").headers["etag"] != first.headers["etag"]
+    for size in (0, 15, 513, 100_000):
+        assert client.get(f"/api/items/1/thumbnail?size={size}").status_code == 422
+
+
+def test_the_larger_picture_is_never_the_file_itself(client: TestClient, gallery: Gallery) -> None:
+    path = Path(gallery.entry(2).path)
+    exif = Image.Exif()
+    exif[0x010E] = "taken at home"
+    Image.new("RGB", (2000, 1000), "red").save(path, "JPEG", exif=exif)
+    answer = client.get("/api/items/2/picture")
+    assert Image.open(BytesIO(answer.content)).size == (1024, 512)
+    assert b"taken at home" not in answer.content
+
+
+def test_a_changed_file_gives_a_new_picture_and_a_vanished_one_404(client: TestClient, gallery: Gallery) -> None:
+    before = client.get("/api/items/3/thumbnail")
+    path = Path(gallery.entry(3).path)
+    path.write_bytes(picture_bytes((9, 9, 9), side=77))
+    after = client.get("/api/items/3/thumbnail", headers={"If-None-Match": before.headers["etag"]})
+    assert after.status_code == 200
+    assert after.content != before.content
+    path.unlink()
+    for kind in ("thumbnail", "picture"):
+        gone = client.get(f"/api/items/3/{kind}")
+        assert (gone.status_code, gone.json()) == (
+            404,
+            {"detail": "the file of item 3 is gone or can no longer be read"},
+        )
+    path.write_bytes(b"no picture any more")
+    assert client.get("/api/items/3/thumbnail").status_code == 404
+    assert client.get("/api/items/3/neighbours").status_code == 200
+
+
+def test_pictures_kept_in_memory_are_bounded(tmp_path: Path) -> None:
+    kept = Pictures(most_bytes=3000)
+    for number in range(12):
+        path = tmp_path / f"{number}.png"
+        path.write_bytes(picture_bytes((number, 0, 0), side=64))
+        size = len(kept.get(path, 64).content)
+    assert 0 < kept._bytes <= 3000
+    assert kept._bytes == sum(map(len, kept._kept.values()))
+    assert len(kept._kept) == 3000 // size
+
+
+@pytest.mark.parametrize("id", ["0", "99", "-1", "99999999999999999999999"])
+@pytest.mark.parametrize("kind", ["neighbours", "thumbnail", "picture"])
+def test_an_item_that_is_not_there_is_404(client: TestClient, id: str, kind: str) -> None:
+    answer = client.get(f"/api/items/{id}/{kind}")
+    assert (answer.status_code, list(answer.json())) == (404, ["detail"])
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/../../../../etc/passwd",
+        "/..%2f..%2f..%2fetc%2fpasswd",
+        "/%2e%2e/%2e%2e/%2e%2e/app.py",
+        "/..%5capp.py",
+        "/app.py",
+        "/api/items/..%2f1/picture",
+        "/api/items/%2fetc%2fpasswd/picture",
+        "/api/items/1%00/picture",
+        "//etc/passwd",
+    ],
+)
+def test_no_path_from_a_client_is_opened(client: TestClient, path: str) -> None:
+    answer = client.get(path)
+    assert answer.status_code in (404, 422)
+    assert "root:" not in answer.text
+    assert "FastAPI" not in answer.text
+
+
+def test_no_path_of_the_server_leaves_it(client: TestClient, gallery: Gallery, embedder: MeanColour) -> None:
+    Path(gallery.entry(5).path).unlink()
+    answers = [client.get(f"/api/items/{id}/{kind}") for id in (1, 5, 99) for kind in ("neighbours", "thumbnail")]
+    answers += [client.get(path) for path in ("/", "/docs", "/openapi.json", "/api/labels", "/api/items", "/api/map")]
+    poison = client.post("/api/search", files={"file": picture_bytes(embedder.POISON)})
+    assert (poison.status_code, poison.json()) == (500, {"detail": "the server failed at this; its log says why"})
+    for answer in [*answers, poison]:
+        assert b"secret" not in answer.content
+        assert "secret" not in str(answer.headers)
+
+
+@pytest.mark.parametrize("path", ["/", "/page.js", "/docs", "/api/health", "/api/items/1/thumbnail", "/nothing"])
+def test_every_answer_has_safe_headers(client: TestClient, path: str) -> None:
+    headers = client.get(path).headers
+    assert headers["content-security-policy"].startswith("default-src 'self'")
+    assert "frame-ancestors 'none'" in headers["content-security-policy"]
+    assert headers["x-content-type-options"] == "nosniff"
+    assert headers["referrer-policy"] == "no-referrer"
+    assert headers["cache-control"] == "no-cache"
+    assert "set-cookie" not in headers
+    assert "access-control-allow-origin" not in headers
+
+
+def test_a_failure_has_safe_headers_too(client: TestClient, embedder: MeanColour) -> None:
+    answer = client.post("/api/search", files={"file": picture_bytes(embedder.POISON)})
+    assert answer.headers["x-content-type-options"] == "nosniff"
+
+
+def test_the_api_is_explained_without_another_server(client: TestClient) -> None:
+    page = client.get("/docs").text
+    for path in client.get("/openapi.json").json()["paths"]:
+        assert path in page
+    assert "integer from 1 to 200, 20 unless given" in page
+    assert "http://" not in page
+    assert "https://" not in page
+    assert "<script" not in page
+
+
+def test_twenty_at_once_need_fewer_calls_of_the_model(client: TestClient, embedder: MeanColour) -> None:
+    colours = [colour_of(*item) for item in ALL[:20]]
+
+    def ask(colour: tuple[int, int, int]) -> int:
+        form = {"k": "1"}
+        found = client.post("/api/search", files={"file": picture_bytes(colour)}, data=form).json()
+        return int(found["neighbours"][0]["id"])
+
+    embedder.may_go_on.clear()  # the first call holds the model until the others have come
+    threading.Timer(0.5, embedder.may_go_on.set).start()
+    with ThreadPoolExecutor(20) as pool:
+        assert list(pool.map(ask, colours)) == list(range(1, 21))
+    assert sum(embedder.calls) == 20
+    assert len(embedder.calls) < 10
+
+
+def test_one_bad_picture_does_not_fail_those_beside_it(client: TestClient, embedder: MeanColour) -> None:
+    def ask(colour: tuple[int, int, int]) -> int:
+        return client.post("/api/search", files={"file": picture_bytes(colour)}).status_code
+
+    with ThreadPoolExecutor(6) as pool:
+        assert list(pool.map(ask, [(9, 9, 9), embedder.POISON, *[(8, 8, 8)] * 4])) == [200, 500, 200, 200, 200, 200]
+
+
+def test_beyond_a_limit_requests_are_told_to_come_again(
+    gallery: Gallery, embedder: MeanColour, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(app, "AT_ONCE", 1)
+    with TestClient(make_app(gallery)) as client, ThreadPoolExecutor(1) as pool:
+        embedder.may_go_on.clear()
+        inside = pool.submit(client.post, "/api/search", files={"file": picture_bytes()})
+        until = time.monotonic() + 5
+        while not embedder.calls and time.monotonic() < until:
+            time.sleep(0.01)
+        refused = client.get("/api/health")
+        embedder.may_go_on.set()
+        assert (refused.status_code, refused.headers["retry-after"]) == (503, "1")
+        assert refused.headers["x-content-type-options"] == "nosniff"
+        assert "try again" in refused.json()["detail"]
+        assert inside.result().status_code == 200
+        assert client.get("/api/health").status_code == 200
+
+
+def test_the_map_is_computed_once_and_beside_the_answers(client: TestClient, gallery: Gallery) -> None:
+    first = client.get("/api/map")
+    assert (first.status_code, first.json()) == (202, {"ready": False, "points": []})
+    until = time.monotonic() + 30
+    while (answer := client.get("/api/map")).status_code == 202 and time.monotonic() < until:
+        time.sleep(0.05)
+    points = answer.json()["points"]
+    assert sorted(point["id"] for point in points) == list(range(1, 25))
+    assert all(0 <= point[axis] <= 1 for point in points for axis in "xy")
+    assert {point["id"]: point["label"] for point in points} == {
+        id: label for id, (label, _) in enumerate(ALL, start=1)
+    }
+    gallery.store.remove([1])
+    assert client.get("/api/map").json()["points"] == points
+
+
+@pytest.mark.parametrize("vectors", [np.zeros((0, 4)), np.ones((1, 4)), np.ones((30, 4)), np.arange(9).reshape(9, 1)])
+def test_a_map_of_nearly_nothing_is_still_a_map(vectors: np.ndarray) -> None:
+    places = lay_out(vectors.astype(np.float32))
+    assert places.shape == (len(vectors), 2)
+    assert ((places >= 0) & (places <= 1)).all()
+
+
+def test_a_gallery_that_grows_while_served_shows_what_is_new(
+    client: TestClient, gallery: Gallery, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(desk, "LOOK_AGAIN", 0)
+    gallery.store.put([Entry(str(tmp_path / "x.png"), "new", 1, 1)], np.ones((1, 3), dtype=np.float32))
+    assert {"label": "new", "items": 1} in client.get("/api/labels").json()
+    assert client.get("/api/items/1/neighbours", params={"label": "new"}).json()["neighbours"][0]["id"] == 25
+    gallery.store.remove([25])
+    gallery.entry(1)
+    assert client.get("/api/items/25/neighbours").status_code == 404
+
+
+@pytest.fixture
+def empty(gallery: Gallery) -> Iterator[TestClient]:
+    gallery.store.remove(list(gallery.store.entries()))
+    with TestClient(make_app(gallery)) as client:
+        yield client
+
+
+def test_an_empty_gallery_answers_with_nothing(empty: TestClient) -> None:
+    assert empty.get("/api/items").json() == empty.get("/api/labels").json() == []
+    assert empty.post("/api/search", files={"file": picture_bytes()}).json()["neighbours"] == []
+
+
+def test_names_tell_no_more_than_folder_and_file() -> None:
+    assert shown_name("/home/ada/private/roses/17.jpg") == "roses/17.jpg"
+    assert shown_name("/17.jpg") == "17.jpg"

@@ -1,0 +1,193 @@
+"""The page as a person uses it, in a real browser: search, walk, go back, filter, look at the map."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from serve.colours import PER_LABEL, MeanColour, colour_of, make_gallery, picture_bytes
+
+from nearkin.search.gallery import Gallery
+from nearkin.serve.app import make_app
+from nearkin.serve.server import listen
+
+pytest.importorskip("playwright.sync_api")
+from playwright.sync_api import BrowserContext, Page, expect, sync_playwright
+
+CHROMIUM = Path("/usr/bin/chromium")
+pytestmark = pytest.mark.skipif(not CHROMIUM.exists(), reason="needs chromium")
+expect.set_options(timeout=15_000)
+
+
+@pytest.fixture(scope="module")
+def gallery(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gallery]:
+    gallery = make_gallery(tmp_path_factory.mktemp("page"), MeanColour())
+    yield gallery
+    gallery.close()
+
+
+@pytest.fixture(scope="module")
+def address(gallery: Gallery) -> Iterator[str]:
+    import uvicorn
+
+    listening = listen("127.0.0.1", 0)
+    server = uvicorn.Server(uvicorn.Config(make_app(gallery, max_upload_mb=1), log_level="warning"))
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
+    thread.start()
+    yield f"http://127.0.0.1:{listening.getsockname()[1]}/"
+    server.should_exit = True
+    thread.join(10)
+    assert not thread.is_alive()
+
+
+@pytest.fixture(scope="module")
+def window() -> Iterator[BrowserContext]:
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield browser.new_context(viewport={"width": 1000, "height": 800})
+        browser.close()
+
+
+@pytest.fixture
+def page(window: BrowserContext, address: str) -> Iterator[Page]:
+    """The page opened; at the end nothing may have left the origin, and the console must be silent."""
+    page = window.new_page()
+    requests: list[str] = []
+    complaints: list[str] = []
+    page.on("request", lambda request: requests.append(request.url))
+    page.on("console", lambda message: complaints.append(message.text))
+    page.on("pageerror", lambda error: complaints.append(str(error)))
+    page.goto(address)
+    expect(page.locator("#grid li")).to_have_count(24)
+    yield page
+    page.close()
+    assert [url for url in requests if not url.startswith((address, f"blob:{address}"))] == []
+    assert [words for words in complaints if "404 (Not Found)" not in words] == []
+
+
+def upload(page: Page, colour: tuple[int, int, int]) -> None:
+    page.set_input_files("#file", {"name": "mine.png", "mimeType": "image/png", "buffer": picture_bytes(colour)})
+
+
+def first_label(page: Page, label: str) -> None:
+    expect(page.locator("#grid .label").first).to_have_text(label)
+
+
+def test_a_picture_is_searched_and_a_click_walks_on_and_back_returns(page: Page) -> None:
+    upload(page, colour_of("green", 3))
+    expect(page.locator("h1")).to_have_text("24 nearest to your picture")
+    first_label(page, "green")
+    expect(page.locator("#grid .distance").first).to_have_text("0.000")
+    expect(page.locator("#query")).to_be_visible()
+
+    page.locator("#grid a", has_text="blue").first.click()
+    expect(page.locator("h1")).to_contain_text("23 nearest to folder2/")
+    first_label(page, "<b>blue</b>")  # as text: a name is no markup
+    assert page.locator("#grid b, #grid i").count() == 0
+
+    page.go_back()
+    expect(page.locator("h1")).to_have_text("24 nearest to your picture")
+    first_label(page, "green")
+
+
+def test_a_label_and_a_number_narrow_the_search(page: Page) -> None:
+    page.goto(f"{page.url}#item=1")
+    expect(page.locator("h1")).to_contain_text("23 nearest")
+    page.fill("#label", "green")
+    page.keyboard.press("Enter")
+    expect(page.locator("#grid li")).to_have_count(PER_LABEL)
+    assert set(page.locator("#grid .label").all_text_contents()) == {"green"}
+    page.focus("#k")
+    page.keyboard.press("Home")
+    expect(page.locator("#grid li")).to_have_count(1)
+    page.fill("#label", "")
+    page.keyboard.press("Enter")
+    first_label(page, "red")
+
+
+def test_the_keyboard_alone_is_enough(page: Page) -> None:
+    page.locator("#grid a").first.focus()
+    page.keyboard.press("Enter")
+    expect(page.locator("h1")).to_contain_text("23 nearest")
+    expect(page.locator("h1")).to_be_focused()
+    page.keyboard.press("Tab")
+    expect(page.locator("#grid a").first).to_be_focused()
+
+
+def test_a_point_of_the_map_is_searched_by_mouse_and_by_keyboard(page: Page) -> None:
+    page.click("#to-map")
+    expect(page.locator("#map")).to_have_attribute("aria-busy", "false", timeout=30_000)
+    points = page.evaluate("fetch('/api/map').then((answer) => answer.json())")["points"]
+    leftmost = min(points, key=lambda point: point["x"])
+    box = page.locator("#canvas").bounding_box()
+    assert box is not None
+    x, y = 28, 28 + leftmost["y"] * (box["height"] - 56)
+    page.mouse.move(box["x"] + x, box["y"] + y)
+    expect(page.locator("#tip")).to_be_visible()
+    page.mouse.click(box["x"] + x, box["y"] + y)
+    expect(page.locator("h1")).to_contain_text("23 nearest")
+    assert page.url.endswith(f"item={leftmost['id']}")
+
+    page.mouse.move(5, 5)
+    page.go_back()
+    expect(page.locator("#canvas")).to_be_visible()
+    page.focus("#canvas")
+    page.keyboard.press("ArrowRight")
+    expect(page.locator("#tip")).to_be_visible()
+    page.keyboard.press("Enter")
+    expect(page.locator("h1")).to_contain_text("23 nearest")
+
+
+def test_pasting_and_dropping_work_like_choosing(page: Page) -> None:
+    make = """([kind, bytes]) => {
+        const data = new DataTransfer();
+        data.items.add(new File([new Uint8Array(bytes)], "p.png", { type: "image/png" }));
+        const event = kind === "paste"
+            ? new ClipboardEvent("paste", { clipboardData: data }) : new DragEvent("drop", { dataTransfer: data });
+        document.dispatchEvent(event);
+    }"""
+    page.evaluate(make, ["paste", list(picture_bytes(colour_of("green", 0)))])
+    first_label(page, "green")
+    page.evaluate(make, ["drop", list(picture_bytes(colour_of("red", 0)))])
+    first_label(page, "red")
+
+
+def test_what_went_wrong_is_said_in_words(page: Page) -> None:
+    page.set_input_files("#file", {"name": "big.png", "mimeType": "image/png", "buffer": bytes(2**20 + 1)})
+    expect(page.locator("#message")).to_have_text("big.png is larger than 1 MB; choose a smaller picture.")
+    page.goto(f"{page.url.split('#')[0]}#item=99")
+    expect(page.locator("#message")).to_contain_text("The gallery has no item 99")
+    page.goto(f"{page.url.split('#')[0]}#picture=7")
+    expect(page.locator("#message")).to_contain_text("choose it once more")
+
+
+def test_a_vanished_file_is_a_grey_tile(page: Page, gallery: Gallery) -> None:
+    path = Path(gallery.entry(2).path)
+    content = path.read_bytes()
+    path.unlink()
+    page.goto(f"{page.url}#item=1")
+    expect(page.locator("#grid .gone")).to_have_text(["file is gone"])
+    path.write_bytes(content)
+
+
+@pytest.mark.parametrize("view", ["", "#item=1", "#view=map", "docs"])
+def test_nothing_is_wider_than_the_screen(page: Page, address: str, view: str) -> None:
+    page.goto(address + view)
+    for width in (360, 700, 1000):
+        page.set_viewport_size({"width": width, "height": 700})
+        assert page.evaluate("document.documentElement.scrollWidth") == width
+
+
+def test_an_answer_that_comes_late_does_not_replace_a_newer_one(page: Page) -> None:
+    def hold(route: object) -> None:
+        time.sleep(0.5)
+        route.continue_()  # type: ignore[attr-defined]
+
+    page.route("**/api/items/1/neighbours*", hold)
+    page.evaluate("location.hash = 'item=1'; setTimeout(() => { location.hash = 'item=20' }, 50)")
+    expect(page.locator("h1")).to_contain_text("nearest to folder2/")
+    page.wait_for_timeout(700)
+    expect(page.locator("h1")).to_contain_text("nearest to folder2/")

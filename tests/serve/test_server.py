@@ -1,0 +1,89 @@
+"""The server itself: where it listens, what it says, and that it ends when asked to."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import urllib.request
+from pathlib import Path
+
+import pytest
+import torch
+from serve.colours import picture_bytes
+
+from nearkin.data.transforms import Preprocess
+from nearkin.errors import UserError
+from nearkin.models import Embedder, EmbeddingModel, ModelSpec
+from nearkin.search.indexing import index_data
+from nearkin.serve import serve
+from nearkin.serve.server import listen
+
+
+@pytest.mark.parametrize(
+    ("host", "port", "words"),
+    [
+        ("127.0.0.1", 70_000, "port 70000 does not exist"),
+        ("no.such.host.invalid", 0, "cannot serve at no.such.host.invalid:0"),
+        ("192.0.2.1", 0, "cannot serve at 192.0.2.1:0"),
+    ],
+)
+def test_an_address_that_cannot_be_is_one_sentence(host: str, port: int, words: str) -> None:
+    with pytest.raises(UserError, match=words):
+        listen(host, port)
+
+
+def test_a_port_in_use_is_one_sentence(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(UserError, match=f"port {port} is in use; choose another with --port"):
+            serve(tmp_path / "any.index", port=port)
+
+
+def test_what_is_no_gallery_is_one_sentence(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="is no gallery"):
+        serve(tmp_path, port=0)
+
+
+@pytest.mark.parametrize("package", ["uvicorn", "fastapi", "python_multipart"])
+def test_a_missing_extra_is_one_sentence(package: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in sys.modules if name.startswith("nearkin.serve.") and not name.endswith("server")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(UserError, match=rf"serving needs {package}; run `pip install 'nearkin\[serve\]'`"):
+        serve(tmp_path)
+
+
+def test_a_real_gallery_is_served_until_ctrl_c(photos: Path, tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    grey = Preprocess(size=16, resize=16, channels=1, mean=(0.5,), std=(0.5,))
+    Embedder(EmbeddingModel(ModelSpec("small", 8, "always", grey))).save(tmp_path / "model")
+    index_data(tmp_path / "model", str(photos), tmp_path / "gallery.index")
+    command = "import sys; from nearkin.serve import serve; serve(sys.argv[1], port=0)"
+    server = subprocess.Popen(
+        [sys.executable, "-c", command, str(tmp_path / "gallery.index")],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+    try:
+        assert server.stdout is not None
+        said = re.fullmatch(r"36 items at (http://127\.0\.0\.1:\d+) \(stop with Ctrl-C\)\n", server.stdout.readline())
+        assert said is not None
+        body = b'--x\r\nContent-Disposition: form-data; name="file"; filename="q"\r\n\r\n%b\r\n--x--\r\n'
+        request = urllib.request.Request(
+            f"{said[1]}/api/search",
+            body % picture_bytes((80, 80, 80)),
+            {"Content-Type": "multipart/form-data; boundary=x"},
+        )
+        with urllib.request.urlopen(request, timeout=20) as answer:
+            assert b'"name":"class' in answer.read()
+        server.send_signal(signal.SIGINT)
+        _, complaints = server.communicate(timeout=15)
+        assert (server.returncode, complaints) == (0, "")
+    finally:
+        server.kill()
