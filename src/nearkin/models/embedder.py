@@ -3,25 +3,34 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from PIL import Image
 from safetensors.torch import load_file, save
+from torch import Tensor
 
 from nearkin.data.arrays import array_items
 from nearkin.data.images import to_rgb
-from nearkin.data.items import ImageArray, ImageFiles, Items
-from nearkin.data.transforms import make_transform
+from nearkin.data.items import ImageFiles, Items
+from nearkin.data.loader import input_batches, sequential
+from nearkin.data.transforms import Preprocess, Transform, make_transform
 from nearkin.errors import UserError
+from nearkin.fields import checked_fields
 from nearkin.files import write_bytes, write_json
-from nearkin.models.embed import embed_items
+from nearkin.models.backbones import is_builtin
+from nearkin.models.googlenet import GOOGLENET
 from nearkin.models.model import EmbeddingModel, ModelSpec
+from nearkin.progress import track
 
 FORMAT = 1
+LARGEST_SIDE = 4096  # of the square a model reads; what a damaged or hostile file asks for is not even tried
 Picture = str | Path | Image.Image
 Encodable = Sequence[Picture] | npt.NDArray[np.generic]
 
@@ -39,23 +48,23 @@ class Embedder:
 
     @classmethod
     def load(cls, path: str | Path) -> Embedder:
-        """From a run folder or its ``model/`` folder alone."""
+        """From a run folder or its ``model/`` folder alone, which may come from anyone: it is data, never code.
+
+        Nothing in it is executed, nothing is downloaded, and what does not fit together is refused.
+        """
         folder = Path(path).expanduser()
         if (folder / "model" / "model.json").is_file():
             folder = folder / "model"
         if not (folder / "model.json").is_file():
             raise UserError(f"{path} holds no model (model.json is missing); give a run folder or its model/ folder")
         try:
-            description = json.loads((folder / "model.json").read_text(encoding="utf-8"))
-            spec = ModelSpec.from_json(description["spec"])
-            weights = load_file(folder / "model.safetensors")
+            return cls(_read_model(folder))
+        except UserError as error:
+            raise UserError(f"the model in {folder} cannot be used: {' '.join(str(error).split())}") from error
+        # Damaged files make JSON, safetensors, torch and timm raise nearly anything; for the user it is one thing.
         except Exception as error:
-            raise UserError(f"the model in {folder} cannot be read ({error}); it may be incomplete") from error
-        if description["format"] > FORMAT:
-            raise UserError(f"the model in {folder} was saved by a newer nearkin; upgrade nearkin to read it")
-        model = EmbeddingModel(spec)
-        model.load_state_dict(weights)
-        return cls(model)
+            reason = f"{type(error).__name__}: {error}".split("\n")[0]
+            raise UserError(f"the model in {folder} cannot be read ({reason}); copy the whole folder again") from error
 
     def save(self, folder: Path) -> None:
         """Writes ``model.safetensors`` and ``model.json``, each whole or not at all."""
@@ -63,40 +72,131 @@ class Embedder:
         write_bytes(folder / "model.safetensors", save(weights))
         write_json(folder / "model.json", {"format": FORMAT, "spec": self.model.spec.to_json()})
 
-    def encode(self, data: Encodable, batch_size: int = 256, workers: int | None = None) -> npt.NDArray[np.float32]:
-        """Embeddings (items, dim) float32, in the order given.
+    def encode(
+        self, data: Encodable, batch_size: int = 256, workers: int | None = None, progress: bool = True
+    ) -> npt.NDArray[np.float32]:
+        """Embeddings (items, dim) float32, in the order given, computed on the device where the model is.
+
+        They have unit length, unless the model was trained without (``model.spec.normalize == "never"``).
 
         Args:
-            data: paths, Pillow images, an array (n, h, w[, 3]) uint8 of images, or (n, features) of vectors.
+            data: paths, Pillow images (of any sizes), an array (n, h, w[, 3]) uint8 of images, or (n, features) of
+                vectors. Of Pillow images only ``batch_size`` are prepared at once, and each is asked for when it is
+                needed: the sequence may open them on demand.
+            workers: processes that read paths; None: as many as there are cores, up to 16.
+            progress: whether a bar with the time left is shown in a terminal.
         """
-        embeddings = embed_items(self.model, self._items(data), self.model.spec.preprocess, batch_size, workers)
-        return np.asarray(embeddings.numpy(), dtype=np.float32)
+        if batch_size < 1 or (workers or 0) < 0:
+            raise UserError(f"batch_size ({batch_size}) must be positive and workers ({workers}) not negative")
+        batches = self._batches(data, batch_size, workers)
+        count = len(data)
+        embeddings = np.empty((count, self.model.spec.dim), dtype=np.float32)
+        device = next(self.model.parameters()).device
+        self.model.eval()
+        done = 0
+        with torch.no_grad():
+            for inputs in track(batches, "embedding", math.ceil(count / batch_size)) if progress else batches:
+                outputs = self.model(inputs.to(device, non_blocking=True))
+                embeddings[done : done + len(inputs)] = outputs.float().cpu().numpy()
+                done += len(inputs)
+        return embeddings
 
     def to(self, device: str | torch.device) -> Embedder:
         self.model.to(device)
         return self
 
-    def _items(self, data: Encodable) -> Items:
-        if isinstance(data, str | Path | Image.Image):
-            raise UserError("encode takes a list of items; put the single one in brackets: encode([item])")
-        if len(data) == 0:
+    def _batches(self, data: Encodable, batch_size: int, workers: int | None) -> Iterator[Tensor]:
+        if isinstance(data, str | Path | Image.Image) or not hasattr(data, "__len__"):
+            raise UserError("encode takes a list of items: encode([item]) for one, encode(list(items)) for an iterator")
+        if np.size(data) == 0 if isinstance(data, np.ndarray) else len(data) == 0:
             raise UserError("there is nothing to encode: the input is empty")
-        reads_vectors = self.model.spec.preprocess is None
-        if isinstance(data, np.ndarray):
-            return array_items(None if reads_vectors else data, data if reads_vectors else None, "encode")
-        if reads_vectors:
-            raise UserError("this model reads feature vectors; give an array of shape (n, features)")
-        pictures = [picture for picture in data if isinstance(picture, Image.Image)]
-        paths = [Path(path) for path in data if isinstance(path, str | Path)]
-        if len(paths) == len(data):
-            return ImageFiles(paths)
-        if len(pictures) == len(data):
-            return self._pictures(pictures)
-        raise UserError("encode takes either paths or Pillow images in one call, not both or anything else")
-
-    def _pictures(self, pictures: list[Image.Image]) -> ImageArray:
         preprocess = self.model.spec.preprocess
-        assert preprocess is not None
-        transform = make_transform(preprocess)
-        pixels = torch.stack([transform(to_rgb(picture)) for picture in pictures]).permute(0, 2, 3, 1).numpy()
-        return ImageArray(pixels[..., 0] if preprocess.channels == 1 else pixels)
+        items: Items
+        if isinstance(data, np.ndarray):
+            items = array_items(None if preprocess is None else data, data if preprocess is None else None, "encode")
+        elif preprocess is None:
+            raise UserError("this model reads feature vectors; give an array of shape (n, features)")
+        elif isinstance(data[0], Image.Image):
+            return _picture_batches(data, make_transform(preprocess), batch_size)
+        else:
+            items = ImageFiles([_path(item) for item in data])
+            if len(items) <= batch_size and workers is None:
+                workers = 0  # one batch is one worker's work: not worth a process
+        return input_batches(items, preprocess, sequential(len(items), batch_size), workers=workers)
+
+
+def _picture_batches(pictures: Sequence[Any], transform: Transform, batch_size: int) -> Iterator[Tensor]:
+    for start in range(0, len(pictures), batch_size):
+        places = range(start, min(start + batch_size, len(pictures)))
+        yield torch.stack([_square(pictures[place], place, transform) for place in places])
+
+
+def _square(picture: Any, place: int, transform: Transform) -> Tensor:
+    if not isinstance(picture, Image.Image):
+        raise _of_another_kind(picture)
+    try:
+        return transform(to_rgb(picture))
+    except Exception as error:  # an image that was opened but not yet read may turn out to be damaged
+        raise UserError(f"picture {place} cannot be decoded ({error}); mend it or leave it out") from error
+
+
+def _path(item: Any) -> Path:
+    if not isinstance(item, str | Path):
+        raise _of_another_kind(item)
+    return Path(item)
+
+
+def _of_another_kind(item: Any) -> UserError:
+    return UserError(f"encode takes either paths or Pillow images in one call, not also {type(item).__name__}")
+
+
+def _read_model(folder: Path) -> EmbeddingModel:
+    description = json.loads((folder / "model.json").read_text(encoding="utf-8"))
+    if description["format"] > FORMAT:
+        raise UserError("it was saved by a newer nearkin; upgrade nearkin to read it")
+    spec = _checked_spec(description["spec"])
+    weights = load_file(folder / "model.safetensors")
+    # Before anything is built: a length that the file does not hold could ask for more memory than there is.
+    inputs = spec.features if spec.preprocess is None else spec.preprocess.channels
+    lengths = {"standardise.mean": inputs, f"head.project.{spec.slices - 1}.weight": spec.dim // spec.slices}
+    _check_fit([name for name, length in lengths.items() if _shape(weights, name)[:1] != (length,)])
+    model = EmbeddingModel(spec)
+    wanted = model.state_dict()
+    names = sorted({*wanted, *weights})
+    _check_fit([name for name in names if _shape(weights, name) != _shape(wanted, name)])
+    model.load_state_dict(weights)
+    return model
+
+
+def _shape(tensors: Mapping[str, Tensor], name: str) -> tuple[int, ...] | str:
+    return tuple(tensors[name].shape) if name in tensors else "absent"
+
+
+def _check_fit(misfits: list[str]) -> None:
+    if misfits:
+        raise UserError(
+            f"its weights are not those of its description ({len(misfits)} tensors are missing, unknown or of another "
+            f"shape, the first '{misfits[0]}'); copy model.json and model.safetensors of one and the same model"
+        )
+
+
+def _checked_spec(values: dict[str, Any]) -> ModelSpec:
+    """A description from anywhere: every key known, every value of its type and in its range."""
+    spec = ModelSpec.from_json(values)
+    checked_fields(ModelSpec, {name: value for name, value in vars(spec).items() if name != "preprocess"}, "model.json")
+    # timm would look elsewhere for names such as hf-hub:someone/model or local-dir:folder.
+    if spec.backbone != GOOGLENET and not re.fullmatch(r"[A-Za-z0-9_.-]+", spec.backbone):
+        raise UserError(f"backbone '{spec.backbone}' is no plain name of a network; nothing is fetched from elsewhere")
+    if spec.preprocess is not None:
+        _check_preprocess(spec.preprocess, (1, 3) if is_builtin(spec.backbone) else (3,))
+    return spec
+
+
+def _check_preprocess(found: Preprocess, channels: tuple[int, ...]) -> None:
+    plain = {name: value for name, value in vars(found).items() if name not in ("mean", "std")}
+    checked_fields(Preprocess, plain, "model.json")
+    sides = 1 <= found.size <= LARGEST_SIDE and 1 <= found.resize <= LARGEST_SIDE
+    colours = found.channels in channels and len(found.mean) == len(found.std) == found.channels
+    if not (sides and colours and all(map(math.isfinite, found.mean)) and all(0 < each < 1e6 for each in found.std)):
+        raise UserError("model.json: preprocess describes no picture that a network could read")
+    make_transform(found)  # refuses an interpolation that does not exist

@@ -21,7 +21,7 @@ from nearkin.training.settings import TrainingSettings
 try:
     from lightning_fabric import Fabric
 except ImportError:  # the large `lightning` package carries the same class under another name
-    from lightning.fabric import Fabric  # type: ignore[no-redef]
+    from lightning.fabric import Fabric  # type: ignore[assignment, no-redef, unused-ignore]
 
 DEVICES = ("auto", "cpu", "cuda")
 PRECISIONS = ("32-true", "bf16-mixed")

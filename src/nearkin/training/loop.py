@@ -32,6 +32,7 @@ from nearkin.progress import Advance, bar
 from nearkin.sampling import share_of
 from nearkin.space import Space
 from nearkin.training import optimise
+from nearkin.training.card import write_card
 from nearkin.training.checkpoint import Position, Stateful, load_checkpoint, save_checkpoint
 from nearkin.training.choice import PRIMARY, choice_in_words, watched_part
 from nearkin.training.curves import Curves
@@ -271,14 +272,11 @@ class Trainer:
         if self.fabric.is_global_zero:
             untrained = (record for record in self.run.read_metrics() if record["kind"] == "before")
             before = {name: value for name, value in next(untrained, {}).items() if name in after}
-            self.run.write_scores(
-                {
-                    "part": "test",
-                    "chosen": choice_in_words(self.training, self.watched),
-                    "before": before,
-                    "after": after,
-                }
-            )
+            chosen = choice_in_words(self.training, self.watched)
+            scores = {"part": "test", "chosen": chosen, "before": before, "after": after}
+            self.run.write_scores(scores)
+            parts = {"train": self.train_set, **self.parts}
+            write_card(self.run, self.model.spec, self.settings, parts, scores)
             self.curves.close()
         self.fabric.barrier()  # nobody reads the scores before they are written
 

@@ -1,0 +1,158 @@
+"""The model card: what a model is, what it was made from and how well it does, in the Markdown that model hubs show."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from nearkin.data.transforms import Preprocess
+from nearkin.models.model import ModelSpec
+
+NORMALIZED = {
+    "always": "unit length",
+    "test": "unit length (not during training)",
+    "never": "any length: the model was trained without unit length",
+}
+
+LIMITS = (
+    "Near means alike in what told the training classes apart, on data like the training data. Elsewhere it can fail "
+    "without a sign, and it repeats whatever bias the data have: measure it on your own data before you rely on it, "
+    "`nearkin evaluate MODEL --data DATA`."
+)
+
+
+@dataclass(frozen=True)
+class Training:
+    """What a card says about how a model came to be.
+
+    Attributes:
+        data: the data's name, never a path.
+        parts: number of classes and of items by part: train, validation, test.
+        new_classes: whether no class of the test part was trained on.
+        method: the method's name.
+        settings: of the method, the model and the training, those that matter.
+        before, after: scores of the test part by name; empty where it was not measured.
+        chosen: which of the models on the way this is.
+        chosen_on_test: whether it was chosen on the part that the scores are of.
+        versions: by package.
+        date: of the end of training.
+    """
+
+    data: str
+    parts: Mapping[str, tuple[int, int]]
+    new_classes: bool
+    method: str
+    settings: Mapping[str, object]
+    before: Mapping[str, float]
+    after: Mapping[str, float]
+    chosen: str
+    chosen_on_test: bool
+    versions: Mapping[str, str]
+    date: str
+
+
+def model_card(spec: ModelSpec, training: Training) -> str:
+    """A README.md: front matter for hubs, then how to use the model and all that is known about it.
+
+    >>> parts = {"train": (6, 48), "test": (6, 48)}
+    >>> training = Training("shoes", parts, True, "rank", {"epochs": 5}, {}, {}, "last epoch", False, {}, "2026-01-31")
+    >>> print(model_card(ModelSpec("linear", dim=2, features=3), training).split("\\n\\n")[1])
+    # shoes: an embedding by nearkin
+    """
+    data = escaped(training.data) or "unnamed data"
+    kind = "vectors" if spec.preprocess is None else "pictures"
+    sections = [
+        _front_matter(spec),
+        f"# {data}: an embedding by nearkin",
+        f"Turns {kind} into {spec.dim} numbers, so that things of a kind lie near each other (Euclidean distance). "
+        f"Trained on {data} with the method {escaped(training.method)} of nearkin, {escaped(training.date)}.",
+        "## Use",
+        _use(spec),
+        "## What it takes and gives",
+        _table(("property", "value"), _properties(spec)),
+        "## Data",
+        _table(("part", "classes", "items"), ((part, *sizes) for part, sizes in training.parts.items())),
+        *([_which_classes(training)] if "test" in training.parts else []),
+        "## Scores",
+        _scores(training),
+        "## Training",
+        _table(("setting", "value"), {"method": training.method, **training.settings}.items()),
+        "Versions: " + ", ".join(f"{escaped(name)} {escaped(version)}" for name, version in training.versions.items()),
+        "## Limits",
+        LIMITS,
+    ]
+    return "\n\n".join(sections) + "\n"
+
+
+def escaped(text: object) -> str:
+    """Any text as one line of Markdown that shows just this text, also in the cell of a table.
+
+    >>> print(escaped("a|b `c`\\n*d*"))
+    a\\|b \\`c\\` \\*d\\*
+    """
+    printable = "".join(character if character.isprintable() else " " for character in str(text))
+    return re.sub(r"([\\`*_\[\]<>|~$&#])", r"\\\1", " ".join(printable.split()))
+
+
+def _front_matter(spec: ModelSpec) -> str:
+    for_pictures = spec.preprocess is not None
+    tags = ["metric-learning", *(["image-similarity"] if for_pictures else [])]
+    task = ["pipeline_tag: image-feature-extraction"] if for_pictures else []
+    return "\n".join(["---", "library_name: nearkin", *task, "tags:", *(f"- {tag}" for tag in tags), "---"])
+
+
+def _use(spec: ModelSpec) -> str:
+    pictures = spec.preprocess is not None
+    items, shape = ('["a.jpg", "b.jpg"]', f"(2, {spec.dim})") if pictures else ("vectors", f"(items, {spec.dim})")
+    python = [
+        "import nearkin",
+        'model = nearkin.load("MODEL")',
+        f"embeddings = model.encode({items})  # {shape} float32",
+    ]
+    commands = ["nearkin index MODEL photos/ -o photos.index", "nearkin search photos.index query.jpg"]
+    blocks = ["\n".join(["```python", *python, "```"]), *(["\n".join(["```sh", *commands, "```"])] if pictures else [])]
+    said = "`MODEL` is the folder that holds this file. It is safetensors and JSON: loading it runs no code."
+    return "\n\n".join([*blocks, said])
+
+
+def _properties(spec: ModelSpec) -> list[tuple[str, object]]:
+    return [
+        *([("input", f"{spec.features} features")] if spec.preprocess is None else _of_pictures(spec.preprocess)),
+        ("backbone", spec.backbone),
+        ("output", f"{spec.dim} numbers, float32, {NORMALIZED[spec.normalize]}"),
+        *([("learners", f"{spec.slices}, {spec.dim // spec.slices} numbers each")] if spec.slices > 1 else []),
+    ]
+
+
+def _of_pictures(preprocess: Preprocess) -> list[tuple[str, object]]:
+    size, colours = preprocess.size, "grey" if preprocess.channels == 1 else "RGB"
+    mean, std = (" ".join(f"{number:g}" for number in numbers) for numbers in (preprocess.mean, preprocess.std))
+    resized = f"short side to {preprocess.resize} pixels ({preprocess.interpolation}), the central {size} × {size}"
+    return [("input", f"{colours} pictures: {resized}"), ("pixels", f"0…1, less {mean}, divided by {std}")]
+
+
+def _which_classes(training: Training) -> str:
+    if training.new_classes:
+        return "The test classes are others than those that were trained on."
+    return "Some or all of the test classes were trained on too, with other items."
+
+
+def _scores(training: Training) -> str:
+    if not training.after:
+        return "Not measured on a test part."
+    before = {name: _number(value) for name, value in training.before.items()}
+    rows = ((name, before.get(name, "–"), _number(value)) for name, value in training.after.items())
+    said = f"On the test part, before and after training; the model kept: {escaped(training.chosen)}."
+    if training.chosen_on_test:
+        said += " **It was chosen on the test part itself, so these scores are optimistic.**"
+    return f"{said}\n\n{_table(('score', 'before', 'after'), rows)}"
+
+
+def _number(value: float) -> str:
+    return f"{value:.4f}" if abs(value) <= 1 else f"{value:g}"  # shares, and numbers of queries
+
+
+def _table(header: tuple[str, ...], rows: Iterable[tuple[object, ...]]) -> str:
+    lines = [header, ("---",) * len(header), *(tuple(escaped(cell) for cell in row) for row in rows)]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)

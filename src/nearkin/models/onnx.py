@@ -1,0 +1,168 @@
+"""A trained model as one ONNX file, for other languages and machines; nothing is written that differs from torch."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib.util import find_spec
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.functional import interpolate
+
+import nearkin
+from nearkin.data.items import Items
+from nearkin.data.loader import Draw, input_batches
+from nearkin.errors import UserError
+from nearkin.files import write_bytes
+from nearkin.models.embedder import Embedder
+from nearkin.models.model import EmbeddingModel, ModelSpec
+
+TOLERANCE = 1e-4
+LARGEST_FILE = 2**31 - 2**20  # bytes that one protobuf file can hold
+LOWEST_OPSET = 18  # that torch's exporter writes
+BATCHES = (1, 2, 7)
+
+
+@dataclass(frozen=True)
+class Exported:
+    """An ONNX file and how it was checked: on so many items, the largest difference in any number of an embedding."""
+
+    file: Path
+    megabytes: float
+    checked_on: int
+    largest_difference: float
+
+
+def export_onnx(model: Path, out: Path, opset: int | None = None, items: Items | None = None) -> Exported:
+    """Writes the whole model: pictures (batch, channels, size, size) uint8, or vectors (batch, features) float32, to
+    embeddings (batch, dim) float32, for any batch.
+
+    The file says in its metadata what pictures must look like. It is compared with torch in batches of 1, 2 and 7 and
+    not written where any number differs by more than 1e-4 (times the embedding's length, where that is above one).
+
+    Args:
+        model: a run folder or a model folder.
+        opset: version of ONNX's operators; None: torch's own choice.
+        items: what to compare on besides noise and smooth pictures: up to ten of them.
+
+    >>> export_onnx(Path("runs/photos-rank"), Path("photos.onnx")).largest_difference < 1e-4  # doctest: +SKIP
+    True
+    """
+    missing = [name for name in ("onnx", "onnxruntime", "onnxscript") if find_spec(name) is None]
+    if missing:
+        raise UserError(f"exporting needs {' and '.join(missing)}; install with: pip install 'nearkin[onnx]'")
+    network = Embedder.load(model).model
+    content = _converted(network, opset)
+    checked_on, difference = _compared(network, content, items)
+    if not difference <= TOLERANCE:
+        raise UserError(
+            f"{out} was not written: its embeddings would differ from torch's by up to {difference:.1e} "
+            f"(at most {TOLERANCE:.0e} is taken for equal); try another opset, or another version of torch"
+        )
+    write_bytes(out, content)
+    return Exported(out, len(content) / 1e6, checked_on, difference)
+
+
+def _converted(network: EmbeddingModel, opset: int | None) -> bytes:
+    import onnx
+
+    if sum(tensor.nbytes for tensor in network.state_dict().values()) > LARGEST_FILE:
+        raise UserError("the model is larger than the 2 GB that one ONNX file can hold; choose a smaller backbone")
+    highest = onnx.defs.onnx_opset_version()
+    if opset is not None and not LOWEST_OPSET <= opset <= highest:
+        raise UserError(f"opset {opset} cannot be written, only {LOWEST_OPSET} to {highest}; leave it out")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of torch to its own developers
+        try:
+            program: Any = torch.onnx.export(
+                network,
+                (next(_noise(network, (2,))),),
+                input_names=[_input_name(network.spec)],
+                output_names=["embeddings"],
+                dynamic_shapes=({0: torch.export.Dim("batch")},),
+                opset_version=opset,
+                dynamo=True,
+                verbose=False,
+            )
+            proto = program.model_proto
+        # Exporters of many layers raise many kinds, with pages of advice to those who write them.
+        except Exception as error:
+            reason = str(error.__cause__ or error).split("\n")[0]
+            raise UserError(f"backbone '{network.spec.backbone}' cannot be written as ONNX ({reason})") from error
+    written = next(each.version for each in proto.opset_import if each.domain == "")
+    if opset not in (None, written):
+        raise UserError(f"the model cannot be written with opset {opset}, only with {written}; leave opset out")
+    onnx.helper.set_model_props(proto, _metadata(network.spec))
+    content: bytes = proto.SerializeToString()
+    return content
+
+
+def _metadata(spec: ModelSpec) -> dict[str, str]:
+    """What someone needs who has the file alone."""
+    about = {"nearkin": nearkin.__version__, "dim": str(spec.dim), "normalize": spec.normalize}
+    if spec.preprocess is None:
+        return about | {"features": str(spec.features)}
+    return about | {
+        "layout": "batch, channels, height, width; uint8",
+        "mode": "L" if spec.preprocess.channels == 1 else "RGB",
+        "resize": str(spec.preprocess.resize),
+        "size": str(spec.preprocess.size),
+        "interpolation": spec.preprocess.interpolation,
+        "rule": "upright RGB, short side to `resize`, the central `size` × `size`, then `mode`; the rest is inside",
+    }
+
+
+def _compared(network: EmbeddingModel, content: bytes, items: Items | None) -> tuple[int, float]:
+    """On how many items, and the largest difference of a number, in units of an embedding's length above one."""
+    import onnxruntime
+
+    count, largest = 0, 0.0
+    try:
+        session = onnxruntime.InferenceSession(content, providers=["CPUExecutionProvider"])
+        for inputs in _check_batches(network, items):
+            with torch.no_grad():
+                expected = network(inputs)
+            found = torch.from_numpy(session.run(None, {_input_name(network.spec): inputs.numpy()})[0])
+            differences = (found - expected).abs().amax(dim=1) / expected.norm(dim=1).clamp(min=1)
+            count += len(inputs)
+            largest = max(largest, differences.nan_to_num(torch.inf).max().item())
+    except UserError:
+        raise
+    except Exception as error:  # onnxruntime's own kinds have no common parent
+        reason = str(error).split("\n")[0]
+        raise UserError(f"onnxruntime cannot run the exported model ({reason}); try another opset") from error
+    return count, largest
+
+
+def _check_batches(network: EmbeddingModel, items: Items | None) -> Iterator[Tensor]:
+    yield from _noise(network, BATCHES)
+    preprocess = network.spec.preprocess
+    if preprocess is not None:
+        for pixels in _noise(network, BATCHES):
+            coarse = interpolate(pixels.float(), size=(4, 4))
+            yield interpolate(coarse, size=pixels.shape[2:], mode="bilinear").to(torch.uint8)
+    if items is not None:
+        edges = np.cumsum([0, *BATCHES]).clip(max=len(items)).tolist()
+        draws = [Draw(np.arange(start, end)) for start, end in pairwise(edges) if start < end]
+        yield from input_batches(items, preprocess, draws, workers=0)
+
+
+def _noise(network: EmbeddingModel, batches: tuple[int, ...]) -> Iterator[Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    for count in batches:
+        if (preprocess := network.spec.preprocess) is None:
+            draws = torch.randn(count, network.spec.features, generator=generator)
+            yield draws * network.standardise.std + network.standardise.mean
+        else:
+            shape = (count, preprocess.channels, preprocess.size, preprocess.size)
+            yield torch.randint(0, 256, shape, generator=generator, dtype=torch.uint8)
+
+
+def _input_name(spec: ModelSpec) -> str:
+    return "vectors" if spec.preprocess is None else "pictures"

@@ -1,0 +1,60 @@
+"""The card of a run's model, written beside it once training has ended."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import date
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import nearkin
+from nearkin.data import Dataset
+from nearkin.data.hierarchy import true_classes
+from nearkin.files import write_text
+from nearkin.models.card import Training, model_card
+from nearkin.models.model import ModelSpec
+from nearkin.training.run import Run
+from nearkin.training.settings import Settings
+
+# Of all settings those that a reader asks for; config.toml in the run holds all of them.
+SHOWN = {
+    "model": ("weights", "freeze_backbone", "freeze_batch_norm"),
+    "training": (
+        *("epochs", "batch_size", "optimizer", "learning_rate", "backbone_learning_rate", "weight_decay"),
+        *("schedule", "precision", "seed"),
+    ),
+    "data": ("split", "validation", "collapse_pairs", "augment"),
+}
+
+
+def write_card(
+    run: Run, spec: ModelSpec, settings: Settings, parts: Mapping[str, Dataset | None], scores: dict[str, Any]
+) -> None:
+    """Writes ``README.md`` into the run's model folder; ``scores`` are those of the run's ``scores.json``."""
+    write_text(run.model / "README.md", model_card(spec, training_facts(settings, parts, scores)))
+
+
+def training_facts(settings: Settings, parts: Mapping[str, Dataset | None], scores: dict[str, Any]) -> Training:
+    """What the card says about a training, without any path of the machine it ran on."""
+    present = {name: part for name, part in parts.items() if part is not None}
+    tables = settings.to_tables()
+    shown = {name: tables[section][name] for section, names in SHOWN.items() for name in names}
+    shown["weights"] = Path(settings.model.weights).name
+    trained_on = true_classes(present["train"]).present_classes
+    return Training(
+        data=present["train"].name,
+        parts={name: (len(part.present_classes), len(part)) for name, part in present.items()},
+        new_classes="test" in present and not np.isin(present["test"].present_classes, trained_on).any(),
+        method=settings.method,
+        settings={name: value for name, value in tables["method"].items() if name != "name"}
+        | {name: value for name, value in shown.items() if value != "" and value is not False},
+        before=scores["before"],
+        after=scores["after"],
+        chosen=scores["chosen"],
+        chosen_on_test=settings.training.keep == "best-on-test",
+        versions={"nearkin": nearkin.__version__, "torch": version("torch"), "timm": version("timm")},
+        date=date.today().isoformat(),
+    )

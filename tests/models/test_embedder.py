@@ -1,0 +1,187 @@
+"""What encode promises: order, form, unit length, any mixture of sizes, and nothing needed but the model folder."""
+
+from __future__ import annotations
+
+import io
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PIL import Image
+
+import nearkin
+from nearkin.data.transforms import Preprocess, make_transform
+from nearkin.errors import UserError
+from nearkin.models import Embedder, EmbeddingModel, ModelSpec, embedder
+
+HALF = (0.5, 0.5, 0.5)
+COLOUR = Preprocess(size=16, resize=20, channels=3, mean=HALF, std=HALF)
+
+
+def colour_embedder(normalize: str = "always") -> Embedder:
+    torch.manual_seed(0)
+    return Embedder(EmbeddingModel(ModelSpec("small", 8, normalize, COLOUR)))
+
+
+def pictures(count: int = 7) -> list[Image.Image]:
+    """Of different sizes, shapes and modes."""
+    rng = np.random.default_rng(0)
+    modes = ("RGB", "L", "RGBA")
+    return [
+        Image.fromarray(rng.integers(0, 256, (20 + 9 * n, 50 - 5 * n, 3), dtype=np.uint8)).convert(modes[n % 3])
+        for n in range(count)
+    ]
+
+
+def one_by_one(model: EmbeddingModel, images: Sequence[Image.Image]) -> np.ndarray:
+    """The slow way: every picture alone through transform and model."""
+    transform = make_transform(COLOUR)
+    white = [Image.alpha_composite(Image.new("RGBA", i.size, "white"), i.convert("RGBA")) for i in images]
+    with torch.no_grad():
+        return torch.cat([model(transform(image.convert("RGB"))[None]) for image in white]).numpy()
+
+
+@pytest.mark.parametrize("batch_size", [1, 2, 7, 256])
+def test_pictures_of_mixed_sizes_are_embedded_in_order_whatever_the_batch_size(batch_size: int, tmp_path: Path) -> None:
+    embedder, images = colour_embedder(), pictures()
+    expected = one_by_one(embedder.model, images)
+    paths = [tmp_path / f"{n}.png" for n in range(len(images))]
+    for image, path in zip(images, paths, strict=True):
+        image.save(path)
+    texts = [str(path) for path in paths]
+    for data in (images, tuple(images), paths, texts):
+        found = embedder.encode(data, batch_size, workers=0)
+        assert np.allclose(found, expected, atol=1e-5)
+        assert found.dtype == np.float32 and found.flags.c_contiguous and found.flags.writeable
+    assert np.array_equal(embedder.encode(paths, batch_size=3, workers=2), embedder.encode(texts, batch_size=3))
+
+
+@settings(max_examples=25)
+@given(count=st.integers(1, 9), batch_size=st.integers(1, 12))
+def test_vectors_in_any_batches_give_the_same(count: int, batch_size: int) -> None:
+    torch.manual_seed(0)
+    embedder = Embedder(EmbeddingModel(ModelSpec("mlp", 3, features=4)))
+    values = np.random.default_rng(count).normal(size=(count, 4))
+    whole = embedder.model(torch.from_numpy(values).float()).detach().numpy()
+    assert np.allclose(embedder.encode(values, batch_size), whole, atol=1e-5)
+
+
+@pytest.mark.parametrize(("normalize", "unit"), [("always", True), ("test", True), ("never", False)])
+def test_embeddings_have_unit_length_unless_trained_without(normalize: str, unit: bool) -> None:
+    embedder = colour_embedder(normalize)
+    embedder.model.train()  # as a training loop leaves it
+    lengths = np.linalg.norm(embedder.encode(pictures()), axis=1)
+    assert np.allclose(lengths, 1, atol=1e-5) == unit
+
+
+def test_arrays_of_other_sizes_and_colours_fit_too() -> None:
+    embedder = colour_embedder()
+    grey = np.random.default_rng(0).integers(0, 256, (3, 30, 24), dtype=np.uint8)
+    expected = one_by_one(embedder.model, [Image.fromarray(each) for each in grey])
+    assert np.allclose(embedder.encode(grey), expected, atol=1e-5)
+    assert np.allclose(embedder.encode(np.stack([grey] * 3, axis=-1)), expected, atol=1e-5)
+
+
+class OnDemand(Sequence[Image.Image]):
+    """Pictures that exist only while somebody holds them."""
+
+    def __init__(self, count: int) -> None:
+        self.count, self.asked = count, list[int]()
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __getitem__(self, place: Any) -> Any:
+        self.asked.append(place)
+        return Image.new("RGB", (20, 20), (place, 0, 0))
+
+
+def test_pictures_are_asked_for_batch_by_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    embedder, data, seen = colour_embedder(), OnDemand(10), list[int]()
+    forward = embedder.model.head.forward
+
+    def watched(features: torch.Tensor, learner: int | None = None) -> torch.Tensor:
+        seen.append(len(set(data.asked)))
+        return forward(features, learner)
+
+    monkeypatch.setattr(embedder.model.head, "forward", watched)
+    embedder.encode(data, batch_size=4)
+    assert seen == [4, 8, 10]
+
+
+@pytest.mark.parametrize("progress", [True, False])
+def test_the_bar_counts_batches_and_can_be_left_out(progress: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    bars = []
+
+    def track(items: Iterable[Any], what: str, total: int) -> Iterator[Any]:
+        bars.append((what, total))
+        yield from items
+
+    monkeypatch.setattr(embedder, "track", track)
+    colour_embedder().encode(pictures(7), batch_size=3, progress=progress)
+    assert bars == ([("embedding", 3)] if progress else [])
+
+
+def test_a_path_or_picture_that_cannot_be_read_is_one_sentence(tmp_path: Path) -> None:
+    embedder, good = colour_embedder(), pictures(1)[0]
+    good.save(tmp_path / "good.png")
+    with pytest.raises(UserError, match=r"gone\.png: no such file; mend this file or leave it out$"):
+        embedder.encode([tmp_path / "good.png", tmp_path / "gone.png"])
+    whole = io.BytesIO()
+    Image.new("RGB", (90, 90), "red").save(whole, "bmp")
+    cut = Image.open(io.BytesIO(whole.getvalue()[:400]))
+    with pytest.raises(UserError, match=r"picture 1 cannot be decoded \(.*truncated"):
+        embedder.encode([good, cut])
+
+
+@pytest.mark.parametrize(
+    ("data", "expected"),
+    [
+        (iter([Path("x.png")]), r"encode\(list\(items\)\)"),
+        ([Image.new("L", (4, 4)), Path("x.png")], "either paths or Pillow images in one call, not also PosixPath"),
+        ([Path("x.png"), b"x.png"], "not also bytes"),
+        ([None], "not also NoneType"),
+        (np.array(3), "must be uint8 of shape"),
+        (np.zeros((0, 16, 16), np.uint8), "empty"),
+        (np.array(["x.png"]), "must be uint8"),
+    ],
+)
+def test_what_cannot_be_encoded_is_refused(data: Any, expected: str) -> None:
+    with pytest.raises(UserError, match=expected):
+        colour_embedder().encode(data)
+
+
+@pytest.mark.parametrize("wrong", [{"batch_size": 0}, {"batch_size": -2}, {"workers": -1}])
+def test_impossible_batches_are_refused(wrong: dict[str, int]) -> None:
+    with pytest.raises(UserError, match="must be positive"):
+        colour_embedder().encode(pictures(1), **wrong)  # type: ignore[arg-type]
+
+
+def test_a_model_folder_works_without_its_run_or_data_from_anywhere(photos: Path, tmp_path: Path) -> None:
+    run = nearkin.train(
+        photos, out=tmp_path / "run", epochs=1, backbone="small", image_size=16, batch_size=9, workers=0, device="cpu"
+    )
+    query = Image.open(photos / "class0" / "0.png").copy()
+    expected = nearkin.load(run.folder).encode([query])
+    away = tmp_path / "away"
+    shutil.copytree(run.model, away / "kept")
+    query.save(away / "query.png")
+    shutil.rmtree(run.folder)
+    shutil.rmtree(photos)
+    code = "import nearkin, numpy; numpy.save('found', nearkin.load('kept').encode(['query.png']))"
+    subprocess.run([sys.executable, "-c", code], cwd=away, check=True, timeout=60)
+    assert np.allclose(np.load(away / "found.npy"), expected, atol=1e-6)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_embeddings_come_back_from_the_device_where_the_model_is() -> None:
+    expected = colour_embedder().encode(pictures())
+    assert np.allclose(colour_embedder().to("cuda").encode(pictures()), expected, atol=1e-2)

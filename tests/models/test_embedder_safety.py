@@ -1,0 +1,218 @@
+"""A model folder from anyone is data: nothing in it runs, nothing is fetched, and what is wrong is one sentence."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from safetensors.torch import load_file, save_file
+
+from nearkin.data.transforms import Preprocess
+from nearkin.errors import UserError
+from nearkin.models import Embedder, EmbeddingModel, ModelSpec
+
+GREY = Preprocess(size=16, resize=16, channels=1, mean=(0.5,), std=(0.5,))
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("model")
+    Embedder(EmbeddingModel(ModelSpec("small", 8, "always", GREY, slices=2))).save(folder)
+    return folder
+
+
+@pytest.fixture
+def model(saved: Path, tmp_path: Path) -> Path:
+    """A good model in a folder of its own, to be spoilt."""
+    for file in saved.iterdir():
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+    return tmp_path
+
+
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+    """Every attempt to reach the network."""
+    attempts: list[str] = []
+
+    def refuse(*arguments: object, **_: object) -> None:
+        attempts.append(str(arguments))
+        raise OSError("no network in this test")
+
+    for name in ("socket", "create_connection", "getaddrinfo"):
+        monkeypatch.setattr(socket, name, refuse)
+    yield attempts
+
+
+def refused(model: Path) -> str:
+    with pytest.raises(UserError) as caught:
+        Embedder.load(model)
+    message = str(caught.value)
+    assert "\n" not in message and str(model) in message
+    return message
+
+
+def rewrite(model: Path, **changes: Any) -> None:
+    file = model / "model.json"
+    description = json.loads(file.read_text())
+    file.write_text(json.dumps({**description, "spec": {**description["spec"], **changes}}))
+
+
+class Payload:
+    def __reduce__(self) -> tuple[object, tuple[Path]]:
+        return Path.touch, (Path("executed"),)  # type: ignore[return-value]
+
+
+@pytest.mark.parametrize("protocol", [0, 2, 5])
+@pytest.mark.parametrize("file", ["model.safetensors", "model.json"])
+def test_a_pickle_in_place_of_a_file_is_never_run(
+    model: Path, file: str, protocol: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(model)
+    (model / file).write_bytes(pickle.dumps(Payload(), protocol=protocol))
+    assert "cannot be read" in refused(model)
+    torch.save({"head.project.0.weight": Payload()}, model / file)
+    assert "cannot be read" in refused(model)
+    assert not Path("executed").exists()
+
+
+@pytest.mark.parametrize(
+    "backbone",
+    [
+        "hf-hub:someone/evil",
+        "hf_hub:someone/evil",
+        "HF-HUB:someone/resnet18",
+        "local-dir:/tmp/evil",
+        "/tmp/evil",
+        "../evil",
+        "resnet18.tag/../x",
+        "resnet18.evil",
+        "https://example.org/resnet18",
+        "timm/resnet18",
+        "torchvision:resnet18",
+        "resnet18\n",
+        "",
+    ],
+)
+def test_a_backbone_from_elsewhere_is_neither_fetched_nor_opened(
+    model: Path, backbone: str, calls: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for source in ("load_model_config_from_hf", "load_model_config_from_path"):
+        monkeypatch.setattr(f"timm.models._factory.{source}", lambda *name, **_: calls.append(str(name)))
+    rewrite(model, backbone=backbone, preprocess={**vars(GREY), "channels": 3, "mean": [0.5] * 3, "std": [0.5] * 3})
+    weights = load_file(model / "model.safetensors")
+    save_file({**weights, "standardise.mean": torch.zeros(3, 1, 1)}, model / "model.safetensors")
+    refused(model)
+    assert calls == []
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"__reduce__": ["os.system", "touch executed"]},
+        {"__class__": "x"},
+        {"weights": "http://example.org/w.pth"},
+        {"dim": 10**12},  # would not fit into memory
+        {"dim": 10**12, "slices": 10**12},
+        {"dim": "8"},
+        {"dim": True},
+        {"dim": 8.0},
+        {"slices": 0},
+        {"slices": -1},
+        {"slices": 3},
+        {"features": None},
+        {"normalize": "sometimes"},
+        {"preprocess": None},
+        {"preprocess": "none"},
+        {"preprocess": {**vars(GREY), "size": 10**6}},
+        {"preprocess": {**vars(GREY), "size": 0}},
+        {"preprocess": {**vars(GREY), "resize": 10**9}},
+        {"preprocess": {**vars(GREY), "interpolation": "magic"}},
+        {"preprocess": {**vars(GREY), "mean": [float("nan")]}},
+        {"preprocess": {**vars(GREY), "mean": ["0.5"]}},
+        {"preprocess": {**vars(GREY), "std": [0]}},
+        {"preprocess": {**vars(GREY), "std": []}},
+        {"preprocess": {**vars(GREY), "channels": 4, "mean": [0.5] * 4, "std": [0.5] * 4}},
+        {"preprocess": {**vars(GREY), "also": 1}},
+    ],
+    ids=str,
+)
+def test_a_description_that_cannot_be_is_refused(model: Path, changes: dict[str, Any]) -> None:
+    rewrite(model, **changes)
+    refused(model)
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+    max_leaves=5,
+)
+
+
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_any_other_description_is_a_user_error_or_the_same_model(model: Path, saved: Path, data: st.DataObject) -> None:
+    description = json.loads((saved / "model.json").read_text())
+    places = [description, description["spec"], description["spec"]["preprocess"]]
+    place = data.draw(st.sampled_from(places))
+    key = data.draw(st.sampled_from([*place, "new"]))
+    if data.draw(st.booleans()):
+        place[key] = data.draw(json_values)
+    else:
+        place.pop(key, None)
+    (model / "model.json").write_text(json.dumps(description))
+    try:
+        loaded = Embedder.load(model)
+    except UserError as error:
+        assert "\n" not in str(error)
+    else:
+        assert loaded.model.spec.dim == 8
+
+
+@given(content=st.binary(max_size=200) | json_values.map(lambda value: json.dumps(value).encode()))
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_any_bytes_for_a_description_are_a_user_error(model: Path, content: bytes) -> None:
+    (model / "model.json").write_bytes(content)
+    refused(model)
+
+
+def test_deep_nesting_is_a_user_error(model: Path) -> None:
+    (model / "model.json").write_text("[" * 100_000)
+    refused(model)
+
+
+class TestWeights:
+    """Each of these is one sentence."""
+
+    def spoil(self, model: Path, **changes: torch.Tensor | None) -> str:
+        weights: dict[str, Any] = {**load_file(model / "model.safetensors"), **changes}
+        save_file({name: value for name, value in weights.items() if value is not None}, model / "model.safetensors")
+        return refused(model)
+
+    def test_another_shape(self, model: Path) -> None:
+        message = self.spoil(model, **{"backbone.0.weight": torch.zeros(32, 3, 5, 5)})
+        assert "1 tensors" in message and "first 'backbone.0.weight'" in message
+
+    def test_a_missing_tensor(self, model: Path) -> None:
+        assert "first 'head.project.1.weight'" in self.spoil(model, **{"head.project.1.weight": None})
+
+    def test_an_unknown_tensor(self, model: Path) -> None:
+        assert "first 'extra'" in self.spoil(model, extra=torch.zeros(2))
+
+    def test_a_cut_file(self, model: Path) -> None:
+        file = model / "model.safetensors"
+        content = file.read_bytes()
+        for length in (0, 7, 100, len(content) // 2, len(content) - 1):
+            file.write_bytes(content[:length])
+            assert "cannot be read" in refused(model)
+
+    def test_no_file(self, model: Path) -> None:
+        (model / "model.safetensors").unlink()
+        assert "cannot be read" in refused(model)
