@@ -15,15 +15,31 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from nearkin.api import load, train
+    from nearkin.clustering.cluster import cluster
     from nearkin.data import load_dataset
+    from nearkin.estimator import MetricLearner
     from nearkin.evaluation import evaluate
+    from nearkin.search import Gallery
     from nearkin.space import Space
 
-__all__ = ["Space", "__version__", "evaluate", "load", "load_dataset", "train"]
+__all__ = [
+    "Gallery",
+    "MetricLearner",
+    "Space",
+    "__version__",
+    "cluster",
+    "evaluate",
+    "load",
+    "load_dataset",
+    "train",
+]
 
 # Imported when first used, so that `import nearkin` and `nearkin --help` stay fast.
 _HOME = {
+    "Gallery": "nearkin.search",
+    "MetricLearner": "nearkin.estimator",
     "Space": "nearkin.space",
+    "cluster": "nearkin.clustering.cluster",
     "evaluate": "nearkin.evaluation",
     "load": "nearkin.api",
     "load_dataset": "nearkin.data",

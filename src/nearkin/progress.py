@@ -45,6 +45,18 @@ def bar(what: str, total: int | None, done: int = 0) -> Iterator[Advance]:
             progress.remove_task(task)
 
 
+@contextmanager
+def quiet() -> Iterator[None]:
+    """No bars in this block."""
+    from rich.progress import Progress
+
+    _open.append(Progress(disable=True))  # all bars inside join this one
+    try:
+        yield
+    finally:
+        _open.pop()
+
+
 def speaks() -> bool:
     """Whether this process talks to the user: of several that torchrun started, only the first does."""
     return os.environ.get("RANK", "0") == "0"

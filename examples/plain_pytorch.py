@@ -1,0 +1,78 @@
+"""nearkin's losses, batches and scores in a training loop of your own.
+
+    python examples/plain_pytorch.py            # ten seconds on one core; the first time the pictures are drawn, too
+    python examples/plain_pytorch.py --quick
+
+Two loops: the usual one, and one for a method that looks at the whole space again after every epoch.
+"""
+
+from __future__ import annotations
+
+import sys
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+import nearkin
+from nearkin.clustering import kmeans_per_group
+from nearkin.losses import MagnetLoss, RankApproximationLoss
+from nearkin.sampling import ClusterIndex, GroupSampler, NeighbourhoodSampler
+
+EPOCHS, CLASSES = (4, 60) if "--quick" in sys.argv else (8, 120)
+
+data = nearkin.load_dataset(f"glyphs:classes={CLASSES},per_class=16")
+pictures = torch.from_numpy(data.items.pixels).unsqueeze(1) / 255  # (items, 1, 28, 28)
+labels = torch.from_numpy(data.labels)
+# Of different classes: what is tested was never trained on.
+(pictures, labels), test = ((pictures[data.split == part], labels[data.split == part]) for part in ("train", "test"))
+
+
+def network() -> nn.Module:
+    torch.manual_seed(0)
+    layers = [nn.Conv2d(1, 32, 5, 2, 2), nn.ReLU(), nn.Conv2d(32, 64, 3, 2, 1), nn.ReLU(), nn.Flatten()]
+    return nn.Sequential(*layers, nn.Linear(64 * 7 * 7, 64))
+
+
+@torch.no_grad()
+def space(model: nn.Module, pictures: Tensor, labels: Tensor) -> nearkin.Space:
+    """Everything embedded at one moment: what scores and methods read."""
+    return nearkin.Space.of(model(pictures), labels)
+
+
+def recall(model: nn.Module) -> float:
+    return nearkin.evaluate(space(model, *test), clustering=False).scores["recall@1"]
+
+
+def train_with_rank(model: nn.Module) -> None:
+    loss = RankApproximationLoss()
+    batches = GroupSampler(labels, batch_size=64, per_class=8)
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+    for _ in range(EPOCHS):
+        for items in batches:
+            optimizer.zero_grad()
+            loss(model(pictures[items]), labels[items]).backward()
+            optimizer.step()
+
+
+def train_with_magnet(model: nn.Module) -> None:
+    loss = MagnetLoss(reduction="none")
+    batches = NeighbourhoodSampler(labels, batch_size=48, per_cluster=4)
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+    for epoch in range(EPOCHS):
+        whole = space(model, pictures, labels)
+        found = kmeans_per_group(whole.embeddings, whole.labels, 2)  # two clusters in every class
+        batches.refresh(ClusterIndex(found.assignment.numpy(), found.centroids.numpy(), found.group_of.numpy()))
+        for step, items in enumerate(batches, start=epoch * len(batches)):
+            losses = loss(model(pictures[items]), labels[items], found.assignment[items])
+            optimizer.zero_grad()
+            losses.mean().backward()
+            optimizer.step()
+            batches.losses.hear(step, np.array(items), losses.detach().numpy())  # hard clusters come more often
+
+
+for name, method in {"rank": train_with_rank, "magnet": train_with_magnet}.items():
+    model = network()
+    before = recall(model)
+    method(model)
+    print(f"{name}: Recall@1 of shapes never trained on: {before:.3f} before, {recall(model):.3f} after")

@@ -1,0 +1,70 @@
+"""nearkin and pytorch-metric-learning (PML) in each other's training: a loss of the one in the loop of the other.
+
+python examples/pytorch_metric_learning_trainer.py    # some ten seconds; the first time the pictures are drawn, too
+python examples/pytorch_metric_learning_trainer.py --quick
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from tempfile import TemporaryDirectory
+
+import torch
+from pytorch_metric_learning.trainers import MetricLossOnly
+from torch import Tensor, nn
+from torch.utils.data import BatchSampler, TensorDataset
+
+import nearkin
+from nearkin.losses import RankApproximationLoss
+from nearkin.sampling import GroupSampler
+
+EPOCHS, CLASSES = (4, 60) if "--quick" in sys.argv else (8, 120)
+GLYPHS = f"glyphs:classes={CLASSES},per_class=16"
+
+
+class RankForTrainer(RankApproximationLoss):
+    """PML's trainers hand a loss what their miner chose, too; nearkin's losses read the whole batch."""
+
+    def forward(self, embeddings: Tensor, labels: Tensor, chosen: None = None) -> Tensor:  # noqa: ARG002
+        return super().forward(embeddings, labels)
+
+
+class GroupsForTrainer(GroupSampler, BatchSampler):
+    """PML's trainers know a sampler of whole batches by torch's class."""
+
+
+data = nearkin.load_dataset(GLYPHS)
+pictures = torch.from_numpy(data.items.pixels).unsqueeze(1) / 255  # (items, 1, 28, 28)
+labels = torch.from_numpy(data.labels)
+train, test = (torch.from_numpy(data.split == part) for part in ("train", "test"))  # of different classes
+
+torch.manual_seed(0)
+trunk = nn.Sequential(nn.Conv2d(1, 32, 5, 2, 2), nn.ReLU(), nn.Conv2d(32, 64, 3, 2, 1), nn.ReLU(), nn.Flatten())
+models = {"trunk": trunk, "embedder": nn.Linear(64 * 7 * 7, 64)}
+
+
+@torch.no_grad()
+def recall() -> float:
+    embeddings = models["embedder"].cpu()(trunk.cpu()(pictures[test]))
+    return nearkin.evaluate(nearkin.Space.of(embeddings, labels[test]), clustering=False).scores["recall@1"]
+
+
+before = recall()
+MetricLossOnly(
+    models=models,
+    optimizers={f"{name}_optimizer": torch.optim.Adam(part.parameters(), lr=1e-3) for name, part in models.items()},
+    batch_size=None,  # the sampler's
+    loss_funcs={"metric_loss": RankForTrainer()},
+    dataset=TensorDataset(pictures[train], labels[train]),
+    sampler=GroupsForTrainer(labels[train], batch_size=64, per_class=8),
+    data_device=torch.device("cpu"),
+    dataloader_num_workers=0,
+).train(num_epochs=EPOCHS)
+print(f"nearkin's loss in PML: Recall@1 of shapes never trained on: {before:.3f} before, {recall():.3f} after")
+
+with TemporaryDirectory() as folder:
+    run = nearkin.train(GLYPHS, method="pml", loss_name="CircleLoss", epochs=EPOCHS, out=f"{folder}/run")
+    scores = json.loads(run.scores.read_text())
+before, after = (scores[when]["recall@1"] for when in ("before", "after"))
+print(f"PML's loss in nearkin: Recall@1 of shapes never trained on: {before:.3f} before, {after:.3f} after")

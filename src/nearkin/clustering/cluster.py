@@ -1,0 +1,86 @@
+"""Embeddings to clusters, by the name of the way: one call for a notebook or a script."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from nearkin.clustering.facilities import facility_location
+from nearkin.clustering.kmeans import kmeans
+from nearkin.clustering.spectral import spectral_partition
+from nearkin.errors import UserError, unknown_name
+
+
+def cluster(embeddings: Tensor | npt.ArrayLike, k: int, how: str = "kmeans", seed: int = 0) -> npt.NDArray[np.int64]:
+    """Groups embeddings into k clusters, without any labels.
+
+    Args:
+        embeddings: (n, dim) numbers, a tensor on any device or an array.
+        k: number of clusters, at most n; fewer come out where fewer than k points are distinct.
+        how: "kmeans", around means. "spectral", by directions in which no linear map of the points can be seen
+            (Law et al. 2017, Algorithm 2); it needs many more points than dimensions. "medoids", around k of the points
+            themselves, with the least sum of distances that greedy choice and exchange find (Song et al. 2017 without
+            their margin). "agglomerative", by joining the two clusters whose union spreads least (Ward). The last two
+            hold all n × n distances in memory: for thousands of points, not for a hundred thousand.
+        seed: decides where "kmeans" and "spectral" start; the others have nothing random.
+
+    Returns:
+        (n,) the cluster of each row, 0…k−1.
+
+    >>> for how in HOW:
+    ...     a, b, c, d = cluster([[0.0], [1.0], [9.0], [10.0]], k=2, how=how)
+    ...     assert a == b != c == d
+    """
+    if how not in HOW:
+        raise unknown_name("way to cluster", how, HOW)
+    points = embeddings if isinstance(embeddings, Tensor) else _tensor(np.asarray(embeddings))
+    if points.ndim != 2 or 0 in points.shape:
+        raise UserError(f"embeddings must have the shape (n, dim), not {tuple(points.shape)}")
+    if k != int(k) or not 1 <= k <= len(points):
+        raise UserError(f"k must be a whole number in 1…{len(points)}, the number of embeddings, not {k}")
+    points = points.detach() if points.is_floating_point() else points.double()
+    broken = int((~points.isfinite().all(1)).sum())
+    if broken:
+        raise UserError(f"{broken} of {len(points)} embeddings contain NaN or infinite values; leave those rows out")
+    return np.asarray(HOW[how](points, int(k), seed), dtype=np.int64)
+
+
+def _tensor(array: npt.NDArray[np.generic]) -> Tensor:
+    if array.dtype.kind not in "fiu":
+        raise UserError(f"embeddings must be numbers, not {array.dtype}")
+    return torch.from_numpy(array.copy())  # torch reads neither reversed nor, without a warning, read-only memory
+
+
+def _by_means(points: Tensor, k: int, seed: int) -> Tensor:
+    return kmeans(points, k, seed).assignment.cpu()
+
+
+def _by_directions(points: Tensor, k: int, seed: int) -> Tensor:
+    return spectral_partition(points, k, seed).assignment.cpu()
+
+
+def _by_medoids(points: Tensor, k: int, seed: int) -> Tensor:  # noqa: ARG001
+    points = points.double()
+    distances = torch.cdist(points, points, compute_mode="donot_use_mm_for_euclid_dist")
+    return facility_location(distances, torch.zeros(len(points), dtype=torch.int64), k, gamma=0.0).assignment.cpu()
+
+
+def _by_joining(points: Tensor, k: int, seed: int) -> npt.NDArray[np.int64]:  # noqa: ARG001
+    from sklearn.cluster import AgglomerativeClustering
+
+    if len(points) == 1:  # scikit-learn asks for two
+        return np.zeros(1, np.int64)
+    joined: npt.NDArray[np.int64] = AgglomerativeClustering(k).fit_predict(points.double().cpu().numpy())
+    return joined
+
+
+HOW: dict[str, Callable[[Tensor, int, int], Tensor | npt.NDArray[np.int64]]] = {
+    "kmeans": _by_means,
+    "spectral": _by_directions,
+    "medoids": _by_medoids,
+    "agglomerative": _by_joining,
+}

@@ -1,0 +1,160 @@
+"""Metric learning of feature vectors as a scikit-learn estimator: in pipelines, grid searches and notebooks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, Self
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
+from sklearn.utils import Tags, check_random_state
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
+
+from nearkin.errors import Interrupted, UserError
+from nearkin.evaluation import evaluate
+from nearkin.methods import method_class
+from nearkin.models import Embedder
+from nearkin.progress import quiet
+from nearkin.space import Space
+from nearkin.training import Settings, train
+
+Array = npt.NDArray[np.float32]
+
+
+class MetricLearner(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # type: ignore[misc]
+    """Learns to map feature vectors to embeddings in which those of a class lie near each other.
+
+    Features are standardised as part of the model and read as float32.
+
+    Args:
+        method: which method; `nearkin methods` lists them.
+        dim: length of the embedding.
+        epochs: passes over the data.
+        batch_size: items in a batch; 0: the method's usual number, or as many as the data can fill.
+        learning_rate: at the start; it falls to 0 by a cosine.
+        backbone: "mlp" (two hidden layers) or "linear".
+        method_settings: settings of the method by name, for example {"margin": 0.3} for "triplet".
+        random_state: a number gives the same embedding every time (on a CPU); None another one at each fit.
+        device: where it is trained: "auto", "cpu" or "cuda". The fitted model lies on the CPU.
+        verbose: whether to show a progress bar.
+
+    Attributes:
+        embedder_: what was learnt; ``embedder_.save(folder)`` keeps it for `nearkin.load`.
+        n_features_in_, feature_names_in_: of the vectors it was fitted to; the latter where they have names.
+
+    >>> from sklearn.datasets import load_iris
+    >>> X, y = load_iris(return_X_y=True)
+    >>> learner = MetricLearner(dim=8, epochs=5, random_state=0).fit(X[::2], y[::2])
+    >>> learner.transform(X[1::2]).shape
+    (75, 8)
+    >>> learner.score(X[1::2], y[1::2]) > 0.9
+    True
+    """
+
+    def __init__(
+        self,
+        method: str = "rank",
+        dim: int = 32,
+        epochs: int = 20,
+        batch_size: int = 0,
+        learning_rate: float = 1e-3,
+        backbone: str = "mlp",
+        method_settings: Mapping[str, Any] | None = None,
+        random_state: int | np.random.RandomState | None = None,
+        device: str = "auto",
+        verbose: bool = False,
+    ) -> None:
+        self.method = method
+        self.dim = dim
+        self.epochs = epochs
+        self.batch_size = batch_size
+        self.learning_rate = learning_rate
+        self.backbone = backbone
+        self.method_settings = method_settings
+        self.random_state = random_state
+        self.device = device
+        self.verbose = verbose
+
+    def fit(self, X: npt.ArrayLike, y: npt.ArrayLike) -> Self:  # noqa: N803
+        """Learns from vectors X (n, features) and their classes y (n,), numbers or text."""
+        vectors, classes = validate_data(self, X, y, dtype=np.float32, ensure_min_samples=2)
+        check_classification_targets(classes)
+        labels = np.unique(classes, return_inverse=True)[1]
+        if not labels.any():
+            raise UserError("y has one class only; give vectors of at least two, to be told apart")
+        seed = int(check_random_state(self.random_state).randint(2**31))
+        devices = range(torch.cuda.device_count())
+        with TemporaryDirectory() as folder, torch.random.fork_rng(devices), self._bars():
+            data = Path(folder) / "data.npz"
+            np.savez(data, vectors=vectors, labels=labels)
+            try:
+                run = train(self._settings(data, labels, seed), Path(folder) / "run")
+            except Interrupted:  # what it saved to go on with is lost with the folder
+                raise KeyboardInterrupt from None
+            except UserError as error:  # an option of the commands is an argument here
+                raise UserError(str(error).replace("--set ", "").replace("--", "")) from error
+            self.embedder_ = Embedder.load(run.folder)
+        self._n_features_out = self.embedder_.model.spec.dim
+        return self
+
+    def transform(self, X: npt.ArrayLike) -> Array:  # noqa: N803
+        """The embeddings (n, dim) of vectors X (n, features), float32; of unit length unless the method is "magnet"."""
+        check_is_fitted(self)
+        vectors = validate_data(self, X, dtype=np.float32, reset=False)
+        with self._bars():
+            return self.embedder_.encode(vectors)
+
+    def score(self, X: npt.ArrayLike, y: npt.ArrayLike) -> float:  # noqa: N803
+        """Recall@1, leave one out: how often the nearest *other* item of X has the class of an item.
+
+        Items that are the only ones of their class in X are searched in, but do not count. No item that was fitted to
+        is looked at: X may hold classes that were never seen.
+        """
+        space = Space.of(self.transform(X), column_or_1d(y))
+        with self._bars():
+            return evaluate(space, recall_at=[1], clustering=False).scores["recall@1"]
+
+    def __sklearn_tags__(self) -> Tags:
+        tags = super().__sklearn_tags__()
+        tags.target_tags.required = True
+        tags.transformer_tags.preserves_dtype = ["float32"]
+        return tags
+
+    def _settings(self, data: Path, labels: npt.NDArray[np.int64], seed: int) -> Settings:
+        tables: dict[str, dict[str, Any]] = {
+            "data": {"source": str(data), "split": "all"},
+            "model": {"backbone": self.backbone, "dim": self.dim},
+            "method": {**self._per_class(labels), **(self.method_settings or {}), "name": self.method},
+            "training": {
+                "epochs": self.epochs,
+                "batch_size": self.batch_size,
+                "learning_rate": self.learning_rate,
+                "device": self.device,
+                "seed": seed,
+                "evaluate_every": 0,
+            },
+        }
+        return Settings.from_tables({section: _plain(table) for section, table in tables.items()}, "MetricLearner")
+
+    def _bars(self) -> AbstractContextManager[None]:
+        return nullcontext() if self.verbose else quiet()
+
+    def _per_class(self, labels: npt.NDArray[np.int64]) -> dict[str, int]:
+        """The method's items of a class in a batch, or so few that a batch of small data holds two classes."""
+        usual = getattr(method_class(self.method), "per_class", None)
+        if usual is None:
+            return {}
+        largest = int(np.bincount(labels).max())
+        most = min(largest, len(labels) - largest, (self.batch_size or len(labels)) // 2)
+        return {"per_class": min(usual, max(3, most))}  # the smallest batch has 4 items
+
+
+def _plain(table: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings without NumPy's numbers, which grids and distributions give."""
+    return {name: value.item() if isinstance(value, np.generic) else value for name, value in table.items()}
