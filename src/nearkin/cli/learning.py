@@ -1,45 +1,13 @@
-"""The commands. Each one reads its options, calls one function and prints a table."""
+"""Commands that learn: demo, train, compare, reproduce."""
 
 from __future__ import annotations
 
-import logging
-import sys
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-app = typer.Typer(
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
-    help="Deep metric learning that looks at the whole embedding space: train, measure, use.",
-)
-
-CountCheck = typer.Option("--count-check/--no-count-check", help="Whether a benchmark must be complete.")
-Set = Annotated[
-    list[str] | None,
-    typer.Option("--set", metavar="NAME=VALUE", help="Any other setting of config.toml; may be repeated."),
-]
-
-
-def _print_version(wanted: bool) -> None:
-    if wanted:
-        from nearkin import __version__
-
-        typer.echo(f"nearkin {__version__}")
-        raise typer.Exit
-
-
-@app.callback()
-def _common(
-    version: Annotated[
-        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
-    ] = False,
-    debug: Annotated[bool, typer.Option("--debug", help="Show the full traceback of an error.")] = False,
-) -> None:
-    """Both are taken care of before a command runs: --version above, --debug in `main`."""
+from nearkin.cli.app import CountCheck, Set, app
 
 
 @app.command()
@@ -169,115 +137,6 @@ def reproduce(
         print_reproduced(paper, part, out, data or [], settings or [])
 
 
-@app.command()
-def evaluate(
-    model: Annotated[Path, typer.Argument(help="A run folder, or a model folder together with --data.")],
-    data: Annotated[str | None, typer.Option(help="Other data than the run's own.")] = None,
-    part: Annotated[
-        str | None, typer.Option(help="train, validation, test or all. Default: test; all of other data.")
-    ] = None,
-    recall_at: Annotated[str, typer.Option(help="The K of Recall@K.")] = "1,2,4,8",
-    root: Annotated[Path | None, typer.Option(help="Where benchmark datasets lie.")] = None,
-    check_counts: Annotated[bool, CountCheck] = True,
-    clustering: Annotated[str, typer.Option(help="How clusters are found: kmeans or spectral.")] = "kmeans",
-    attributes: Annotated[bool, typer.Option("--attributes", help="Also how far neighbours share attributes.")] = False,
-    diagnose: Annotated[bool, typer.Option("--diagnose", help="Also distances and how dimensions are used.")] = False,
-    views: Annotated[int, typer.Option(help="Random views averaged for every item, augmented as in training.")] = 1,
-    out: Annotated[Path | None, typer.Option(help="Also write the scores as JSON.")] = None,
-) -> None:
-    """Measure a trained model: Recall@K, R-precision, MAP@R, mAP, NMI, AMI, ARI, and what its method reads out."""
-    from nearkin.report.tables import print_columns
-    from nearkin.workflows import evaluate_model
-
-    numbers = _whole_numbers(recall_at)
-    measured = evaluate_model(model, data, part, numbers, root, check_counts, views, diagnose, clustering, attributes)
-    if out is not None:
-        from nearkin.files import write_json
-
-        shares = {"attributes": measured.attributes} if attributes else {}
-        write_json(out, {measured.part: measured.scores, "intervals": measured.intervals, **shares})
-    print_columns({measured.part: measured.scores, "95 % interval": measured.intervals})
-    if attributes:
-        from nearkin.report.attributes import print_attributes
-
-        print_attributes(measured.attributes)
-
-
-@app.command()
-def embed(
-    model: Annotated[Path, typer.Argument(help="A run folder or a model folder.")],
-    data: Annotated[str, typer.Argument(help="What to embed: a dataset, or any folder of images.")],
-    out: Annotated[Path, typer.Option("--out", "-o", help="The .npz to write.")] = Path("vectors.npz"),
-    root: Annotated[Path | None, typer.Option(help="Where benchmark datasets lie.")] = None,
-    unreadable: Annotated[str, typer.Option(help="Images that cannot be decoded: skip or stop.")] = "skip",
-    check_counts: Annotated[bool, CountCheck] = True,
-) -> None:
-    """Turn items into vectors: an .npz with vectors, labels and names."""
-    from nearkin.workflows import embed_to_file
-
-    count, dim = embed_to_file(model, data, out, root, unreadable, check_counts)
-    typer.echo(f"{count} vectors of {dim} numbers in {out}")
-
-
-@app.command()
-def datasets(root: Annotated[Path | None, typer.Option(help="Where to look for them.")] = None) -> None:
-    """List the datasets known by name, their sizes, and whether they are found."""
-    from nearkin.report.tables import print_datasets
-
-    print_datasets(root)
-
-
-@app.command()
-def recipes() -> None:
-    """List the papers' own settings, by dataset and method: train with --recipe NAME."""
-    from nearkin.recipes import known_recipes, recipe_description
-    from nearkin.report.listing import print_pairs
-
-    print_pairs("recipe", "of", {name: recipe_description(name) for name in known_recipes()})
-
-
-@app.command()
-def methods() -> None:
-    """List the methods, their batches and their settings."""
-    from nearkin.report.tables import print_methods
-
-    print_methods()
-
-
-def main() -> None:
-    """The `nearkin` command: mistakes end in one sentence, everything else in a hint at --debug."""
-    arguments = [argument for argument in sys.argv[1:] if argument != "--debug"]  # it may stand anywhere
-    debug = len(arguments) < len(sys.argv) - 1
-    logging.basicConfig(level=logging.WARNING, format="%(message)s")
-    from nearkin.progress import speaks
-
-    logging.getLogger("nearkin").setLevel(logging.INFO if speaks() else logging.ERROR)
-    try:
-        app(arguments, prog_name="nearkin")
-    except KeyboardInterrupt:
-        if debug:
-            raise
-        _fail("stopped", 130)
-    except Exception as error:
-        if debug:
-            raise
-        from nearkin.errors import Interrupted, UserError
-
-        if isinstance(error, Interrupted):
-            _fail(str(error), 130)
-        if isinstance(error, UserError | OSError):
-            _fail(str(error), 1)
-        _fail(f"unexpected {type(error).__name__}: {error} (add --debug for the traceback)", 1)
-
-
-def _fail(message: str, code: int) -> None:
-    from nearkin.progress import speaks
-
-    if speaks():
-        print(f"nearkin: {message}", file=sys.stderr)
-    raise SystemExit(code)
-
-
 def _settings(
     data: str | None,
     method: str | None,
@@ -305,13 +164,3 @@ def _settings(
     else:
         chosen = make_settings(data, method or "rank", options)
     return chosen, out or usual_folder(chosen.data.source, chosen.method)
-
-
-def _whole_numbers(text: str) -> tuple[int, ...]:
-    try:
-        numbers = tuple(sorted({int(part) for part in text.split(",")}))
-    except ValueError:
-        numbers = ()
-    if not numbers or numbers[0] < 1:
-        raise typer.BadParameter(f"'{text}' is no list of whole numbers such as 1,2,4,8")
-    return numbers

@@ -1,0 +1,43 @@
+"""The commands. Each one reads its options, calls one function and prints a table."""
+
+from __future__ import annotations
+
+import logging
+import sys
+
+from nearkin.cli import learning, measuring, using, vocabulary  # noqa: F401  # they register their commands
+from nearkin.cli.app import app
+
+
+def main() -> None:
+    """The `nearkin` command: mistakes end in one sentence, everything else in a hint at --debug."""
+    arguments = [argument for argument in sys.argv[1:] if argument != "--debug"]  # it may stand anywhere
+    debug = len(arguments) < len(sys.argv) - 1
+    logging.basicConfig(level=logging.WARNING, format="%(message)s")
+    from nearkin.progress import speaks
+
+    logging.getLogger("nearkin").setLevel(logging.INFO if speaks() else logging.ERROR)
+    try:
+        app(arguments, prog_name="nearkin")
+    except KeyboardInterrupt:
+        if debug:
+            raise
+        _fail("stopped", 130)
+    except Exception as error:
+        if debug:
+            raise
+        from nearkin.errors import Interrupted, UserError
+
+        if isinstance(error, Interrupted):
+            _fail(str(error), 130)
+        if isinstance(error, UserError | OSError):
+            _fail(str(error), 1)
+        _fail(f"unexpected {type(error).__name__}: {error} (add --debug for the traceback)", 1)
+
+
+def _fail(message: str, code: int) -> None:
+    from nearkin.progress import speaks
+
+    if speaks():
+        print(f"nearkin: {message}", file=sys.stderr)
+    raise SystemExit(code)

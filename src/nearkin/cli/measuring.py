@@ -1,0 +1,70 @@
+"""Commands that measure a trained model, or turn data into vectors."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from nearkin.cli.app import CountCheck, app
+
+
+@app.command()
+def evaluate(
+    model: Annotated[Path, typer.Argument(help="A run folder, or a model folder together with --data.")],
+    data: Annotated[str | None, typer.Option(help="Other data than the run's own.")] = None,
+    part: Annotated[
+        str | None, typer.Option(help="train, validation, test or all. Default: test; all of other data.")
+    ] = None,
+    recall_at: Annotated[str, typer.Option(help="The K of Recall@K.")] = "1,2,4,8",
+    root: Annotated[Path | None, typer.Option(help="Where benchmark datasets lie.")] = None,
+    check_counts: Annotated[bool, CountCheck] = True,
+    clustering: Annotated[str, typer.Option(help="How clusters are found: kmeans or spectral.")] = "kmeans",
+    attributes: Annotated[bool, typer.Option("--attributes", help="Also how far neighbours share attributes.")] = False,
+    diagnose: Annotated[bool, typer.Option("--diagnose", help="Also distances and how dimensions are used.")] = False,
+    views: Annotated[int, typer.Option(help="Random views averaged for every item, augmented as in training.")] = 1,
+    out: Annotated[Path | None, typer.Option(help="Also write the scores as JSON.")] = None,
+) -> None:
+    """Measure a trained model: Recall@K, R-precision, MAP@R, mAP, NMI, AMI, ARI, and what its method reads out."""
+    from nearkin.report.tables import print_columns
+    from nearkin.workflows import evaluate_model
+
+    numbers = _whole_numbers(recall_at)
+    measured = evaluate_model(model, data, part, numbers, root, check_counts, views, diagnose, clustering, attributes)
+    if out is not None:
+        from nearkin.files import write_json
+
+        shares = {"attributes": measured.attributes} if attributes else {}
+        write_json(out, {measured.part: measured.scores, "intervals": measured.intervals, **shares})
+    print_columns({measured.part: measured.scores, "95 % interval": measured.intervals})
+    if attributes:
+        from nearkin.report.attributes import print_attributes
+
+        print_attributes(measured.attributes)
+
+
+@app.command()
+def embed(
+    model: Annotated[Path, typer.Argument(help="A run folder or a model folder.")],
+    data: Annotated[str, typer.Argument(help="What to embed: a dataset, or any folder of images.")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="The .npz to write.")] = Path("vectors.npz"),
+    root: Annotated[Path | None, typer.Option(help="Where benchmark datasets lie.")] = None,
+    unreadable: Annotated[str, typer.Option(help="Images that cannot be decoded: skip or stop.")] = "skip",
+    check_counts: Annotated[bool, CountCheck] = True,
+) -> None:
+    """Turn items into vectors: an .npz with vectors, labels and names."""
+    from nearkin.workflows import embed_to_file
+
+    count, dim = embed_to_file(model, data, out, root, unreadable, check_counts)
+    typer.echo(f"{count} vectors of {dim} numbers in {out}")
+
+
+def _whole_numbers(text: str) -> tuple[int, ...]:
+    try:
+        numbers = tuple(sorted({int(part) for part in text.split(",")}))
+    except ValueError:
+        numbers = ()
+    if not numbers or numbers[0] < 1:
+        raise typer.BadParameter(f"'{text}' is no list of whole numbers such as 1,2,4,8")
+    return numbers

@@ -1,0 +1,92 @@
+"""The commands that put a model to use, from a folder of pictures to a class and an ONNX file."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from conftest import Command
+from PIL import Image
+from reference.untrained import save_untrained
+
+GALLERY = "photos.index"
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    return save_untrained(tmp_path / "model")
+
+
+@pytest.fixture
+def indexed(nearkin: Command, model: Path, photos: Path) -> Path:
+    outcome = nearkin("index", model, photos, "-o", GALLERY)
+    assert outcome.code == 0, outcome.err
+    assert f"36 items in {GALLERY}: 36 added" in outcome.out
+    return photos
+
+
+def test_a_second_index_adds_only_what_is_new_and_names_what_needs_attention(
+    nearkin: Command, model: Path, indexed: Path
+) -> None:
+    (indexed / "class0" / "broken.jpg").write_bytes(b"no picture")
+    (indexed / "class1" / "1.png").unlink()
+    shutil.copy(indexed / "class2" / "2.png", indexed / "class2" / "new.png")
+    outcome = nearkin("index", model, indexed, "-o", GALLERY)
+    assert f"37 items in {GALLERY}: 1 added, 35 unchanged" in outcome.out
+    assert "broken.jpg" in outcome.out and "remove them with --prune" in outcome.out
+    assert "1 removed" in nearkin("index", model, indexed, "-o", GALLERY, "--prune").out
+
+
+def test_search_prints_the_nearest_and_draws_them(nearkin: Command, indexed: Path, tmp_path: Path) -> None:
+    query = indexed / "class3" / "3.png"
+    outcome = nearkin("search", GALLERY, query, "-k", "4", "--picture", "found.png")
+    assert outcome.code == 0, outcome.err
+    first = next(line for line in outcome.out.splitlines() if "0.0000" in line)
+    assert "class3" in first and "3.png" in first
+    with Image.open(tmp_path / "found.png") as picture:
+        assert picture.width > 300
+
+
+def test_match_names_the_class_and_what_it_does_not_know(nearkin: Command, indexed: Path, tmp_path: Path) -> None:
+    noise = np.random.default_rng(0).integers(0, 255, (20, 20, 3), dtype=np.uint8)
+    Image.fromarray(noise).save(tmp_path / "strange.png")
+    outcome = nearkin("match", GALLERY, indexed / "class5" / "0.png", "strange.png")
+    assert outcome.code == 0, outcome.err
+    known, strange = (line for line in outcome.out.splitlines() if ".png" in line)
+    assert "class5" in known and "unknown" in strange
+    assert "unknown beyond a distance of" in outcome.out
+
+
+def test_remove_forgets_a_folder_and_leaves_the_files(nearkin: Command, indexed: Path) -> None:
+    assert "removed 6 items" in nearkin("remove", GALLERY, indexed / "class4").out
+    assert len(list((indexed / "class4").iterdir())) == 6
+    assert "class4" not in nearkin("search", GALLERY, indexed / "class4" / "0.png").out.partition("rank")[2]
+
+
+@pytest.mark.parametrize("command", ["search", "match"])
+def test_a_query_that_is_no_picture_is_one_sentence(nearkin: Command, indexed: Path, command: str) -> None:
+    (indexed / "empty.jpg").touch()
+    outcome = nearkin(command, GALLERY, indexed / "empty.jpg")
+    assert outcome.code == 1 and "empty.jpg" in outcome.err and "Traceback" not in outcome.err
+
+
+@pytest.mark.parametrize("command", [("search", "q.png"), ("match", "q.png"), ("remove", "q.png"), ("serve",)])
+def test_what_is_no_gallery_is_one_sentence(nearkin: Command, tmp_path: Path, command: tuple[str, ...]) -> None:
+    outcome = nearkin(command[0], tmp_path / "nothing", *command[1:])
+    assert outcome.code == 1 and "nothing" in outcome.err and outcome.err.count("\n") == 1
+
+
+def test_export_says_how_far_it_is_from_torch(nearkin: Command, model: Path, tmp_path: Path) -> None:
+    pytest.importorskip("onnxruntime")
+    outcome = nearkin("export", model, "--onnx", "small.onnx")
+    assert outcome.code == 0, outcome.err
+    assert "largest difference" in outcome.out and (tmp_path / "small.onnx").stat().st_size > 1000
+
+
+def test_the_names_of_nearkin_can_be_imported() -> None:
+    import nearkin
+
+    for name in nearkin.__all__:
+        assert getattr(nearkin, name) is not None
