@@ -1,24 +1,24 @@
-"""`nearkin demo`: the whole path, from fonts to a measured model and two pictures, on the embedded glyphs."""
+"""`nearkin demo`: the whole path, from fonts to a measured model, two pictures and a report, on the embedded glyphs."""
 
 from __future__ import annotations
 
-import json
 import shutil
 from pathlib import Path
 
 import torch
 from rich.console import Console
 
-from nearkin.api import load, make_settings
-from nearkin.data import Dataset, ImageArray, load_dataset, make_splits
+from nearkin.api import make_settings
+from nearkin.data import Dataset, ImageArray
 from nearkin.errors import UserError
 from nearkin.evaluation import evaluate
 from nearkin.report.map import draw_map
 from nearkin.report.neighbours import draw_neighbours
+from nearkin.report.run_facts import gather
+from nearkin.report.run_report import write_gathered
 from nearkin.report.tables import print_columns
 from nearkin.space import Space
 from nearkin.training.loop import Trainer
-from nearkin.workflows import embed_everything
 
 MARK = "made-by-nearkin-demo"  # only a folder with this file in it is ever replaced
 
@@ -32,18 +32,17 @@ def run_demo(out: Path, data: str = "glyphs", epochs: int = 20, seed: int = 0) -
     trainer = Trainer(settings, out)
     (out / MARK).touch()  # at once, so that an interrupted demo can be replaced too
     run = trainer.train()
-    test = make_splits(load_dataset(data)).test
-    assert test is not None
+    facts = gather(run.folder)
+    assert facts.looked is not None and facts.looked.evaluation is not None
+    test, space, evaluation = facts.looked.dataset, facts.looked.space, facts.looked.evaluation
     pixels = evaluate(pixel_space(test)).scores
-    space = embed_everything(load(run.folder), test)
-    evaluation = evaluate(space)
-    before = json.loads(run.scores.read_text())["before"]
     draw_neighbours(out / "neighbours.png", test, space, evaluation)
     draw_map(out / "map.png", test, space)
-    columns = {"raw pixels": pixels, "untrained": before, "trained": evaluation.scores}
+    report = write_gathered(facts, figures=False)
+    columns = {"raw pixels": pixels, "untrained": facts.before, "trained": evaluation.scores}
     print_columns(columns, f"{len(test.present_classes)} classes never seen in training, {len(test):,} images")
     Console().print(
-        f"pictures: {out / 'neighbours.png'}, {out / 'map.png'}\nmodel:    {run.model}\n"
+        f"pictures: {out / 'neighbours.png'}, {out / 'map.png'}\nreport:   {report}\nmodel:    {run.model}\n"
         f"use it:   nearkin.load({str(run.folder)!r}).encode(images)",
         highlight=False,
     )

@@ -28,7 +28,7 @@ def scores_figure(comparison: Comparison) -> Figure:
     Rings are concatenated models and the backbone alone.
     """
     scores = comparison.all_scores()
-    figure = _figure(10, 1.2 + 0.34 * len(scores))
+    figure = plain_figure(10, 1.2 + 0.34 * len(scores))
     colours = colours_of(comparison)
     for place, (score, title) in enumerate((("map@r", "MAP@R"), ("recall@1", "Recall@1"))):
         axes = figure.add_subplot(1, 2, place + 1)
@@ -44,7 +44,7 @@ def scores_figure(comparison: Comparison) -> Figure:
         axes.set_ylim(len(scores) - 0.4, -0.75)
         low, high = axes.get_xlim()
         axes.set_xlim(max(low, -0.02), min(high, 1.02))  # the interval of a few seeds may reach beyond what is possible
-        _plain(axes, title)
+        plain_axes(axes, title)
     return figure
 
 
@@ -52,7 +52,7 @@ def curves_figure(comparison: Comparison, curves: Mapping[str, Curve], part: str
     """MAP@R of a part over epochs, one line for each method, named in the order in which they ended."""
     from matplotlib.ticker import MaxNLocator
 
-    figure = _figure(10, 4.4)
+    figure = plain_figure(10, 4.4)
     axes = figure.add_subplot()
     colours = colours_of(comparison)
     for name, (epochs, values) in sorted(curves.items(), key=lambda item: -item[1][1][-1]):
@@ -63,7 +63,7 @@ def curves_figure(comparison: Comparison, curves: Mapping[str, Curve], part: str
     legend = axes.legend(loc="center left", bbox_to_anchor=(1.01, 0.5), frameon=False, labelcolor=INK)
     for text in legend.get_texts():
         text.set_parse_math(False)
-    _plain(axes, f"MAP@R on {part}, mean over seeds")
+    plain_axes(axes, f"MAP@R on {part}, mean over seeds")
     axes.grid(axis="y", color=FAINT)
     return figure
 
@@ -94,14 +94,14 @@ def colours_of(comparison: Comparison) -> dict[str, str]:
     return {name: COLOURS[number % len(COLOURS)] for number, name in enumerate(comparison.scores)}
 
 
-def _figure(width: float, height: float) -> Figure:
+def plain_figure(width: float, height: float) -> Figure:
     from matplotlib.figure import Figure
 
     figure: Figure = Figure((width, height), layout="constrained", facecolor="white")
     return figure
 
 
-def _plain(axes: Axes, title: str) -> None:
+def plain_axes(axes: Axes, title: str) -> None:
     axes.set_title(title, loc="left", color=INK, fontsize=11, fontweight="bold")
     axes.spines[["top", "right", "left"]].set_visible(False)
     axes.spines["bottom"].set_color(SOFT)

@@ -37,7 +37,7 @@ def draw_map(
     places = flat_places(space.embeddings.numpy()[rows], seed)
     canvas = Image.new("RGB", (side, side), "white")
     thumb = side // 40
-    colour_of = {label: _colour(n) for n, label in enumerate(shown)}
+    colour_of = {label: class_colour(n) for n, label in enumerate(shown)}
     for row, (x, y) in zip(rows, places, strict=True):
         colour = colour_of[int(space.labels[row])]
         corner = (round(x * (side - thumb)), round(y * (side - thumb)))
@@ -47,9 +47,13 @@ def draw_map(
 
 
 def flat_places(embeddings: npt.NDArray[np.float32], seed: int = 0) -> npt.NDArray[np.float64]:
-    """Where each embedding lies in the unit square: t-SNE, (items, 2)."""
+    """Where each embedding lies in the unit square: t-SNE, (items, 2); all in the middle where they are one point."""
     from sklearn.manifold import TSNE
 
+    if (embeddings == embeddings[:1]).all():
+        return np.full((len(embeddings), 2), 0.5)
+    if embeddings.shape[1] < 2:
+        embeddings = np.pad(embeddings, ((0, 0), (0, 1)))
     perplexity = min(30.0, max(1.0, (len(embeddings) - 1) / 3))
     with bar("drawing the map", None):
         flat = TSNE(perplexity=perplexity, init="pca", random_state=seed).fit_transform(embeddings.astype(np.float64))
@@ -72,7 +76,7 @@ def _place(
         ImageDraw.Draw(canvas).rectangle(box, outline=colour, width=2)
 
 
-def _colour(number: int) -> Colour:
+def class_colour(number: int) -> Colour:
     """Colours that stay apart however many there are: hues by the golden angle, two lightnesses in turn."""
     red, green, blue = colorsys.hls_to_rgb(number * 0.618034 % 1.0, 0.38 if number % 2 else 0.52, 0.85)
     return round(red * 255), round(green * 255), round(blue * 255)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
+import numpy.typing as npt
 
 from nearkin.data.dataset import Dataset
 from nearkin.evaluation import Evaluation
@@ -12,41 +15,60 @@ from nearkin.files import atomic_path
 from nearkin.report.thumbnails import thumbnail
 from nearkin.space import Space
 
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
 RIGHT, WRONG, QUERY = "#2a9d4a", "#d1373c", "#444444"
+SIDE, STRIDE = 96, 108  # of a thumbnail, and from one to the next
 
 
 def draw_neighbours(
     file: Path, dataset: Dataset, space: Space, evaluation: Evaluation, rows: int = 12, seed: int = 0
 ) -> None:
     """Draws random queries with their nearest neighbours; the lower third are queries whose first one is wrong."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
     labels = space.labels.numpy()
-    queries, neighbours = space.queries.numpy(), evaluation.neighbours.numpy()
-    chosen = _choose(labels[neighbours[:, 0]] == labels[queries], rows, seed)
-    columns = 1 + neighbours.shape[1]
-    figure, grid = plt.subplots(len(chosen), columns, figsize=(0.8 * columns, 0.82 * len(chosen) + 0.6), squeeze=False)
-    for axes, row in zip(grid, chosen, strict=True):
-        for place, (axis, item) in enumerate(zip(axes, [queries[row], *neighbours[row]], strict=True)):
-            right = labels[item] == labels[queries[row]]
-            _draw(axis, dataset, int(item), QUERY if place == 0 else RIGHT if right else WRONG)
-    grid[0][0].set_title("query", fontsize=9)
-    grid[0][1].set_title("nearest →", fontsize=9)
-    figure.suptitle(
-        f"Nearest neighbours in {dataset.name}: green same class, red another "
-        f"(the lower {len(chosen) // 3} rows: queries whose first neighbour is wrong)",
-        fontsize=10,
-    )
-    figure.tight_layout(pad=0.6, rect=(0, 0, 1, 0.985))
+    first_is_right = labels[evaluation.neighbours[:, 0].numpy()] == labels[space.queries.numpy()]
+    chosen = _choose(first_is_right, rows, seed).tolist()
+    remark = f" (the lower {len(chosen) // 3} rows: queries whose first neighbour is wrong)"
+    figure = neighbours_figure(dataset, space, evaluation, chosen, remark)
     with atomic_path(file) as partial:
         figure.savefig(partial, dpi=110)
-    plt.close(figure)
 
 
-def _choose(first_is_right: np.typing.NDArray[np.bool_], rows: int, seed: int) -> np.typing.NDArray[np.int64]:
+def neighbours_figure(
+    dataset: Dataset, space: Space, evaluation: Evaluation, chosen: Sequence[int], remark: str = ""
+) -> Figure:
+    """Some queries, as places in ``space.queries``, each in a row with its nearest neighbours."""
+    from matplotlib.figure import Figure
+    from matplotlib.patches import Rectangle
+
+    labels, neighbours = space.labels.numpy(), evaluation.neighbours.numpy()
+    queries = space.queries.numpy()
+    columns = 1 + neighbours.shape[1]
+    figure = Figure((0.8 * columns, 0.8 * len(chosen) + 0.6), layout="constrained", facecolor="white")
+    axes = figure.add_subplot()
+    sheet = np.full((STRIDE * len(chosen), STRIDE * columns, 3), 255, np.uint8)
+    for row, query in enumerate(chosen):
+        for column, item in enumerate([queries[query], *neighbours[query]]):
+            left, top = STRIDE * column, STRIDE * row
+            _paste(sheet[top : top + STRIDE, left : left + STRIDE], dataset, int(item))
+            right = labels[item] == labels[queries[query]]
+            colour, sign = (QUERY, "") if column == 0 else (RIGHT, "✓") if right else (WRONG, "✗")
+            corner = (left + 4, top + 4)
+            axes.add_patch(Rectangle(corner, STRIDE - 8, STRIDE - 8, fill=False, color=colour, linewidth=3))
+            box = {"facecolor": colour, "linewidth": 0, "pad": 1.5}
+            axes.text(left + 101, top + 101, sign, ha="right", va="bottom", color="white", fontsize=7, bbox=box)
+    axes.imshow(sheet)
+    axes.set_xticks([STRIDE / 2, 1.5 * STRIDE][:columns], ["query", "nearest →"][:columns], fontsize=9)
+    axes.tick_params(length=0, top=False, bottom=False, labeltop=True, labelbottom=False)
+    axes.set_yticks([])
+    axes.spines[:].set_visible(False)
+    title = f"Nearest neighbours in {dataset.name}: green ✓ same class, red ✗ another{remark}"
+    figure.suptitle(title, fontsize=10, parse_math=False, wrap=True)
+    return figure
+
+
+def _choose(first_is_right: npt.NDArray[np.bool_], rows: int, seed: int) -> npt.NDArray[np.int64]:
     rng = np.random.default_rng(seed)
     wrong = np.flatnonzero(~first_is_right)
     errors = rng.choice(wrong, min(rows // 3, len(wrong)), replace=False)
@@ -54,14 +76,8 @@ def _choose(first_is_right: np.typing.NDArray[np.bool_], rows: int, seed: int) -
     return np.concatenate([rng.choice(others, min(rows - len(errors), len(others)), replace=False), errors])
 
 
-def _draw(axis: object, dataset: Dataset, item: int, colour: str) -> None:
-    from matplotlib.axes import Axes
-
-    assert isinstance(axis, Axes)
-    picture = thumbnail(dataset.items, item, 96)
+def _paste(cell: npt.NDArray[np.uint8], dataset: Dataset, item: int) -> None:
+    picture = thumbnail(dataset.items, item, SIDE)
     if picture is not None:
-        axis.imshow(np.asarray(picture))
-    axis.set_xticks([])
-    axis.set_yticks([])
-    for spine in axis.spines.values():
-        spine.set(color=colour, linewidth=3)
+        top, left = (STRIDE - picture.height) // 2, (STRIDE - picture.width) // 2
+        cell[top : top + picture.height, left : left + picture.width] = np.asarray(picture)

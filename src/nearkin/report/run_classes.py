@@ -1,0 +1,97 @@
+"""Single classes and queries of a measured part: how each class fares, which are confused, which queries to show."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from nearkin.evaluation import Evaluation
+from nearkin.space import Space
+
+Indices = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class ClassScores:
+    """One class: its items, and means over those of its queries that have something to find."""
+
+    label: int
+    items: int
+    recall: float
+    map_at_r: float
+    r_precision: float
+
+
+@dataclass(frozen=True)
+class Confusion:
+    """Queries of one class whose nearest neighbour is of another, and the first such pair, as rows of the space."""
+
+    label: int
+    other: int
+    count: int
+    query: int
+    neighbour: int
+
+
+def class_scores(space: Space, evaluation: Evaluation) -> list[ClassScores]:
+    """Every class with queries that have a positive, by rising MAP@R: the hardest first.
+
+    >>> import torch
+    >>> from nearkin.evaluation import evaluate
+    >>> line = Space.of(torch.tensor([[0.0], [1.0], [3.0], [4.0]]), torch.tensor([0, 0, 1, 0]))
+    >>> class_scores(line, evaluate(line, clustering=False))
+    [ClassScores(label=0, items=3, recall=0.6666666666666666, map_at_r=0.4166666666666667, r_precision=0.5)]
+    """
+    found = evaluation.retrieval
+    able = (found.positives > 0).numpy()
+    labels, own = np.unique(space.labels[space.queries].numpy()[able], return_inverse=True)
+    columns = (found.first_rank == 1, found.average_precision_at_r, found.r_precision)
+    sums = (np.bincount(own, column.double().numpy()[able]) for column in columns)
+    means = np.stack([total / np.bincount(own) for total in sums], axis=1)
+    items = np.bincount(space.labels.numpy())[labels]
+    rows = [
+        ClassScores(int(label), int(size), *map(float, row))
+        for label, size, row in zip(labels, items, means, strict=True)
+    ]
+    return sorted(rows, key=lambda row: (row.map_at_r, row.recall))
+
+
+def confusions(space: Space, evaluation: Evaluation, most: int = 12) -> list[Confusion]:
+    """The ordered pairs of classes that are taken for each other most often."""
+    queries, first, wrong = _first_neighbours(space, evaluation)
+    labels = space.labels.numpy()
+    pairs = [
+        (int(labels[query]), int(labels[other])) for query, other in zip(queries[wrong], first[wrong], strict=True)
+    ]
+    examples = dict(reversed(list(zip(pairs, np.flatnonzero(wrong), strict=True))))  # the first of each
+    return [
+        Confusion(*pair, count, int(queries[examples[pair]]), int(first[examples[pair]]))
+        for pair, count in Counter(pairs).most_common(most)
+    ]
+
+
+def random_queries(evaluation: Evaluation, number: int, seed: int = 0) -> Indices:
+    """Places in ``space.queries`` of some queries that have something to find."""
+    able = np.flatnonzero((evaluation.retrieval.positives > 0).numpy())
+    return np.random.default_rng(seed).choice(able, min(number, len(able)), replace=False)
+
+
+def worst_queries(space: Space, evaluation: Evaluation, number: int) -> Indices:
+    """Places in ``space.queries`` of those whose nearest item of their class is the farthest down, one of a class."""
+    rank = evaluation.retrieval.first_rank.numpy()
+    labels = space.labels[space.queries].numpy()
+    order = np.argsort(-rank, kind="stable")
+    order = order[rank[order] > 1]
+    firsts = np.sort(np.unique(labels[order], return_index=True)[1])
+    chosen: Indices = order[firsts[:number]]
+    return chosen
+
+
+def _first_neighbours(space: Space, evaluation: Evaluation) -> tuple[Indices, Indices, npt.NDArray[np.bool_]]:
+    """(Q,) rows of the queries, rows of their nearest neighbours, whether these are wrong though right ones exist."""
+    queries, first = space.queries.numpy(), evaluation.neighbours[:, 0].numpy()
+    labels = space.labels.numpy()
+    return queries, first, (labels[queries] != labels[first]) & (evaluation.retrieval.positives > 0).numpy()

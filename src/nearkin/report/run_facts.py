@@ -1,0 +1,140 @@
+"""What a report tells, gathered once: a run's records, and one of its parts as its model embeds it now."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+from nearkin.data import Dataset, Splits
+from nearkin.data.hierarchy import true_classes
+from nearkin.errors import UserError, unknown_name
+from nearkin.evaluation import Diagnostics, Evaluation, confidence_intervals, diagnostics, evaluate
+from nearkin.models import Embedder
+from nearkin.space import Space
+from nearkin.training import Run, Settings
+from nearkin.training.prepare import load_splits
+from nearkin.workflows import embed_everything, usual_device
+
+PARTS = ("train", "validation", "test")
+
+
+@dataclass(frozen=True, eq=False)
+class Looked:
+    """A part of the data in the space of the run's model; everything lies on the CPU.
+
+    Attributes:
+        part: "train", "validation" or "test".
+        dataset: its items; ``space`` has one row for each.
+        evaluation: None where the part cannot be measured.
+        intervals: of the retrieval scores, 95 %, by bootstrap over classes.
+        spread: distances and spectrum.
+    """
+
+    part: str
+    dataset: Dataset
+    space: Space
+    evaluation: Evaluation | None
+    intervals: dict[str, tuple[float, float]]
+    spread: Diagnostics
+
+    def class_name(self, row: int) -> str:
+        return self.dataset.classes[int(self.dataset.labels[row])]
+
+
+@dataclass(frozen=True, eq=False)
+class RunFacts:
+    """A run as far as it got.
+
+    Attributes:
+        records: the lines of its metrics.
+        chosen: by what its model was chosen; empty where training has not ended.
+        before, after: scores of the test part that training measured; empty where it did not.
+        looked: None where its data are gone.
+        train: the training part, for what methods find in it; None where it is gone.
+        notices: what is left out or not as expected, a sentence each.
+    """
+
+    run: Run
+    settings: Settings
+    records: list[dict[str, Any]]
+    chosen: str
+    before: dict[str, float]
+    after: dict[str, float]
+    looked: Looked | None
+    train: Dataset | None
+    notices: list[str]
+
+
+def gather(folder: Path, part: str = "test") -> RunFacts:
+    """Reads a run and embeds one of its parts, once; what cannot be had becomes a notice.
+
+    Where there is no test part, the validation part stands in for it, or else the training part.
+    """
+    if part not in PARTS:
+        raise unknown_name("part", part, PARTS)
+    run = Run.open(folder)
+    if not (run.model / "model.json").is_file():
+        raise UserError(f"{folder} has no model yet; go on training with: nearkin train --resume {folder}")
+    settings, records, notices = run.settings(), run.read_metrics(), []
+    scores = json.loads(run.scores.read_text(encoding="utf-8")) if run.scores.is_file() else {}
+    if not scores:
+        epoch = max((record["epoch"] for record in records), default=0)
+        notices.append(
+            f"Training has not ended (epoch {epoch} of {settings.training.epochs}); this is the model kept so far. "
+            f"Go on with: nearkin train --resume {folder}"
+        )
+        scores = {"before": next((_numbers(each) for each in records if each["kind"] == "before"), {})}
+    looked, train = None, None
+    try:
+        splits = load_splits(settings.data, settings.training.seed)
+        if not run.same_data(splits.digest()):
+            notices.append(
+                "The data are not what they were when this run began: test classes may have been trained on."
+            )
+        train, shown = splits.train, _shown_part(splits, part, notices)
+        looked = _look(run, shown, getattr(splits, shown), notices)
+    except UserError as error:
+        notices.append(
+            f"The data cannot be read ({error}). Left out: intervals, map, neighbours, classes, distances, spectrum."
+        )
+    before, after = scores.get("before", {}), scores.get("after", {})
+    return RunFacts(run, settings, records, scores.get("chosen", ""), before, after, looked, train, notices)
+
+
+def _numbers(record: dict[str, Any]) -> dict[str, float]:
+    return {name: value for name, value in record.items() if isinstance(value, float)}
+
+
+def _shown_part(splits: Splits, part: str, notices: list[str]) -> str:
+    if getattr(splits, part) is not None:
+        return part
+    if part == "validation":
+        raise UserError("this run has no validation part; choose another part")
+    instead = "train" if splits.validation is None else "validation"
+    seen = "which the model was trained on" if instead == "train" else "which the model may have been chosen on"
+    notices.append(f"There is no test part: everything below shows the {_called(instead)}, {seen}.")
+    return instead
+
+
+def _called(part: str) -> str:
+    return "training part" if part == "train" else f"{part} part"
+
+
+def _look(run: Run, part: str, dataset: Dataset, notices: list[str]) -> Looked:
+    dataset = true_classes(dataset)
+    space = embed_everything(Embedder.load(run.folder), dataset).to(usual_device())
+    evaluation, intervals = None, {}
+    try:
+        evaluation = _on_cpu(evaluate(space))
+        intervals = confidence_intervals(evaluation, space, over="classes")
+    except UserError as error:
+        what = "Intervals" if evaluation else "Scores, neighbours, classes and confusions"
+        notices.append(f"{what} are left out: {error}.")
+    return Looked(part, dataset, space.to("cpu"), evaluation, intervals, diagnostics(space))
+
+
+def _on_cpu(evaluation: Evaluation) -> Evaluation:
+    columns = {field.name: getattr(evaluation.retrieval, field.name).cpu() for field in fields(evaluation.retrieval)}
+    return replace(evaluation, retrieval=replace(evaluation.retrieval, **columns))

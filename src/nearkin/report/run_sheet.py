@@ -1,0 +1,79 @@
+"""Many thumbnails in one picture, so that a page with thousands of them stays small."""
+
+from __future__ import annotations
+
+import base64
+import io
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from html import escape
+
+from PIL import Image, ImageOps
+
+from nearkin.data.items import ImageArray, Items, Vectors
+from nearkin.progress import track
+from nearkin.report.thumbnails import thumbnail
+
+COLUMNS = 32
+
+
+class Sheet:
+    """Cells are given out as items are asked for, and drawn together at the end.
+
+    Args:
+        name: of its CSS class.
+        items: where the pictures come from.
+        side: of a cell in pixels; a multiple of 16, or neighbouring cells of a JPEG bleed into each other.
+
+    >>> import numpy as np
+    >>> sheet = Sheet("small", ImageArray(np.zeros((9, 8, 8), np.uint8)), side=16)
+    >>> sheet.cell(7), sheet.cell(3), sheet.cell(7)
+    (0, 1, 0)
+    """
+
+    def __init__(self, name: str, items: Items, side: int) -> None:
+        self.name, self.items, self.side = name, items, side
+        self._cells: dict[int, int] = {}
+
+    @property
+    def has_pictures(self) -> bool:
+        return not isinstance(self.items, Vectors)
+
+    def cell(self, item: int) -> int:
+        """The place of an item in the sheet; -1 for what cannot be seen."""
+        return self._cells.setdefault(item, len(self._cells)) if self.has_pictures else -1
+
+    def tile(self, item: int, label: str, mark: str = "") -> str:
+        """An item as HTML: its picture, or else its class; ``mark`` is "", "query", "right" or "wrong"."""
+        sign = {"right": "<b>✓</b>", "wrong": "<b>✗</b>"}.get(mark, "")
+        words = escape(label + {"right": " ✓", "wrong": " ✗"}.get(mark, ""))
+        cell = self.cell(item)
+        if cell < 0:
+            return f'<span class="tile {mark}" title="{words}"><small>{escape(label)}</small>{sign}</span>'
+        place = f"--x:{cell % COLUMNS};--y:{cell // COLUMNS}"
+        look = f"tile {self.name} {mark}".strip()
+        return f'<span class="{look}" style="{place}" role="img" aria-label="{words}" title="{words}">{sign}</span>'
+
+    def uri(self) -> str:
+        """The sheet as a ``data:`` address: lossless where pictures are grey, which are often drawings; else JPEG."""
+        grey = isinstance(self.items, ImageArray) and self.items.channels == 1
+        rows = -(-len(self._cells) // COLUMNS)
+        canvas = Image.new("L" if grey else "RGB", (COLUMNS * self.side, max(1, rows) * self.side))
+        for cell, picture in enumerate(track(self._pictures(), "drawing thumbnails", len(self._cells))):
+            if picture is not None:
+                canvas.paste(picture, (cell % COLUMNS * self.side, cell // COLUMNS * self.side))
+        content = io.BytesIO()
+        canvas.save(content, "PNG" if grey else "JPEG", optimize=True, **({} if grey else {"quality": 75}))
+        return f"data:image/{'png' if grey else 'jpeg'};base64,{base64.b64encode(content.getvalue()).decode()}"
+
+    def style(self) -> str:
+        """The CSS that its tiles need."""
+        return f".{self.name}{{background-image:url({self.uri()})}}" if self._cells else ""
+
+    def _pictures(self) -> Iterator[Image.Image | None]:
+        with ThreadPoolExecutor() as pool:
+            yield from pool.map(self._picture, self._cells)
+
+    def _picture(self, item: int) -> Image.Image | None:
+        picture = thumbnail(self.items, item, 2 * self.side)
+        return picture and ImageOps.fit(picture, (self.side, self.side))

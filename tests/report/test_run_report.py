@@ -1,0 +1,245 @@
+"""The report of a run: everything in one page, also for runs that are not whole, and nothing in it can break it."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from collections.abc import Callable
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+import nearkin
+from nearkin.data import ImageArray, Vectors
+from nearkin.errors import UserError
+from nearkin.evaluation import evaluate
+from nearkin.report import run_facts
+from nearkin.report.map import flat_places
+from nearkin.report.run_classes import class_scores, confusions, worst_queries
+from nearkin.report.run_report import write_report
+from nearkin.report.run_sheet import COLUMNS, Sheet
+from nearkin.space import Space
+
+GLYPHS = "glyphs:classes=12,per_class=8,size=16"
+QUICK: dict[str, Any] = {"epochs": 2, "batch_size": 16, "dim": 8, "device": "cpu"}
+EVIL = "<script>alert('x')<|script>"  # a folder's name cannot hold a slash
+
+
+class Page(HTMLParser):
+    """A page's tags, the addresses in it, its text and its scripts."""
+
+    def __init__(self, file: Path) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.addresses: list[str] = []
+        self.text = ""
+        self.html = file.read_text()
+        self.feed(self.html)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.addresses += [value or "" for name, value in attrs if name in ("src", "href", "xlink:href")]
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+    @property
+    def map(self) -> dict[str, Any]:
+        found = re.search(r'<script type="application/json" id="map-data">(.*?)</script>', self.html)
+        assert found
+        return json.loads(found[1])  # type: ignore[no-any-return]
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("runs") / "glyphs"
+    return nearkin.train(GLYPHS, out=folder, keep="best-on-test", **QUICK).folder
+
+
+@pytest.fixture
+def copied(run: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(run, tmp_path / "run"))
+
+
+def test_the_page_tells_everything_and_fetches_nothing(run: Path) -> None:
+    target = write_report(run)
+    assert target == run / "report.html" and target.stat().st_size < 5e6
+    page = Page(target)
+    scores = json.loads((run / "scores.json").read_text())
+    for words in (
+        *("rank on glyphs", "backbone small", "8 dimensions", "best point of the test curve, which is optimistic"),
+        *("Loss", "Learning rate", "Scores on the test part", "kept: epoch", "95 % interval", "What the scores mean"),
+        *("Map of the space", "Nearest neighbours", "Classes", "Confusions", "Distances between pairs", "Spectrum"),
+        *("alpha = 4.0", f"nearkin train --config {run / 'config.toml'}", nearkin.__version__),
+        *(f"{scores[when]['map@r']:.4f}" for when in ("before", "after")),
+    ):
+        assert words in page.text, words
+    assert 'class="protocol paper"' in page.html
+    assert not {"link", "iframe", "object"} & set(page.tags)
+    assert all(address.startswith(("#", "data:image/")) for address in page.addresses)
+    assert all(address.startswith("data:image/") for address in re.findall(r"url\(([^#].*?)\)", page.html))
+    pictures = {file.name for file in (run / "figures").iterdir()}
+    names = ("loss", "scores", "learning-rate", "distances", "spectrum", "map", "neighbours")
+    assert pictures == {f"{name}.{suffix}" for name in names for suffix in ("png", "svg")}
+    assert len(page.map["x"]) == 48 and len(page.map["names"]) == 6
+
+
+def test_a_part_is_embedded_once(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    passes: list[int] = []
+    whole: Callable[..., Space] = run_facts.embed_everything
+
+    def counted(embedder: Any, dataset: Any) -> Space:
+        passes.append(len(dataset))
+        return whole(embedder, dataset)
+
+    monkeypatch.setattr(run_facts, "embed_everything", counted)
+    write_report(run, tmp_path / "elsewhere.html", figures=False)
+    assert passes == [48] and (tmp_path / "elsewhere.html").is_file()
+
+
+def test_the_map_shows_true_neighbours(run: Path, tmp_path: Path) -> None:
+    found = Page(write_report(run, tmp_path / "r.html", figures=False)).map
+    facts = run_facts.gather(run)
+    assert facts.looked is not None
+    distances = torch.cdist(facts.looked.space.embeddings, facts.looked.space.embeddings)
+    nearest = distances.fill_diagonal_(torch.inf).argmin(1)
+    labels = np.unique(facts.looked.dataset.labels, return_inverse=True)[1]
+    assert found["label"] == labels.tolist()
+    assert found["nearest"] == labels[nearest.numpy()].tolist()
+    assert [found["cell"][row] for row in nearest.tolist()] == found["nearestCell"]
+
+
+def test_class_names_cannot_break_the_page(photos: Path, tmp_path: Path) -> None:
+    for name in ("class4", "class5"):  # the second half of the classes is the test part
+        (photos / name).rename(photos / f"{name}{EVIL}")
+    run = nearkin.train(photos, out=tmp_path / "run", backbone="small", image_size=16, **QUICK)
+    page = Page(write_report(run.folder, figures=False))
+    assert page.tags.count("script") == 3 and "alert('x')" not in page.html.replace("\\u003cscript>alert('x')", "")
+    assert f"class4{EVIL}" in page.map["names"] and EVIL in page.text
+    assert "data:image/jpeg" in page.html
+
+
+def test_vectors_have_a_report_without_pictures(vectors: str, tmp_path: Path) -> None:
+    run = nearkin.train(vectors, out=tmp_path / "run", **QUICK)
+    page = Page(write_report(run.folder, figures=False))
+    assert "Map of the space" in page.text and "data:image" not in page.html
+    assert set(page.map["cell"]) == {-1} and set(page.map["nearest"]) != {-1}
+
+
+def test_without_a_test_part_another_one_is_shown(tmp_path: Path) -> None:
+    run = nearkin.train(GLYPHS, out=tmp_path / "run", split="all", **QUICK)
+    text = Page(write_report(run.folder, figures=False)).text
+    assert "There is no test part: everything below shows the training part" in text and "96 items" in text
+    with pytest.raises(UserError, match="part 'tests' is unknown"):
+        write_report(run.folder, part="tests")
+
+
+def test_an_interrupted_run_has_a_report(copied: Path) -> None:
+    (copied / "scores.json").unlink()
+    text = Page(write_report(copied, figures=False)).text
+    assert "Training has not ended (epoch 2 of 2)" in text and "Map of the space" in text
+    shutil.rmtree(copied / "model")
+    with pytest.raises(UserError, match=f"no model yet; go on training with: nearkin train --resume {copied}"):
+        write_report(copied)
+
+
+def test_data_that_vanished_leave_the_rest(photos: Path, tmp_path: Path) -> None:
+    run = nearkin.train(photos, out=tmp_path / "run", backbone="small", image_size=16, **QUICK)
+    shutil.rmtree(photos)
+    text = Page(write_report(run.folder, figures=False)).text
+    after = json.loads(run.scores.read_text())["after"]["map@r"]
+    assert "The data cannot be read" in text and "Left out: intervals, map" in text
+    assert "Learning rate" in text and f"{after:.4f}" in text and "Map of the space" not in text
+
+
+def test_one_class_alone_is_drawn_but_not_measured(copied: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = run_facts.load_splits
+
+    def one_class(*arguments: Any) -> Any:
+        splits = whole(*arguments)
+        first = splits.test.where(splits.test.labels == splits.test.labels[0])
+        return type(splits)(**{**vars(splits), "test": first})
+
+    monkeypatch.setattr(run_facts, "load_splits", one_class)
+    text = Page(write_report(copied, figures=False)).text
+    assert "of one class only" in text and "test classes may have been trained on" in text
+    assert "Map of the space" in text and "Confusions" not in text
+
+
+@pytest.mark.parametrize("kept", [True, False])
+@pytest.mark.parametrize(("method", "title"), [("magnet", "Clusters of classes"), ("divide-and-conquer", "Partition")])
+def test_groups_of_the_method_are_shown(tmp_path: Path, method: str, title: str, kept: bool) -> None:
+    run = nearkin.train(GLYPHS, method, tmp_path / "run", **QUICK)
+    if not kept:
+        run.checkpoint.unlink()
+    text = Page(write_report(run.folder, figures=False)).text
+    assert title in text and ("from its last checkpoint" in text) == kept
+    if method == "magnet":
+        clusters = [tuple(map(int, found)) for found in re.findall(r"cluster (\d) of (\d): (\d+) items", text)]
+        assert sum(items for _, _, items in clusters) == 48 and {number for number, _, _ in clusters} == {1, 2}
+    else:
+        sizes = [int(size) for size in re.findall(r"learner \d+ (\d+) items of", text)]
+        assert len(sizes) == 4 and sum(sizes) == 48
+
+
+def test_class_scores_and_confusions_are_those_of_a_slow_count() -> None:
+    generator = torch.Generator().manual_seed(0)
+    labels = torch.randint(0, 7, (40,), generator=generator)
+    labels[0] = 9  # alone in its class: nothing to find, and nobody's fault
+    is_query = torch.rand(40, generator=generator) < 0.7
+    space = Space(torch.randn(40, 2, generator=generator), labels, torch.arange(40), is_query)
+    evaluation = evaluate(space, clustering=False)
+    right: dict[int, list[bool]] = {}
+    confused: dict[tuple[int, int], int] = {}
+    places = []
+    for query in is_query.nonzero().squeeze(1).tolist():
+        order = (space.embeddings - space.embeddings[query]).norm(dim=1).argsort().tolist()
+        order.remove(query)
+        found = [labels[row].item() == labels[query].item() for row in order]
+        if not any(found):
+            continue
+        right.setdefault(int(labels[query]), []).append(found[0])
+        places.append((found.index(True) + 1, query))
+        if not found[0]:
+            pair = (int(labels[query]), int(labels[order[0]]))
+            confused[pair] = confused.get(pair, 0) + 1
+    rows = {row.label: row for row in class_scores(space, evaluation)}
+    assert {label: row.recall for label, row in rows.items()} == pytest.approx(
+        {label: np.mean(found) for label, found in right.items()}
+    )
+    assert all(row.items == int((labels == label).sum()) for label, row in rows.items())
+    pairs = confusions(space, evaluation, most=100)
+    assert {(each.label, each.other): each.count for each in pairs} == confused
+    assert all((labels[each.query], labels[each.neighbour]) == (each.label, each.other) for each in pairs)
+    assert [each.count for each in pairs] == sorted(confused.values(), reverse=True)
+    hardest = [int(space.queries[place]) for place in worst_queries(space, evaluation, 3)]
+    assert max(places)[0] == next(place for place, query in places if query == hardest[0])
+    assert len({int(labels[query]) for query in hardest}) == 3
+
+
+def test_a_sheet_holds_every_picture_at_its_place() -> None:
+    pixels = np.random.default_rng(0).integers(0, 255, (COLUMNS + 3, 16, 16), dtype=np.uint8)
+    sheet = Sheet("s", ImageArray(pixels), 16)
+    cells = {item: sheet.cell(item) for item in reversed(range(len(pixels)))}
+    import base64
+    import io
+
+    drawn = np.asarray(Image.open(io.BytesIO(base64.b64decode(sheet.uri().partition(",")[2]))))
+    for item, cell in cells.items():
+        top, left = cell // COLUMNS * 16, cell % COLUMNS * 16
+        there = drawn[top : top + 16, left : left + 16].astype(float)
+        means = np.abs(pixels.astype(float) - there).mean(axis=(1, 2))
+        assert int(means.argmin()) == item
+    assert Sheet("v", Vectors(np.zeros((2, 2), np.float32)), 16).cell(1) == -1
+
+
+def test_a_collapsed_or_one_dimensional_space_can_be_drawn() -> None:
+    assert (flat_places(np.ones((5, 3), np.float32)) == 0.5).all()
+    line = flat_places(np.arange(8, dtype=np.float32)[:, None])
+    assert line.shape == (8, 2) and np.isfinite(line).all()
