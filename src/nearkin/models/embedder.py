@@ -25,6 +25,7 @@ from nearkin.errors import UserError
 from nearkin.fields import checked_fields
 from nearkin.files import write_bytes, write_json
 from nearkin.models.backbones import is_builtin
+from nearkin.models.embed import apply
 from nearkin.models.googlenet import GOOGLENET
 from nearkin.models.model import EmbeddingModel, ModelSpec
 from nearkin.progress import track
@@ -96,8 +97,7 @@ class Embedder:
         done = 0
         with torch.no_grad():
             for inputs in track(batches, "embedding", math.ceil(count / batch_size)) if progress else batches:
-                outputs = self.model(inputs.to(device, non_blocking=True))
-                embeddings[done : done + len(inputs)] = outputs.float().cpu().numpy()
+                embeddings[done : done + len(inputs)] = apply(self.model, inputs, device).numpy()
                 done += len(inputs)
         return embeddings
 

@@ -17,7 +17,7 @@ from nearkin.data.items import Items, Vectors
 from nearkin.data.loader import input_batches, sequential
 from nearkin.data.transforms import Preprocess
 from nearkin.errors import UserError
-from nearkin.models.embed import embed_items
+from nearkin.models.embed import apply, embed_items
 from nearkin.models.model import EmbeddingModel
 from nearkin.progress import track
 
@@ -67,7 +67,7 @@ def embed_views(
     try:
         with torch.no_grad():
             for draw, batch in zip(draws, inputs, strict=True):
-                sums[draw.indices] += model(batch.to(device, non_blocking=True)).float().cpu()
+                sums[draw.indices] += apply(model, batch, device)
     finally:
         model.train(was_training)
     return sums / views if model.spec.normalize == "never" else unit_length(sums, dim=1)

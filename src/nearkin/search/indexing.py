@@ -20,6 +20,7 @@ from nearkin.data.sources import is_dataset_name, load_labelled_or_flat
 from nearkin.data.transforms import make_transform
 from nearkin.errors import Interrupted, UserError
 from nearkin.models import Embedder
+from nearkin.models.embed import apply
 from nearkin.progress import bar
 from nearkin.search.gallery import Gallery
 from nearkin.search.store import Embeddings, Entry
@@ -207,7 +208,7 @@ def _chunks(
             readable = [picture for picture in pictures if isinstance(picture, Tensor)]
             if readable:
                 with torch.inference_mode():
-                    vectors.append(model(torch.stack(readable).to(device)).float().cpu().numpy())
+                    vectors.append(apply(model, torch.stack(readable), device).numpy())
                 chunk += [entry for entry, picture in zip(some, pictures, strict=True) if isinstance(picture, Tensor)]
             if len(chunk) >= batch:
                 yield chunk, np.concatenate(vectors)
