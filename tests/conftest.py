@@ -20,6 +20,8 @@ from nearkin import _torchvision  # noqa: F401 (before any test imports timm)
 settings.register_profile("steady", derandomize=not os.environ.get("EXPLORE"))
 settings.load_profile("steady")
 
+pytest_plugins = ["serve.fixtures"]
+
 TINY_GLYPHS = "glyphs:classes=12,per_class=8,size=16"
 
 

@@ -1,4 +1,7 @@
-"""A gallery of its own for every test, and its API."""
+"""A gallery of its own for every test, and its API.
+
+Not a conftest.py: a second one would hide the first from tests that import from it.
+"""
 
 from __future__ import annotations
 
