@@ -68,6 +68,26 @@ def test_nearly_all_of_the_nearest_are_found_and_the_sentence_says_how_many(stor
     assert share_found(store, vectors(0, 300)) == pytest.approx(told, abs=0.03)
 
 
+def test_it_is_tuned_again_only_when_something_has_changed(
+    store: LocalStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tuned = []
+    tune = approximate.Approximate.tune
+    monkeypatch.setattr(approximate.Approximate, "tune", lambda *all_of_it: tuned.append(1) or tune(*all_of_it))
+    said = store.finish()
+    store.close()
+    again = LocalStore(tmp_path, DIM)
+    assert again.finish() == said and not tuned
+    for times, change in enumerate((lambda: again.remove([1]), lambda: put(again, 0, 1), lambda: put(again, 5, 6)), 1):
+        change()
+        again.finish()
+        assert again.finish() == again.finish() and len(tuned) == times
+    (tmp_path / "approximate.json").write_text("{")
+    again.finish()
+    assert len(tuned) == 4
+    again.close()
+
+
 def test_what_was_removed_or_replaced_is_passed_over_even_where_nothing_near_is_left(store: LocalStore) -> None:
     query = vectors(0, 1)
     nearest = [hit.id for hit in store.search(query, 60)[0]]

@@ -18,6 +18,7 @@ from nearkin.errors import UserError
 from nearkin.models import Embedder, EmbeddingModel, ModelSpec
 from nearkin.search.gallery import Gallery
 from nearkin.search.indexing import index_data
+from nearkin.search.store import Entry
 
 
 @pytest.fixture
@@ -73,8 +74,10 @@ def test_labels_are_counted_by_name(gallery: Gallery) -> None:
 def test_an_entry_is_known_by_its_id_as_long_as_it_is_there(gallery: Gallery) -> None:
     id, entry = next(iter(gallery.store.entries().items()))
     assert gallery.entry(id) == entry
-    with pytest.raises(UserError, match="no item 999"):
-        gallery.entry(999)
+    gallery.store.remove([id])
+    for missing in (id, 999):
+        with pytest.raises(UserError, match=f"no item {missing}"):
+            gallery.entry(missing)
 
 
 def test_an_entry_that_is_added_later_is_known(gallery: Gallery) -> None:
@@ -137,12 +140,15 @@ def test_a_label_that_does_not_exist_is_refused_and_near_ones_are_named(gallery:
 
 
 def test_a_label_is_refused_where_there_are_none(empty_gallery: Gallery) -> None:
+    empty_gallery.store.put([Entry("/a", "", 1, 1)], np.zeros((1, 4), dtype=np.float32))
     with pytest.raises(UserError, match="search without one"):
         empty_gallery.search(np.zeros((1, 4), dtype=np.float32), label="rose")
 
 
-def test_an_empty_gallery_finds_nothing(empty_gallery: Gallery) -> None:
-    assert empty_gallery.search(np.zeros((2, 4), dtype=np.float32)) == [[], []]
+def test_a_search_in_an_empty_gallery_says_what_to_run(empty_gallery: Gallery) -> None:
+    for label in (None, "rose"):
+        with pytest.raises(UserError, match=r"empty\.index has no items yet; run `nearkin index`"):
+            empty_gallery.search(np.zeros((2, 4), dtype=np.float32), label=label)
     assert len(empty_gallery) == 0 and empty_gallery.labels() == {}
 
 
@@ -189,7 +195,7 @@ def test_a_folder_with_other_things_in_it_is_left_alone(model: Path, photos: Pat
 def test_a_store_that_cannot_be_reached_leaves_no_gallery_behind(
     model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def unreachable(address: str, *_: object) -> object:
+    def unreachable(address: str, *_: object, **__: object) -> object:
         raise UserError(f"{address} cannot be reached")
 
     before = sorted(tmp_path.iterdir())
@@ -202,10 +208,33 @@ def test_a_store_that_cannot_be_reached_leaves_no_gallery_behind(
 def test_items_of_another_gallery_are_not_mixed_with_new_ones(
     gallery: Gallery, other_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(nearkin.search, "open_store", lambda *_: gallery.store)
+    monkeypatch.setattr(nearkin.search, "open_store", lambda *_, **__: gallery.store)
     with pytest.raises(UserError, match="milvus://shared holds 36 items of another gallery"):
         Gallery.create(tmp_path / "new.index", other_model, "milvus://shared")
     assert not (tmp_path / "new.index").exists()
+
+
+@pytest.mark.parametrize("store", ["", "milvus://./items.db"])
+def test_a_gallery_whose_items_have_vanished_is_refused_and_not_made_empty(
+    model: Path, tmp_path: Path, store: str
+) -> None:
+    if store:
+        pytest.importorskip("milvus_lite")
+    with closing(Gallery.create(tmp_path / "new.index", model, store)) as made:
+        made.store.put([Entry("/a", "", 1, 1)], np.zeros((1, 4), dtype=np.float32))
+    with closing(Gallery.open(tmp_path / "new.index")) as opened:
+        assert len(opened) == 1
+    items = tmp_path / "new.index" / (store.rpartition("/")[2] or "items.sqlite")
+    aside = items.rename(tmp_path / "aside.db")
+    for again in (
+        lambda: Gallery.open(tmp_path / "new.index"),
+        lambda: Gallery.create(tmp_path / "new.index", model, store),
+    ):
+        with pytest.raises(UserError, match=f"{items.name}, which holds the gallery's items, is missing; put it back"):
+            again()
+    aside.rename(items)
+    with closing(Gallery.open(tmp_path / "new.index")) as opened:
+        assert len(opened) == 1
 
 
 def test_a_folder_that_is_no_gallery_is_refused(photos: Path, tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import closing
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import numpy as np
@@ -91,6 +91,19 @@ def test_pictures_get_the_label_of_the_vote_or_none(gallery: Gallery, monkeypatc
         assert (found.share, found.distance) == pytest.approx((share, distance), rel=1e-4)
         assert [hit.distance for hit in found.hits] == pytest.approx([d for d, _ in near], rel=1e-4)
     assert {match.label is None for match in matches} == {True, False}
+
+
+def test_a_calibration_that_is_known_is_not_made_again(gallery: Gallery, monkeypatch: pytest.MonkeyPatch) -> None:
+    labels = [f"class{i % 5}" for i in range(40)]
+    vectors = blobs(labels)
+    fill(gallery, labels, vectors)
+    monkeypatch.setattr(gallery, "encode", lambda _: vectors)
+    pictures = [Image.new("RGB", (4, 4))] * 40
+    expected, known = match(gallery, pictures, 0.2, 3), calibrate(gallery, 0.2, 3)
+    monkeypatch.setattr(matching, "calibrate", None)
+    assert match(gallery, pictures, 0.2, 3, known) == expected
+    nothing = match(gallery, pictures, 0.2, 3, replace(known, threshold=-1.0))
+    assert {each.label for each in nothing} == {None}
 
 
 def test_a_picture_that_is_in_the_gallery_gets_its_own_label(gallery: Gallery, monkeypatch: pytest.MonkeyPatch) -> None:

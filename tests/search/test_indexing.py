@@ -17,19 +17,35 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from PIL import Image
 from reference.untrained import save_untrained
+from torch import Tensor
 
 from nearkin.data.images import read_image
 from nearkin.errors import Interrupted, UserError
-from nearkin.models import Embedder
+from nearkin.models import Embedder, EmbeddingModel
 from nearkin.search import indexing
 from nearkin.search.gallery import Gallery
 from nearkin.search.indexing import index_data, remove_items
+from nearkin.search.local import LocalStore
 from nearkin.search.store import Entry
 
 
 @pytest.fixture
 def model(tmp_path: Path) -> Path:
     return save_untrained(tmp_path / "run" / "model").parent
+
+
+@pytest.fixture
+def interrupted_at_the_fourth_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    forward = EmbeddingModel.forward
+    calls = []
+
+    def interrupted(self: EmbeddingModel, x: Tensor) -> Tensor:
+        calls.append(x)
+        if len(calls) == 4:
+            raise KeyboardInterrupt
+        return forward(self, x)
+
+    monkeypatch.setattr(EmbeddingModel, "forward", interrupted)
 
 
 @pytest.fixture
@@ -180,6 +196,19 @@ def test_a_folder_of_images_has_no_labels(photos: Path, model: Path, tmp_path: P
         assert len(gallery) == 6 and gallery.labels() == {}
 
 
+def test_a_folder_of_one_class_given_alone_leaves_the_labels_as_they_are(
+    photos: Path, model: Path, tmp_path: Path
+) -> None:
+    index_data(model, str(photos), tmp_path / "g")
+    colour(photos / "class0" / "3.png", 250)
+    colour(photos / "class0" / "new.png", 250)
+    indexed = index_data(model, str(photos / "class0"), tmp_path / "g")
+    assert (indexed.added, indexed.changed, indexed.unchanged) == (1, 1, 5)
+    found = entries(tmp_path / "g")
+    assert found.pop(str(photos / "class0" / "new.png")).label == ""
+    assert {path: entry.label for path, entry in found.items()} == {path: Path(path).parent.name for path in found}
+
+
 def test_links_belong_to_the_class_of_their_own_folder(photos: Path, model: Path, tmp_path: Path) -> None:
     for label in ("a", "b"):
         (tmp_path / "links" / label).mkdir(parents=True)
@@ -233,24 +262,55 @@ def test_after_pruning_a_gallery_is_what_is_on_disk(
         np.testing.assert_allclose([found[str(file)] for file in files], expected, atol=1e-6)
 
 
+@pytest.mark.usefixtures("interrupted_at_the_fourth_batch")
+@pytest.mark.parametrize("batch", [5, 10, 1024])
 def test_what_was_embedded_before_an_interruption_is_kept(
-    photos: Path, model: Path, tmp_path: Path, decoded: list[Path], monkeypatch: pytest.MonkeyPatch
+    photos: Path, model: Path, tmp_path: Path, decoded: list[Path], monkeypatch: pytest.MonkeyPatch, batch: int
 ) -> None:
-    forward = Gallery.create(tmp_path / "g", model).embedder.model.__class__.forward
-    calls = []
-
-    def interrupted_at_the_fourth(self: object, x: object) -> object:
-        calls.append(x)
-        if len(calls) == 4:
-            raise KeyboardInterrupt
-        return forward(self, x)  # type: ignore[arg-type]
-
-    monkeypatch.setattr("nearkin.models.model.EmbeddingModel.forward", interrupted_at_the_fourth)
+    monkeypatch.setattr(indexing, "AT_ONCE", 5)
     with pytest.raises(Interrupted, match="15 of 36 pictures were embedded and kept; the same command goes on"):
-        index_data(model, str(photos), tmp_path / "g", batch=5)
+        index_data(model, str(photos), tmp_path / "g", batch=batch)
     decoded.clear()
-    indexed = index_data(model, str(photos), tmp_path / "g", batch=5)
+    indexed = index_data(model, str(photos), tmp_path / "g", batch=batch)
     assert indexed.unchanged == 15 and indexed.added == 21 and len(decoded) == 21
+
+
+def test_a_batch_that_takes_long_is_kept_before_it_is_full(
+    photos: Path, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(indexing, "AT_ONCE", 5)
+    monkeypatch.setattr(indexing, "KEPT_AFTER", 0.0)
+    kept = []
+    put = LocalStore.put
+    monkeypatch.setattr(
+        LocalStore, "put", lambda store, some, vectors: kept.append(len(some)) or put(store, some, vectors)
+    )
+    assert index_data(model, str(photos), tmp_path / "g").added == 36
+    assert kept == [5] * 7 + [1]
+
+
+def test_a_second_writer_is_told_at_once(photos: Path, model: Path, tmp_path: Path, decoded: list[Path]) -> None:
+    index_data(model, str(photos / "class0"), tmp_path / "g")
+    decoded.clear()
+    with closing(Gallery.open(tmp_path / "g")) as first, first.writing():
+        for write in (
+            lambda: index_data(model, str(photos), tmp_path / "g"),
+            lambda: remove_items(tmp_path / "g", [str(photos / "class0")]),
+        ):
+            with pytest.raises(UserError, match=r"another process is writing to .*g; wait for it to end"):
+                write()
+    assert decoded == [] and len(entries(tmp_path / "g")) == 6
+    assert index_data(model, str(photos), tmp_path / "g").added == 30
+
+
+def test_a_gallery_that_cannot_be_written_to_is_told_before_anything_is_embedded(
+    photos: Path, model: Path, tmp_path: Path, decoded: list[Path]
+) -> None:
+    Gallery.create(tmp_path / "g", model).close()
+    (tmp_path / "g" / "gallery.lock").mkdir()  # no file can be opened there, not even by an administrator
+    with pytest.raises(UserError, match=r"could not write .*g: .*; choose another place or mend its permissions"):
+        index_data(model, str(photos), tmp_path / "g")
+    assert decoded == []
 
 
 def test_ctrl_c_ends_the_work_in_order_and_the_same_command_goes_on(photos: Path, model: Path, tmp_path: Path) -> None:

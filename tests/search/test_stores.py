@@ -55,6 +55,29 @@ def reopen(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Open]:
     opened.pop().close()
 
 
+@pytest.fixture(params=[*sorted(ADDRESSES), "milvus server"])
+def many(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
+    """1,200 items near the origin and 40 with a label of their own far away, made ready for searches."""
+    address, server = ADDRESSES.get(request.param, ""), None
+    if request.param != "local":
+        pytest.importorskip("milvus_lite")
+    if request.param == "milvus server":
+        from milvus_lite.adapter.grpc.server import start_server_in_thread
+
+        server, database, port = start_server_in_thread(str(tmp_path / "server"), port=0)
+        address = f"milvus://127.0.0.1:{port}/things"
+    store = open_store(address, tmp_path, DIM)
+    vectors = np.random.default_rng(0).standard_normal((1240, DIM)).astype(np.float32)
+    vectors[1200:] += 50
+    store.put([entry(f"/{n}", "near" if n < 1200 else "far") for n in range(1240)], vectors)
+    store.finish()
+    yield store
+    store.close()
+    if server is not None:
+        server.stop(grace=0).wait()
+        database.close()
+
+
 def assert_nearest(hits: list[Hit], query: Embeddings, kept: dict[str, tuple[Entry, Embeddings]], k: int) -> None:
     """They are the k nearest; which of several at the same distance is left to the store."""
     distances = {path: float(np.linalg.norm(vector.astype(float) - query)) for path, (_, vector) in kept.items()}
@@ -126,6 +149,35 @@ def test_replacing_by_path_gives_a_new_id_and_forgets_the_old_vector(reopen: Ope
     assert [hit.entry.label for hit in store.search(points((0, 0, 0)), 2)[0]] == ["new", ""]
     with pytest.raises(UserError, match=f"no item {before['/a']}"):
         store.vectors([before["/a"]])
+
+
+def test_a_page_asks_for_single_entries_a_few_ids_and_how_many_each_label_has(reopen: Open) -> None:
+    store = reopen()
+    assert (store.counts(), store.some(5), store.entry(1)) == ({}, [], None)
+    labels = ["", "cat", 'the "dog"\n', "cat", ""]
+    store.put([entry(f"/{n}", label) for n, label in enumerate(labels)], points(*[(0, 0, 0)] * 5))
+    known = store.entries()
+    assert list(store.counts().items()) == [("", 2), ("cat", 2), ('the "dog"\n', 1)]
+    assert {id: store.entry(id) for id in known} == known
+    assert [store.entry(id) for id in (max(known) + 1, 0, -1, 10**30)] == [None] * 4
+    assert sorted(store.some(99)) == list(known) and store.some(0) == []
+    assert len(store.some(3)) == 3 and set(store.some(3)) <= known.keys()
+    for label in ("", "cat", "cow"):
+        assert store.some(99, label) == [id for id, each in known.items() if each.label == label]
+    assert known[store.some(1, "cat")[0]].label == "cat"
+    gone = store.some(1, "cat")
+    store.remove(gone)
+    assert store.entry(gone[0]) is None and store.counts()["cat"] == 1
+
+
+@pytest.mark.parametrize("k", [5, 40, 1240])
+def test_a_label_far_away_and_many_neighbours_are_found_exactly(many: Store, k: int) -> None:
+    known, queries = many.entries(), points((0, 0, 0), (1, 2, 3))
+    vectors = dict(zip([each.path for each in known.values()], many.vectors(list(known)), strict=True))
+    for label in (None, "far", "near"):
+        kept = {each.path: (each, vectors[each.path]) for each in known.values() if label in (None, each.label)}
+        for query, hits in zip(queries, many.search(queries, k, label), strict=True):
+            assert_nearest(hits, query, kept, k)
 
 
 def test_of_a_path_put_twice_at_once_the_last_counts(reopen: Open) -> None:

@@ -91,16 +91,77 @@ def test_a_put_goes_on_when_milvus_is_back(
 
 def test_a_put_that_was_sent_twice_is_there_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = open_store("milvus://./vectors.db", tmp_path, 2)
-    put = store._put
+    upsert = store._client.upsert
 
-    def twice(values: list[dict[str, Any]]) -> None:
-        put(values)
-        put(values)
+    def twice(*arguments: object, **options: object) -> None:
+        upsert(*arguments, **options)
+        upsert(*arguments, **options)
 
-    monkeypatch.setattr(store, "_put", twice)
+    monkeypatch.setattr(store._client, "upsert", twice)
     store.put(entries(3), np.zeros((3, 2), np.float32))
     assert len(store) == 3
     store.close()
+
+
+def test_of_two_writers_of_one_picture_neither_deletes_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = (open_store("milvus://./vectors.db", tmp_path, 2) for _ in range(2))
+    upsert = first._client.upsert
+
+    def both(*arguments: object, **options: object) -> None:
+        upsert(*arguments, **options)
+        second.put(entries(3), np.ones((3, 2), np.float32))
+
+    monkeypatch.setattr(first._client, "upsert", both)
+    first.put(entries(3), np.zeros((3, 2), np.float32))
+    first.finish()
+    assert len(first) == 3 and set(first.entries().values()) == set(entries(3))
+    first.close()
+    second.close()
+
+
+@pytest.mark.parametrize("then", ["finish", "put", "remove"])
+def test_a_replacement_that_was_stopped_half_way_leaves_nothing_behind(
+    tmp_path: Path, then: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = open_store("milvus://./vectors.db", tmp_path, 2)
+    store.put(entries(3), np.zeros((3, 2), np.float32))
+    with monkeypatch.context() as stopped:
+        stopped.setattr(store._client, "delete", lambda *_, **__: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            store.put(entries(2), np.ones((2, 2), np.float32))
+    assert len(store) == 5
+    known = {entry.path: id for id, entry in store.entries().items()}
+    assert len(store.entries()) == len(known) == 3
+    if then == "finish":
+        store.finish()
+        assert sorted(store.entries()) == sorted(known.values())
+    elif then == "put":
+        store.put(entries(2), np.full((2, 2), 2, np.float32))
+    else:
+        store.remove([known["/0"], known["/1"]])
+    assert len(store) == len(store.entries()) == (1 if then == "remove" else 3)
+    store.close()
+
+
+def test_embedded_milvus_logs_nothing_by_itself(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    logging.getLogger("grpc._server").setLevel(logging.NOTSET)  # as if no test had opened one before
+    store = open_store("milvus://./vectors.db", tmp_path, 2)
+    store.put(entries(3), np.zeros((3, 2), np.float32))
+    store.finish()
+    store.search(np.zeros((1, 2), np.float32), 1)
+    store.close()
+    assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
+
+
+@pytest.mark.usefixtures("server")
+@pytest.mark.parametrize("address", ["milvus://./vectors.db", "milvus://127.0.0.1:{port}/things"])
+def test_a_store_that_must_be_there_is_not_made(address: str, port: int, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"(vectors\.db|things).* is missing; put it back"):
+        open_store(address.format(port=port), tmp_path, 2, create=False)
+    open_store(address.format(port=port), tmp_path, 2).close()
+    open_store(address.format(port=port), tmp_path, 2, create=False).close()
 
 
 def test_more_entries_than_one_page_are_all_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -156,29 +217,63 @@ def test_a_password_in_the_address_is_refused_and_not_repeated(tmp_path: Path) -
     assert "secret" not in str(refused.value)
 
 
-@pytest.mark.parametrize(("address", "opened", "warned"), [
-    ("milvus://far.away/things", "http://far.away:19530", True),
-    ("milvus://far.away:443/things?tls", "https://far.away:443", False),
-    ("milvus://localhost/things", "http://localhost:19530", False),
-])  # fmt: skip
-def test_the_token_comes_from_the_environment_and_its_sending_in_clear_is_told(
-    address: str,
-    opened: str,
-    warned: bool,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+@pytest.fixture
+def sent(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
+    """To which addresses which tokens were sent."""
     seen: list[tuple[str, str]] = []
 
     def connect(store: milvus.MilvusStore, token: str) -> None:
         seen.append((store._address, token))
         raise UserError("far enough")
 
-    monkeypatch.setenv("NEARKIN_MILVUS_TOKEN", "secret")
     monkeypatch.setattr(milvus.MilvusStore, "_connect", connect)
+    return seen
+
+
+@pytest.mark.parametrize(("address", "opened", "warned"), [
+    ("milvus://far.away/things", "http://far.away:19530", True),
+    ("milvus://FAR.away:443/things?tls", "https://far.away:443", False),
+    ("milvus://localhost/things", "http://localhost:19530", False),
+    ("milvus://[::1]/things", "http://[::1]:19530", True),
+])  # fmt: skip
+def test_the_token_comes_from_the_environment_and_its_sending_in_clear_is_told(
+    address: str,
+    opened: str,
+    warned: bool,
+    sent: list[tuple[str, str]],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    host = "[::1]" if "::1" in opened else "localhost" if "localhost" in opened else "Far.away"
+    monkeypatch.setenv("NEARKIN_MILVUS_TOKEN", f"{host}=me:secret=")
     with caplog.at_level(logging.WARNING), pytest.raises(UserError, match="far enough"):
         open_store(address, tmp_path, 2)
-    assert seen == [(opened, "secret")]
+    assert sent == [(opened, "me:secret=")]
     assert ("unencrypted" in caplog.text) == warned
     assert "secret" not in caplog.text
+
+
+@pytest.mark.parametrize("address", ["milvus://elsewhere/things?tls", "milvus://far.away.evil/far_away"])
+def test_the_token_is_sent_to_no_other_host_and_that_is_told(
+    address: str,
+    sent: list[tuple[str, str]],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setenv("NEARKIN_MILVUS_TOKEN", "far.away=me:secret")
+    with caplog.at_level(logging.WARNING), pytest.raises(UserError):
+        open_store(address, tmp_path, 2)
+    assert [token for _, token in sent] == [""]
+    assert "is for another host" in caplog.text and "secret" not in caplog.text
+
+
+@pytest.mark.parametrize("token", ["secret", "me:secret", "me:secret=", "=secret", "far.away="])
+def test_a_token_without_its_host_is_refused_and_not_repeated(
+    token: str, sent: list[tuple[str, str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NEARKIN_MILVUS_TOKEN", token)
+    with pytest.raises(UserError, match=r"write it as NEARKIN_MILVUS_TOKEN=milvus\.example\.com=user:") as refused:
+        open_store("milvus://far.away/things", tmp_path, 2)
+    assert "secret" not in str(refused.value) and not sent

@@ -11,8 +11,8 @@ from nearkin.search.store import Entry, Hit, Store
 __all__ = ["Entry", "Gallery", "Hit", "Store", "open_store"]
 
 
-def open_store(address: str, folder: Path, dim: int) -> Store:
-    """The store of a gallery, made where there is none.
+def open_store(address: str, folder: Path, dim: int, create: bool = True) -> Store:
+    """The store of a gallery.
 
     Args:
         address: empty for files in the gallery's folder; ``milvus://host:19530/collection`` for a Milvus cluster, with
@@ -20,6 +20,7 @@ def open_store(address: str, folder: Path, dim: int) -> Store:
             the gallery's folder, for embedded Milvus.
         folder: the gallery's.
         dim: of the vectors.
+        create: whether it is made where there is none.
 
     >>> open_store("redis://localhost", Path(), 64)
     Traceback (most recent call last):
@@ -29,11 +30,11 @@ gallery's folder, or write milvus://host:19530/collection
     if not address:
         from nearkin.search.local import LocalStore
 
-        return LocalStore(folder, dim)
+        return LocalStore(folder, dim, create)
     if address.startswith("milvus://"):
         from nearkin.search.milvus import open_milvus
 
-        return open_milvus(address, folder, dim)
+        return open_milvus(address, folder, dim, create)
     raise UserError(
         f"the store '{address}' is unknown; leave it out to keep the vectors in the gallery's folder, "
         "or write milvus://host:19530/collection"

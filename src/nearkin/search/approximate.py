@@ -26,8 +26,8 @@ from nearkin.search.store import Embeddings
 log = logging.getLogger("nearkin")
 
 EXACT_UP_TO = 100_000
-# Up to here, as far as was measured, HNSW finds more (98.0 against IVF's 95.5 % of the ten nearest of a million) for one
-# and a half times the time to build (docs/performance.md); beyond, building would count more.
+# Up to here, as far as was measured, HNSW finds more (98.0 against IVF's 95.5 % of the ten nearest of a million) for
+# one and a half times the time to build (docs/performance.md); beyond, building would count more.
 HNSW_UP_TO = 1_000_000
 LINKS = 16  # of every item in HNSW's graph; of 100,000 blobs 99.9 % of the nearest are found, with 32 hardly more
 TRAINED_ON = 40  # items for every cell of IVF; faiss asks for 39
@@ -177,6 +177,15 @@ def _faiss() -> Any:
 
 def available() -> bool:
     return importlib.util.find_spec("faiss") is not None
+
+
+def signature(path: Path) -> tuple[int, int, int] | None:
+    """What changes when a file is replaced; None where there is none."""
+    try:
+        seen = path.stat()
+    except OSError:
+        return None
+    return seen.st_ino, seen.st_size, seen.st_mtime_ns
 
 
 def sample_size(items: int) -> int:

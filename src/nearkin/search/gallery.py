@@ -9,9 +9,8 @@ import difflib
 import hashlib
 import json
 import tempfile
-from collections import Counter
-from collections.abc import Sequence
-from contextlib import closing
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +21,7 @@ import nearkin
 from nearkin.errors import UserError
 from nearkin.files import cannot_write, write_bytes, write_json
 from nearkin.models import Embedder
+from nearkin.search.lock import hold
 from nearkin.search.store import Embeddings, Entry, Hit, Store
 
 FORMAT = 1
@@ -42,7 +42,6 @@ class Gallery:
         self.path = path
         self.embedder = embedder
         self.store = store
-        self._entries: dict[int, Entry] = {}
 
     @classmethod
     def create(cls, path: str | Path, model: str | Path, store: str = "") -> Gallery:
@@ -79,7 +78,7 @@ class Gallery:
                 "put that back, or index again into another folder"
             )
         embedder.to("cuda" if torch.cuda.is_available() else "cpu")
-        return cls(folder, embedder, open_store(made["store"], folder, made["dim"]))
+        return cls(folder, embedder, open_store(made["store"], folder, made["dim"], create=False))
 
     def __len__(self) -> int:
         return len(self.store)
@@ -91,6 +90,8 @@ class Gallery:
     def search(self, vectors: Embeddings, k: int = 10, label: str | None = None) -> list[list[Hit]]:
         """The k nearest items of every vector (queries, dim), nearest first; of one label only, if one is given."""
         found = self.store.search(vectors, k, label)
+        if not any(found) and len(self) == 0:
+            raise UserError(f"{self.path} has no items yet; run `nearkin index`")
         if label is not None and not any(found) and label not in (known := self.labels()):
             near = ", ".join(difflib.get_close_matches(label, known, n=5, cutoff=0.0))
             raise UserError(
@@ -101,16 +102,20 @@ class Gallery:
 
     def labels(self) -> dict[str, int]:
         """How many items each label has, by name; empty where there are none."""
-        counts = Counter(entry.label for entry in self.store.entries().values() if entry.label)
-        return dict(sorted(counts.items()))
+        return {label: count for label, count in self.store.counts().items() if label}
 
     def entry(self, id: int) -> Entry:
         """The item with an id."""
-        if id not in self._entries:  # an id is never given twice, so what was read once stays true
-            self._entries = self.store.entries()
-        if id not in self._entries:
+        entry = self.store.entry(id)
+        if entry is None:
             raise UserError(f"the gallery has no item {id}; it may have been removed: search again")
-        return self._entries[id]
+        return entry
+
+    @contextmanager
+    def writing(self) -> Iterator[None]:
+        """Around reading what there is in order to change it: of several who try to, all but the first are refused."""
+        with hold(self.path / "gallery.lock"):
+            yield
 
     def close(self) -> None:
         self.store.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -26,6 +27,7 @@ from nearkin.search.gallery import Gallery
 from nearkin.search.store import Embeddings, Entry
 
 AT_ONCE = 64  # pictures that go through the model together
+KEPT_AFTER = 5.0  # seconds, if a batch is not full before
 AHEAD = 2  # such batches are read while the model works
 
 
@@ -71,7 +73,7 @@ def index_data(
         store: where its items are kept: "" in that folder, or the address of a Milvus.
         root: where to look for a dataset known by name first.
         prune: whether items whose files have vanished, or cannot be read any more, are removed.
-        batch: after how many pictures they are kept, whatever happens then.
+        batch: after how many pictures, if not after a few seconds, they are kept, whatever happens then.
         check_counts: whether a benchmark must have as many images as its authors published.
 
     >>> index_data(Path("runs/x"), "photos/", Path("photos.index")).added  # doctest: +SKIP
@@ -83,7 +85,7 @@ def index_data(
     place = _place(data, labels)
     if Path(data).is_dir() and _absolute(out).is_relative_to(place):
         raise UserError(f"the gallery {out} would lie among the pictures in {data}; give another place with -o")
-    with closing(Gallery.create(out, model, store)) as gallery:
+    with closing(Gallery.create(out, model, store)) as gallery, gallery.writing():
         indexed = _bring_up_to_date(gallery, labels, place, prune, batch)
         indexed.searched = gallery.store.finish()
         indexed.total = len(gallery)
@@ -96,7 +98,7 @@ def remove_items(gallery: Path, paths: Sequence[str]) -> int:
     >>> remove_items(Path("photos.index"), ["photos/rose/1.jpg", "photos/tulip"])  # doctest: +SKIP
     81
     """
-    with closing(Gallery.open(gallery)) as opened:
+    with closing(Gallery.open(gallery)) as opened, opened.writing():
         ids = {entry.path: id for id, entry in opened.store.entries().items()}
         chosen: set[int] = set()
         for path in paths:
@@ -146,8 +148,10 @@ def _bring_up_to_date(gallery: Gallery, labels: dict[str, str], place: Path, pru
         if (nameable := path.encode(errors="replace").decode()) != path:
             indexed.unreadable.append(Unreadable(Path(nameable), "its name is no UTF-8; rename it"))
             continue
-        entry = _on_disk(path, label)
         before = known[path][1] if path in known else None
+        if before is not None and not label:
+            label = before.label  # the folder of one class, given alone, says nothing of classes
+        entry = _on_disk(path, label)
         if entry is None:
             if before is None:
                 indexed.unreadable.append(Unreadable(Path(path), "no such file"))
@@ -179,43 +183,54 @@ def _on_disk(path: str, label: str) -> Entry | None:
 
 
 def _embed(gallery: Gallery, entries: list[Entry], batch: int, known: Collection[str], indexed: Indexed) -> None:
-    """Whatever stops this, all chunks that were embedded by then are in the gallery."""
+    """Whatever is embedded is in the gallery a few seconds later, or when this is interrupted."""
     kept = 0
+    chunk: list[Entry] = []
+    vectors: list[Embeddings] = []
+
+    def keep() -> None:
+        nonlocal kept
+        if chunk:
+            gallery.store.put(chunk, np.concatenate(vectors))
+        kept += len(chunk)
+        changed = sum(entry.path in known for entry in chunk)
+        indexed.changed += changed
+        indexed.added += len(chunk) - changed
+        chunk.clear()
+        vectors.clear()
+
     try:
-        for chunk, vectors in _chunks(gallery.embedder, entries, batch, indexed.unreadable):
-            gallery.store.put(chunk, vectors)
-            kept += len(chunk)
-            changed = sum(entry.path in known for entry in chunk)
-            indexed.changed += changed
-            indexed.added += len(chunk) - changed
+        last = time.monotonic()
+        for some, their_vectors in _embedded(gallery.embedder, entries, min(batch, AT_ONCE), indexed.unreadable):
+            chunk += some
+            vectors.append(their_vectors)
+            if len(chunk) >= batch or time.monotonic() - last >= KEPT_AFTER:
+                keep()
+                last = time.monotonic()
+        keep()
     except KeyboardInterrupt:
+        del chunk[sum(map(len, vectors)) :]  # one may have come without its vectors
+        keep()
         raise Interrupted(
             f"stopped: {kept:,} of {len(entries):,} pictures were embedded and kept; the same command goes on from here"
         ) from None
 
 
-def _chunks(
-    embedder: Embedder, entries: list[Entry], batch: int, unreadable: list[Unreadable]
+def _embedded(
+    embedder: Embedder, entries: list[Entry], size: int, unreadable: list[Unreadable]
 ) -> Iterator[tuple[list[Entry], Embeddings]]:
-    """Readable entries with their vectors (entries, dim), at least ``batch`` together but for the last."""
+    """Readable entries with their vectors (entries, dim), at most ``size`` together."""
     model = embedder.model
     device = next(model.parameters()).device
-    chunk: list[Entry] = []
-    vectors: list[Embeddings] = []
     with bar("indexing", len(entries)) as advance:
-        for some, pictures in _read_ahead(embedder, entries, min(batch, AT_ONCE)):
+        for some, pictures in _read_ahead(embedder, entries, size):
             unreadable += [picture for picture in pictures if isinstance(picture, Unreadable)]
             readable = [picture for picture in pictures if isinstance(picture, Tensor)]
             if readable:
                 with torch.inference_mode():
-                    vectors.append(apply(model, torch.stack(readable), device).numpy())
-                chunk += [entry for entry, picture in zip(some, pictures, strict=True) if isinstance(picture, Tensor)]
-            if len(chunk) >= batch:
-                yield chunk, np.concatenate(vectors)
-                chunk, vectors = [], []
+                    vectors = apply(model, torch.stack(readable), device).numpy()
+                yield [e for e, picture in zip(some, pictures, strict=True) if isinstance(picture, Tensor)], vectors
             advance(len(some))
-    if chunk:
-        yield chunk, np.concatenate(vectors)
 
 
 def _read_ahead(

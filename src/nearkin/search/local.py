@@ -7,26 +7,26 @@ read, and does not work on network drives.
 
 from __future__ import annotations
 
-import errno
-import fcntl
+import json
 import logging
 import random
 import sqlite3
 import threading
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
 
 from nearkin.errors import UserError
-from nearkin.files import cannot_write
+from nearkin.files import cannot_write, write_json
 from nearkin.search import approximate
 from nearkin.search.approximate import Approximate
 from nearkin.search.exact import Exact, Ids
+from nearkin.search.lock import hold
 from nearkin.search.sqlite_errors import in_words
-from nearkin.search.store import Embeddings, Entry, Hit, checked_entries, checked_query
+from nearkin.search.store import Embeddings, Entry, Hit, checked_entries, checked_query, vanished
 
 log = logging.getLogger("nearkin")
 
@@ -58,10 +58,12 @@ class LocalStore:
     >>> store.close()
     """
 
-    def __init__(self, folder: Path, dim: int) -> None:
-        self._path, self._index_path, self._lock_path = (
-            folder / name for name in ("items.sqlite", "approximate.faiss", "items.lock")
+    def __init__(self, folder: Path, dim: int, create: bool = True) -> None:
+        self._path, self._index_path, self._tuned_path, self._lock_path = (
+            folder / name for name in ("items.sqlite", "approximate.faiss", "approximate.json", "items.lock")
         )
+        if not create and not self._path.exists():
+            raise vanished(self._path)
         self._dim = dim
         self._lock = threading.RLock()
         self._held: IO[str] | None = None
@@ -103,6 +105,20 @@ class LocalStore:
             rows = self._db.execute("SELECT id, path, label, size, modified FROM items ORDER BY id")
             return {id: Entry(*rest) for id, *rest in rows}
 
+    def entry(self, id: int) -> Entry | None:
+        found = self._items([id]) if 0 < id < 2**63 else {}  # what SQLite can hold
+        return found[id][0] if found else None
+
+    def counts(self) -> dict[str, int]:
+        with self._lock, in_words(self._path):
+            return dict(self._db.execute("SELECT label, COUNT(*) FROM items GROUP BY label ORDER BY label"))
+
+    def some(self, k: int, label: str | None = None) -> list[int]:
+        which, values = ("", ()) if label is None else ("WHERE label = ?", (label,))
+        with self._lock, in_words(self._path):
+            rows = self._db.execute(f"SELECT id FROM items {which} ORDER BY id LIMIT ?", (*values, max(k, 0)))
+            return [id for (id,) in rows]
+
     def put(self, entries: Sequence[Entry], vectors: Embeddings) -> None:
         rows = checked_entries(entries, vectors, self._dim).values()
         values = ((e.path, e.label, int(e.size), int(e.modified), vector.tobytes()) for e, vector in rows)
@@ -137,21 +153,25 @@ class LocalStore:
             return f"{items:,} items are searched exactly; up to {up_to:,} that is fast."
         if not approximate.available():
             return f"{items:,} items are searched exactly; pip install 'nearkin[search]' makes it faster."
-        self._hold()
         index = self._index() if self._index_path.exists() else None
+        if index is not None and (said := self._said_of(index)):
+            return said
+        self._hold()
         effort = None if index is None else index.effort
         if index is None or self._changed_since(index) * 10 > items:
             sample = self.vectors(self._some(approximate.sample_size(items)))
             index, effort = Approximate.build(items, sample, self._chunks()), None
-            self._approximate = _signature(self._index_path), index
+            self._approximate = approximate.signature(self._index_path), index
         share, times = index.tune(self._distances, self.vectors(self._some(approximate.JUDGED_BY)), self._chunks())
         if index.effort != effort:
             index.save(self._index_path)
-            self._approximate = _signature(self._index_path), index
-        return (
+            self._approximate = approximate.signature(self._index_path), index
+        said = (
             f"{items:,} items are searched with {index}: {share:.1%} of the {approximate.JUDGED_AT} nearest are found; "
             f"exact search would take {times:.1f} times as long."
         )
+        write_json(self._tuned_path, {"of": self._state(index), "said": said})
+        return said
 
     def close(self) -> None:
         with self._lock:
@@ -183,7 +203,7 @@ class LocalStore:
             distances = np.linalg.norm(np.stack([items[id][1] for id in ids.tolist()]) - query, axis=1)
             if not np.allclose(squared[place, live[place]], distances**2, rtol=1e-3, atol=1e-4 * distances.max() ** 2):
                 log.warning("%s belongs to other items: searching exactly; delete it", self._index_path)
-                self._approximate = _signature(self._index_path), None
+                self._approximate = approximate.signature(self._index_path), None
                 return None
             distances, ids = np.append(distances, new_distances[place]), np.append(ids, new_ids[place])
             nearest = np.lexsort((ids, distances))[:k]
@@ -228,10 +248,24 @@ class LocalStore:
         if len(self) <= approximate.EXACT_UP_TO:
             return None
         with self._lock:
-            signature = _signature(self._index_path)
+            signature = approximate.signature(self._index_path)
             if self._approximate is None or self._approximate[0] != signature:
                 self._approximate = signature, Approximate.load(self._index_path, self._dim)
             return self._approximate[1]
+
+    def _said_of(self, index: Approximate) -> str | None:
+        """What was said when this index was last tuned, unless anything has changed since."""
+        with suppress(OSError, ValueError, KeyError, TypeError):  # without it, or with a damaged one, it is tuned again
+            kept = json.loads(self._tuned_path.read_text(encoding="utf-8"))
+            if kept["of"] == self._state(index):
+                return str(kept["said"])
+        return None
+
+    def _state(self, index: Approximate) -> list[int]:
+        """Changes with every item put or removed: no id is given twice, and between puts there are only ever fewer."""
+        with self._lock, in_words(self._path):
+            last = self._value("SELECT seq FROM sqlite_sequence WHERE name = 'items'")
+            return [len(self), last, len(index), index.highest, index.effort]
 
     def _changed_since(self, index: Approximate) -> int:
         """How many items were removed from and put beside the index."""
@@ -276,26 +310,5 @@ class LocalStore:
 
     def _hold(self) -> None:
         """Makes this the only writer, until `close`."""
-        if self._held is not None:
-            return
-        try:
-            held = self._lock_path.open("a")
-        except OSError as error:
-            raise cannot_write(self._lock_path, error) from error
-        try:
-            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            held.close()
-            if error.errno != errno.EWOULDBLOCK:
-                raise cannot_write(self._lock_path, error) from error
-            raise UserError(f"another process is writing to {self._path.parent}; wait for it to end") from error
-        self._held = held
-
-
-def _signature(path: Path) -> tuple[int, int, int] | None:
-    """What changes when a file is replaced; None where there is none."""
-    try:
-        seen = path.stat()
-    except OSError:
-        return None
-    return seen.st_ino, seen.st_size, seen.st_mtime_ns
+        if self._held is None:
+            self._held = hold(self._lock_path)

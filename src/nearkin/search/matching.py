@@ -70,16 +70,24 @@ class Calibration:
 
 
 def match(
-    gallery: Gallery, pictures: Sequence[Path | Image.Image], false_accepts: float = 0.05, k: int = 5
+    gallery: Gallery,
+    pictures: Sequence[Path | Image.Image],
+    false_accepts: float = 0.05,
+    k: int = 5,
+    calibration: Calibration | None = None,
 ) -> list[Match]:
     """The label of every picture by the votes of its k nearest items; none where the nearest of them is too far.
+
+    Args:
+        false_accepts, k: see `calibrate`.
+        calibration: where it is known already: what `calibrate` gave for the same two.
 
     >>> match(Gallery.open("photos.index"), [Path("query.jpg")])[0].label  # doctest: +SKIP
     'rose'
     """
-    calibration = calibrate(gallery, false_accepts, k)
+    line = calibration or calibrate(gallery, false_accepts, k)
     found = gallery.search(gallery.encode(pictures), k)
-    return [_match(hits, calibration) for hits in found]
+    return [_match(hits, line) for hits in found]
 
 
 def calibrate(gallery: Gallery, false_accepts: float = 0.05, k: int = 5) -> Calibration:

@@ -2,34 +2,31 @@
 
 Milvus knows no transactions. A put goes in batches, each of which first adds the new items and then removes those that
 they replace, and may be repeated without harm: whatever stops it, nothing that was there is lost, and the same put
-again completes it. A cluster's token is taken from the environment, since the address is kept in the gallery.
+again completes it.
 """
 
 from __future__ import annotations
 
-import importlib
 import logging
-import os
 import random
-import re
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
-from urllib.parse import urlsplit
 
 import numpy as np
 
 from nearkin.errors import UserError
-from nearkin.search.store import Embeddings, Entry, Hit, checked_entries, checked_query
+from nearkin.search.exact import Exact
+from nearkin.search.milvus_address import TOKEN, place_of, token_for
+from nearkin.search.milvus_client import package, passing, reason
+from nearkin.search.store import Embeddings, Entry, Hit, checked_entries, checked_query, vanished
 
 log = logging.getLogger("nearkin")
 
-TOKEN = "NEARKIN_MILVUS_TOKEN"
-PORT = 19530
 CONNECTING, ANSWERING = 5.0, 20.0  # seconds it may take
 WAITS = (0.5, 1.0, 2.0)  # seconds before each further attempt
 BATCH = 1000
@@ -42,32 +39,9 @@ T = TypeVar("T")
 _users: Counter[str] = Counter()  # of embedded files that this process has open
 
 
-def open_milvus(address: str, folder: Path, dim: int) -> MilvusStore:
-    """The store at ``milvus://…``; a relative file lies in the gallery's own folder.
-
-    >>> open_milvus("milvus://localhost", Path(), 64)
-    Traceback (most recent call last):
-    nearkin.errors.UserError: the address 'milvus://localhost' names no collection; write milvus://host:19530/collection
-    """
-    rest = address.removeprefix("milvus://")
-    if rest.startswith(("/", "./", "../")):
-        file = (folder / rest).resolve()
-        if file.suffix != ".db" or not file.parent.is_dir():
-            raise UserError(
-                f"Milvus cannot keep its file at {file}; name a file in a folder that exists, ending in .db"
-            )
-        return MilvusStore(str(file), "gallery", dim)
-    try:
-        parts = urlsplit(f"//{rest}")
-        host, port = parts.hostname, parts.port or PORT
-    except ValueError as error:
-        raise UserError(f"the address is not understood ({error}); write milvus://host:{PORT}/collection") from error
-    if "@" in parts.netloc:
-        raise UserError(f"an address is kept in the gallery; leave the password out, and set {TOKEN}=user:password")
-    if not host or parts.query not in ("", "tls") or not re.fullmatch(r"/[A-Za-z_]\w{0,254}", parts.path, re.ASCII):
-        raise UserError(f"the address '{address}' names no collection; write milvus://host:{PORT}/collection")
-    host = f"[{host}]" if ":" in host else host
-    return MilvusStore(f"http{'s' if parts.query else ''}://{host}:{port}", parts.path[1:], dim)
+def open_milvus(address: str, folder: Path, dim: int, create: bool = True) -> MilvusStore:
+    """The store at ``milvus://…``; a relative file lies in the gallery's own folder."""
+    return MilvusStore(*place_of(address, folder), dim, create)
 
 
 class MilvusStore:
@@ -75,27 +49,29 @@ class MilvusStore:
 
     Args:
         address: ``http://host:19530``, ``https://…``, or an absolute path that ends in ``.db``.
-        collection: letters, digits and underscores; made where there is none.
+        collection: letters, digits and underscores.
         dim: of the vectors.
+        create: whether the collection is made where there is none.
     """
 
-    def __init__(self, address: str, collection: str, dim: int) -> None:
+    def __init__(self, address: str, collection: str, dim: int, create: bool = True) -> None:
         self._address, self._collection, self._dim = address, collection, dim
         self._embedded = address.endswith(".db")
-        self._milvus = _package("pymilvus")
-        self._failures = (self._milvus.MilvusException, _package("grpc").RpcError)
+        self._milvus = package("pymilvus")
+        self._failures = (self._milvus.MilvusException, package("grpc").RpcError)
         if self._embedded:
-            _package("milvus_lite")
-        for name in ("pymilvus", "milvus_lite"):  # they log every failure with its traceback
+            package("milvus_lite")
+        # They log every failure with its traceback; the embedded server, also each question that it cannot answer.
+        for name in ("pymilvus", "milvus_lite", *(["grpc._server"] if self._embedded else [])):
             logging.getLogger(name).setLevel(logging.CRITICAL)
-        token = "" if self._embedded else os.environ.get(TOKEN, "")
-        if token and not address.startswith(("https:", "http://localhost:", "http://127.0.0.1:")):
-            log.warning("the token goes to %s unencrypted; if it offers TLS, add ?tls to the address", address)
+        if self._embedded and not create and not Path(address).exists():
+            raise vanished(address)
+        token = "" if self._embedded else token_for(address)
         self._client: Any = None
         self._client = self._patiently(lambda: self._connect(token))
         _users[address] += self._embedded
         try:
-            self._prepare()
+            self._prepare(create)
         except BaseException:
             self.close()
             raise
@@ -104,7 +80,19 @@ class MilvusStore:
         return self._count("")
 
     def entries(self) -> dict[int, Entry]:
-        return dict(sorted((row["id"], _entry(row)) for row in self._patiently(self._all_rows)))
+        rows = sorted(self._all_rows("", ["id", *FIELDS]), key=lambda row: int(row["id"]))
+        last = {row["path"]: row["id"] for row in rows}
+        return {row["id"]: _entry(row) for row in rows if row["id"] == last[row["path"]]}
+
+    def entry(self, id: int) -> Entry | None:
+        rows = self._rows(f"id == {id}", FIELDS) if id in IDS else []
+        return _entry(rows[0]) if rows else None
+
+    def counts(self) -> dict[str, int]:
+        return dict(sorted(Counter(row["label"] for row in self._all_rows("", ["label"])).items()))
+
+    def some(self, k: int, label: str | None = None) -> list[int]:
+        return sorted(row["id"] for row in self._all_rows(_with(label), ["id"], k)) if k > 0 else []
 
     def put(self, entries: Sequence[Entry], vectors: Embeddings) -> None:
         rows = list(checked_entries(entries, vectors, self._dim).values())
@@ -114,11 +102,14 @@ class MilvusStore:
                 {"id": id, "vector": vector, **{name: getattr(entry, name) for name in FIELDS}}
                 for id, (entry, vector) in zip(self._new_ids(len(batch)), batch, strict=True)
             ]
-            self._patiently(partial(self._put, values))
+            # Read before: what another writer of the same paths puts meanwhile would see this batch as replaced, too.
+            replaced = self._ids_of([entry.path for entry, _ in batch])
+            self._patiently(partial(self._client.upsert, self._collection, values, timeout=ANSWERING))
+            self._delete(replaced)
 
     def remove(self, ids: Collection[int]) -> None:
         for batch in _batches(ids):
-            self._patiently(partial(self._client.delete, self._collection, ids=batch, timeout=ANSWERING))
+            self._delete(self._ids_of([row["path"] for row in self._rows(f"id in {batch}", ["path"])]))
 
     def vectors(self, ids: Sequence[int]) -> Embeddings:
         found: dict[int, list[float]] = {}
@@ -131,35 +122,45 @@ class MilvusStore:
 
     def search(self, queries: Embeddings, k: int, label: str | None = None) -> list[list[Hit]]:
         queries = checked_query(queries, self._dim, k)
-        which = "" if label is None else f"label == {_quoted(label)}"
+        which = _with(label)
         k = min(k, self._count(which))
-        if k > LIMIT:
-            raise UserError(f"Milvus finds at most {LIMIT:,} neighbours at once, not {k:,}; ask for fewer")
         if k == 0:
             return [[] for _ in queries]
+        if label is not None or k > LIMIT:  # its graph is searched first and filtered then: too few may be left
+            return self._patiently(lambda: self._exactly(queries, k, which))
         found: list[list[Hit]] = []
         step = max(1, 4 * LIMIT // k)
         for start in range(0, len(queries), step):
             part = list(queries[start : start + step])
-            found += (self._hits(hits) for hits in self._patiently(partial(self._search, part, k, which)))
+            found += (self._hits(hits) for hits in self._patiently(partial(self._search, part, k)))
+        if short := [place for place, hits in enumerate(found) if len(hits) < k]:
+            exact = self._patiently(lambda: self._exactly(queries[short], k, which))
+            for place, hits in zip(short, exact, strict=True):
+                found[place] = hits
         return found
 
     def finish(self) -> str:
+        ids = [row["id"] for row in self._all_rows("", ["id"])]
+        known = self.entries()
+        self._delete(id for id in ids if id not in known)  # left by replacements that were stopped half way
         self._patiently(lambda: self._client.flush(self._collection, timeout=ANSWERING))
-        return f"{len(self):,} items are searched by Milvus at {self._address} with the index that it chose itself."
+        how = "exactly" if self._embedded else "with the index that it chose itself"
+        return f"{len(self):,} items are searched {how} by Milvus at {self._address}."
 
     def close(self) -> None:
         self._client.close()
         if self._embedded and _users[self._address] > 0:
             _users[self._address] -= 1
             if _users[self._address] == 0:  # its server, and its lock on the file, would last as long as this process
-                _package("milvus_lite.server_manager").server_manager_instance.release_server(self._address)
+                package("milvus_lite.server_manager").server_manager_instance.release_server(self._address)
 
     def _connect(self, token: str) -> Any:
         return self._milvus.MilvusClient(self._address, token=token, timeout=CONNECTING)
 
-    def _prepare(self) -> None:
+    def _prepare(self, create: bool) -> None:
         if not self._patiently(lambda: self._client.has_collection(self._collection, timeout=ANSWERING)):
+            if not create:
+                raise vanished(f"the collection {self._collection} at {self._address}")
             self._patiently(self._create)
         about = self._patiently(lambda: self._client.describe_collection(self._collection, timeout=ANSWERING))
         fields = {field["name"]: field["params"] for field in about["fields"]}
@@ -186,18 +187,19 @@ class MilvusStore:
             schema.add_field(name, kinds.INT64)
         schema.add_field("vector", kinds.FLOAT_VECTOR, dim=self._dim)
         index = self._client.prepare_index_params()
-        index.add_index("vector", index_type="AUTOINDEX", metric_type="L2")
+        index.add_index("vector", index_type="FLAT" if self._embedded else "AUTOINDEX", metric_type="L2")
         # Strong: what was put is found at once.
         self._client.create_collection(
             self._collection, schema=schema, index_params=index, consistency_level="Strong", timeout=ANSWERING
         )
 
-    def _put(self, values: list[dict[str, Any]]) -> None:
-        self._client.upsert(self._collection, values, timeout=ANSWERING)
-        paths = ", ".join(_quoted(row["path"]) for row in values)
-        replaced = {row["id"] for row in self._query(f"path in [{paths}]", ["id"])} - {row["id"] for row in values}
-        if replaced:
-            self._client.delete(self._collection, ids=list(replaced), timeout=ANSWERING)
+    def _ids_of(self, paths: list[str]) -> list[int]:
+        """Of a path whose replacement was stopped half way there are several."""
+        return [row["id"] for row in self._rows(f"path in [{', '.join(map(_quoted, paths))}]", ["id"])] if paths else []
+
+    def _delete(self, ids: Iterable[int]) -> None:
+        for batch in _batches(ids):
+            self._patiently(partial(self._client.delete, self._collection, ids=batch, timeout=ANSWERING))
 
     def _new_ids(self, count: int) -> list[int]:
         """Drawn by chance, so that several writers need not agree, and known before they are sent: sent twice, an
@@ -207,21 +209,32 @@ class MilvusStore:
             if not self._rows(f"id in {ids}", ["id"]):
                 return ids
 
-    def _search(self, queries: list[Any], k: int, which: str) -> Any:
+    def _search(self, queries: list[Any], k: int) -> Any:
         return self._client.search(
             self._collection,
             queries,
-            filter=which,
             limit=k,
             output_fields=FIELDS,
             search_params={"metric_type": "L2"},
             timeout=ANSWERING,
         )
 
+    def _exactly(self, queries: Embeddings, k: int, which: str) -> list[list[Hit]]:
+        """Of queries (queries, dim), by looking at all rows, a page at a time."""
+        found: list[list[Hit]] = [[] for _ in queries]
+        for page in self._pages(which, ["id", "vector", *FIELDS]):
+            rows = {int(row["id"]): row for row in sorted(page, key=lambda row: int(row["id"]))}
+            vectors = np.array([row["vector"] for row in rows.values()], np.float32)
+            nearest = Exact(np.array(list(rows), np.int64), vectors).nearest(queries, k)
+            for place, (distances, ids) in enumerate(zip(*(part.tolist() for part in nearest), strict=True)):
+                new = [Hit(id, _entry(rows[id]), distance) for distance, id in zip(distances, ids, strict=True)]
+                found[place] = sorted(found[place] + new, key=_nearness)[:k]
+        return found
+
     def _hits(self, found: Iterable[Any]) -> list[Hit]:
         # Milvus leaves the root out, and rounding may leave a little less than nothing.
         hits = [Hit(hit["id"], _entry(hit["entity"]), max(0.0, hit["distance"]) ** 0.5) for hit in found]
-        return sorted(hits, key=lambda hit: (hit.distance, hit.id))
+        return sorted(hits, key=_nearness)
 
     def _count(self, which: str) -> int:
         return int(self._rows(which, ["count(*)"])[0]["count(*)"])
@@ -232,12 +245,16 @@ class MilvusStore:
     def _query(self, which: str, fields: list[str]) -> list[Any]:
         return list(self._client.query(self._collection, filter=which, output_fields=fields, timeout=ANSWERING))
 
-    def _all_rows(self) -> list[Any]:
+    def _all_rows(self, which: str, fields: list[str], at_most: int = -1) -> list[Any]:
+        return self._patiently(lambda: [row for page in self._pages(which, fields, at_most) for row in page])
+
+    def _pages(self, which: str, fields: list[str], at_most: int = -1) -> Iterator[list[Any]]:
+        """More rows than Milvus returns at once."""
         pages = self._client.query_iterator(
-            self._collection, batch_size=BATCH, output_fields=["id", *FIELDS], timeout=ANSWERING
+            self._collection, batch_size=BATCH, limit=at_most, filter=which, output_fields=fields, timeout=ANSWERING
         )
         try:
-            return [row for page in iter(pages.next, []) for row in page]
+            yield from iter(pages.next, [])
         finally:
             pages.close()
 
@@ -249,10 +266,10 @@ class MilvusStore:
             except self._failures as error:
                 if self._embedded:
                     raise UserError(
-                        f"Milvus could not use {self._address} ({_reason(error)}); see that no other process uses it"
+                        f"Milvus could not use {self._address} ({reason(error)}); see that no other process uses it"
                     ) from error
-                if not _passing(error):
-                    raise UserError(f"Milvus at {self._address} refuses: {_reason(error)}") from error
+                if not passing(error):
+                    raise UserError(f"Milvus at {self._address} refuses: {reason(error)}") from error
                 if wait is None:
                     raise UserError(
                         f"Milvus at {self._address} does not answer; see that it runs and that {TOKEN} is right, and "
@@ -266,26 +283,6 @@ class MilvusStore:
         raise AssertionError("unreachable")
 
 
-def _package(name: str) -> Any:
-    try:
-        return importlib.import_module(name)
-    except ImportError as error:
-        raise UserError("Milvus's client is not installed; pip install 'nearkin[milvus]'") from error
-
-
-def _passing(error: Any) -> bool:
-    """Whether a failure may be gone at the next attempt."""
-    grpc = _package("grpc")
-    code = error.code() if isinstance(error, grpc.RpcError) else error.code
-    not_connected, not_loaded = 2, 101
-    return code in (not_connected, not_loaded, grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED)
-
-
-def _reason(error: Any) -> str:
-    said = getattr(error, "message", "") or str(error)
-    return said.strip().splitlines()[0]
-
-
 def _quoted(text: str) -> str:
     r"""A string in Milvus's filters.
 
@@ -294,6 +291,14 @@ def _quoted(text: str) -> str:
     """
     escaped = text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n").replace("\r", "\\r")
     return f'"{escaped}"'
+
+
+def _nearness(hit: Hit) -> tuple[float, int]:
+    return hit.distance, hit.id
+
+
+def _with(label: str | None) -> str:
+    return "" if label is None else f"label == {_quoted(label)}"
 
 
 def _entry(row: Any) -> Entry:

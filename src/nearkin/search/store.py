@@ -47,6 +47,15 @@ class Store(Protocol):
     def entries(self) -> dict[int, Entry]:
         """All of them, by id, ascending."""
 
+    def entry(self, id: int) -> Entry | None:
+        """One of them; None where it is not there."""
+
+    def counts(self) -> dict[str, int]:
+        """How many entries each label has, by name; those without one under the empty label."""
+
+    def some(self, k: int, label: str | None = None) -> list[int]:
+        """The ids of k entries, of one label only if one is given; of all where there are fewer."""
+
     def put(self, entries: Sequence[Entry], vectors: Embeddings) -> None:
         """Adds entries with their vectors (entries, dim); one whose path is there already is replaced. All or none."""
 
@@ -64,6 +73,11 @@ class Store(Protocol):
 
     def close(self) -> None:
         """Ends the use of it; nothing is lost."""
+
+
+def vanished(place: object) -> UserError:
+    """Where the items of a gallery lay that was made before."""
+    return UserError(f"{place}, which holds the gallery's items, is missing; put it back, or index into a new folder")
 
 
 def checked(vectors: Embeddings, dim: int) -> Embeddings:

@@ -1,0 +1,66 @@
+"""Where a Milvus is, as users write it, and the token that opens it."""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from nearkin.errors import UserError
+
+log = logging.getLogger("nearkin")
+
+TOKEN = "NEARKIN_MILVUS_TOKEN"
+TOKEN_FORM = "milvus.example.com=user:password"
+PORT = 19530
+
+
+def place_of(address: str, folder: Path) -> tuple[str, str]:
+    """The address for Milvus's client, and the collection; a relative file lies in the gallery's own folder.
+
+    >>> place_of("milvus://localhost/photos", Path())
+    ('http://localhost:19530', 'photos')
+    >>> place_of("milvus://localhost", Path())
+    Traceback (most recent call last):
+    nearkin.errors.UserError: the address 'milvus://localhost' names no collection; write milvus://host:19530/collection
+    """
+    rest = address.removeprefix("milvus://")
+    if rest.startswith(("/", "./", "../")):
+        file = (folder / rest).resolve()
+        if file.suffix != ".db" or not file.parent.is_dir():
+            raise UserError(
+                f"Milvus cannot keep its file at {file}; name a file in a folder that exists, ending in .db"
+            )
+        return str(file), "gallery"
+    try:
+        parts = urlsplit(f"//{rest}")
+        host, port = parts.hostname, parts.port or PORT
+    except ValueError as error:
+        raise UserError(f"the address is not understood ({error}); write milvus://host:{PORT}/collection") from error
+    if "@" in parts.netloc:
+        raise UserError(f"an address is kept in the gallery; leave the password out, and set {TOKEN}={TOKEN_FORM}")
+    if not host or parts.query not in ("", "tls") or not re.fullmatch(r"/[A-Za-z_]\w{0,254}", parts.path, re.ASCII):
+        raise UserError(f"the address '{address}' names no collection; write milvus://host:{PORT}/collection")
+    host = f"[{host}]" if ":" in host else host
+    return f"http{'s' if parts.query else ''}://{host}:{port}", parts.path[1:]
+
+
+def token_for(address: str) -> str:
+    """The token in the environment if it is meant for the host of ``http://host:19530``, else an empty one.
+
+    It names its host, since a gallery, and so the address in it, may come from someone else.
+    """
+    kept = os.environ.get(TOKEN, "")
+    if not kept:
+        return ""
+    host, _, token = kept.partition("=")
+    if not token or not re.fullmatch(r"[\w.-]+|\[[\da-fA-F:]+\]", host):
+        raise UserError(f"{TOKEN} does not say which host it is for; write it as {TOKEN}={TOKEN_FORM}")
+    if host.strip("[]").lower() != urlsplit(address).hostname:
+        log.warning("the token in %s is for another host, and is not sent to %s", TOKEN, address)
+        return ""
+    if not address.startswith(("https:", "http://localhost:", "http://127.0.0.1:")):
+        log.warning("the token goes to %s unencrypted; if it offers TLS, add ?tls to the address", address)
+    return token
