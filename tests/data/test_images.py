@@ -47,6 +47,26 @@ def test_thirty_two_bit_integers_and_floats_are_scaled(tmp_path: Path) -> None:
     assert read(tmp_path / "f.tif")[0, :, 0].tolist() == [0, 127, 255]
 
 
+@pytest.mark.parametrize("values", [[0, 255], [0, 65535], [-3, 900]])
+@pytest.mark.parametrize("kind", [np.int32, np.float32])
+def test_a_tall_picture_is_scaled_as_a_whole(kind: type, values: list[int]) -> None:
+    pixels = np.linspace(*values, 700).round().astype(kind).reshape(700, 1)
+    if min(values) < 0:
+        expected = (pixels - values[0]) / (values[1] - values[0]) * 255
+    else:
+        expected = pixels / (values[1] // 255)
+    found = np.asarray(images.to_rgb(Image.fromarray(pixels)))[..., 0]
+    assert np.abs(found - expected.astype(np.uint8).astype(int)).max() <= (1 if min(values) < 0 else 0)
+
+
+@pytest.mark.parametrize("mode", ["1", "L", "LA", "P", "RGB", "RGBA", "CMYK", "I", "F", "I;16"])
+def test_a_picture_is_made_smaller_on_the_way(mode: str) -> None:
+    picture = Image.new(mode, (40, 20))
+    small, whole = images.to_rgb(picture, smaller=4), images.to_rgb(picture)
+    assert (small.mode, small.size, whole.size) == ("RGB", (10, 5), (40, 20))
+    assert (np.asarray(small)[0, 0] == np.asarray(whole)[0, 0]).all()
+
+
 def test_the_first_frame_of_an_animation_counts(tmp_path: Path) -> None:
     frames = [Image.new("RGB", (2, 2), colour) for colour in ("red", "lime")]
     frames[0].save(tmp_path / "x.gif", save_all=True, append_images=frames[1:])

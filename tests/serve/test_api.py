@@ -15,12 +15,14 @@ from fastapi.testclient import TestClient
 from PIL import Image
 from serve.colours import LABELS, PER_LABEL, MeanColour, colour_of, picture_bytes
 
+from nearkin.errors import UserError
 from nearkin.search.gallery import Gallery
 from nearkin.search.store import Entry
 from nearkin.serve import app, desk
 from nearkin.serve.answers import shown_name
 from nearkin.serve.app import make_app
 from nearkin.serve.pictures import Pictures
+from nearkin.serve.sample import sample
 from nearkin.serve.space_map import lay_out
 
 ALL = [(label, number) for label in LABELS for number in range(PER_LABEL)]  # by id, from 1
@@ -263,16 +265,108 @@ def test_a_map_of_nearly_nothing_is_still_a_map(vectors: np.ndarray) -> None:
     assert ((places >= 0) & (places <= 1)).all()
 
 
-def test_a_gallery_that_grows_while_served_shows_what_is_new(
-    client: TestClient, gallery: Gallery, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+def test_a_gallery_that_changes_while_served_is_shown_as_it_is(
+    gallery: Gallery, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(desk, "LOOK_AGAIN", 0)
-    gallery.store.put([Entry(str(tmp_path / "x.png"), "new", 1, 1)], np.ones((1, 3), dtype=np.float32))
-    assert {"label": "new", "items": 1} in client.get("/api/labels").json()
-    assert client.get("/api/items/1/neighbours", params={"label": "new"}).json()["neighbours"][0]["id"] == 25
-    gallery.store.remove([25])
-    gallery.entry(1)
-    assert client.get("/api/items/25/neighbours").status_code == 404
+    monkeypatch.setattr(desk, "DRAW_AGAIN", 0)
+    with TestClient(make_app(gallery)) as client:
+        assert client.get("/api/items/3/thumbnail").status_code == 200
+        drawn_map(client)
+        gallery.store.put([Entry(str(tmp_path / "x.png"), "new", 1, 1)], np.ones((1, 3), dtype=np.float32))
+        assert {"label": "new", "items": 1} in client.get("/api/labels").json()
+        assert client.get("/api/items/1/neighbours", params={"label": "new"}).json()["neighbours"][0]["id"] == 25
+        gallery.store.remove([3, 25])
+        for kind in ("neighbours", "thumbnail", "picture"):
+            assert client.get(f"/api/items/3/{kind}").status_code == 404
+        assert {item["id"] for item in client.get("/api/items").json()} == {*range(1, 25)} - {3}
+        until = time.monotonic() + 10
+        while 3 in drawn_map(client) and time.monotonic() < until:
+            time.sleep(0.05)
+        assert drawn_map(client) == {*range(1, 25)} - {3}
+
+
+def drawn_map(client: TestClient) -> set[int]:
+    """The ids on the map, when it is ready."""
+    until = time.monotonic() + 30
+    while (answer := client.get("/api/map")).status_code == 202 and time.monotonic() < until:
+        time.sleep(0.05)
+    return {point["id"] for point in answer.json()["points"]}
+
+
+def test_no_page_reads_the_whole_gallery(client: TestClient, gallery: Gallery, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gallery.store, "entries", lambda: pytest.fail("all entries were read"))
+    for path in ("labels", "items", "items?label=red", "items/1/neighbours", "items/99/thumbnail", "health"):
+        assert client.get(f"/api/{path}").status_code in (200, 404)
+    assert len(drawn_map(client)) == 24
+
+
+@pytest.mark.parametrize("most", [0, 1, 7, 24, 100])
+def test_a_sample_is_drawn_evenly_from_all_labels(gallery: Gallery, most: int) -> None:
+    drawn = sample(gallery.store, most)
+    assert len(drawn) == len(set(drawn)) == min(most, 24)
+    assert set(drawn) <= set(range(1, 25))
+    assert drawn == sample(gallery.store, most)
+
+
+def test_those_who_ask_at_once_share_one_look(gallery: Gallery, monkeypatch: pytest.MonkeyPatch) -> None:
+    looks = []
+
+    def slowly() -> dict[str, int]:
+        looks.append(1)
+        time.sleep(0.1)
+        return {"red": 8}
+
+    monkeypatch.setattr(gallery, "labels", slowly)
+    with TestClient(make_app(gallery)) as client, ThreadPoolExecutor(5) as pool:
+        assert {answer.status_code for answer in pool.map(client.get, ["/api/labels"] * 5)} == {200}
+    assert len(looks) == 1
+
+
+def test_a_store_that_cannot_be_reached_says_so_and_works_again(
+    client: TestClient, gallery: Gallery, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unreachable(*_: object) -> None:
+        raise UserError(f"could not read {gallery.path}/items.sqlite; see to its disk")
+
+    with monkeypatch.context() as patch:
+        for name in ("entry", "vectors", "search", "counts", "some", "__len__"):
+            patch.setattr(type(gallery.store), name, unreachable)
+        answers = [client.get(f"/api/{path}") for path in ("items/1/neighbours", "items/1/thumbnail", "labels", "map")]
+        answers.append(client.post("/api/search", files={"file": picture_bytes()}))
+        for answer in answers:
+            assert answer.status_code == 503
+            assert answer.json() == {"detail": "could not read gallery.index/items.sqlite; see to its disk"}
+            assert answer.headers["retry-after"] == "5"
+    assert client.get("/api/items/1/neighbours").status_code == 200
+    assert len(drawn_map(client)) == 24
+
+
+@pytest.mark.parametrize(("error", "code"), [(UserError("no answer"), 503), (RuntimeError("/secret"), 500)])
+def test_a_map_that_failed_is_begun_again(
+    client: TestClient, gallery: Gallery, monkeypatch: pytest.MonkeyPatch, error: Exception, code: int
+) -> None:
+    def fail(_: object) -> None:
+        raise error
+
+    with monkeypatch.context() as patch:
+        patch.setattr(gallery.store, "vectors", fail)
+        until = time.monotonic() + 10
+        while (answer := client.get("/api/map")).status_code == 202 and time.monotonic() < until:
+            time.sleep(0.05)
+        assert answer.status_code == code
+        assert "secret" not in answer.text
+    assert len(drawn_map(client)) == 24
+
+
+def test_only_the_given_names_are_answered(gallery: Gallery) -> None:
+    with TestClient(make_app(gallery, hosts={"localhost", "[::1]"})) as client:
+        for name in ("localhost", "LOCALHOST:8000", "[::1]", "[::1]:8000"):
+            assert client.get("/api/health", headers={"Host": name}).status_code == 200
+        for name in ("evil.example", "evil.example:8000", "localhost.evil.example", "", "::1"):
+            answer = client.get("/api/health", headers={"Host": name})
+            assert (answer.status_code, list(answer.json())) == (400, ["detail"])
+            assert answer.headers["x-content-type-options"] == "nosniff"
 
 
 @pytest.fixture

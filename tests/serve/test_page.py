@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 from collections.abc import Iterator
@@ -162,6 +163,26 @@ def test_what_went_wrong_is_said_in_words(page: Page) -> None:
     expect(page.locator("#message")).to_contain_text("The gallery has no item 99")
     page.goto(f"{page.url.split('#')[0]}#picture=7")
     expect(page.locator("#message")).to_contain_text("choose it once more")
+
+
+def test_a_file_too_large_is_told_on_the_map_too(page: Page) -> None:
+    page.click("#to-map")
+    expect(page.locator("#map")).to_have_attribute("aria-busy", "false", timeout=30_000)
+    page.set_input_files("#file", {"name": "big.png", "mimeType": "image/png", "buffer": bytes(2**20 + 1)})
+    expect(page.locator("#map-message")).to_be_visible()
+    expect(page.locator("#map-message")).to_have_text("big.png is larger than 1 MB; choose a smaller picture.")
+
+
+@pytest.mark.parametrize(("typed", "asked"), [(" outer ", "+outer+"), (" green ", "green")])
+def test_spaces_around_a_label_are_kept_only_where_it_has_them(page: Page, typed: str, asked: str) -> None:
+    labels = [{"label": label, "items": 1} for label in (" outer ", "green")]
+    page.route("**/api/labels", lambda route: route.fulfill(json=labels))
+    page.route("**/api/items?*", lambda route: route.fulfill(json=[]))
+    page.reload()
+    expect(page.locator("#labels option")).to_have_count(2)
+    page.fill("#label", typed)
+    page.keyboard.press("Enter")
+    expect(page).to_have_url(re.compile(f"label={re.escape(asked)}$"))
 
 
 def test_a_vanished_file_is_a_grey_tile(page: Page, gallery: Gallery) -> None:

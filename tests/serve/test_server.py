@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+import urllib.error
 import urllib.request
 from pathlib import Path
 
@@ -82,6 +83,9 @@ def test_a_real_gallery_is_served_until_ctrl_c(photos: Path, tmp_path: Path) -> 
         )
         with urllib.request.urlopen(request, timeout=20) as answer:
             assert b'"name":"class' in answer.read()
+        strange = urllib.request.Request(f"{said[1]}/api/health", headers={"Host": "evil.example"})
+        with pytest.raises(urllib.error.HTTPError, match="400"):
+            urllib.request.urlopen(strange, timeout=20)
         server.send_signal(signal.SIGINT)
         _, complaints = server.communicate(timeout=15)
         assert (server.returncode, complaints) == (0, "")

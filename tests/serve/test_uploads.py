@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import struct
+import subprocess
+import sys
 import tempfile
+import threading
 import zlib
+from concurrent.futures import ThreadPoolExecutor
 from io import BytesIO
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -17,8 +23,8 @@ from httpx2 import Response
 from PIL import Image
 from serve.colours import MeanColour, colour_of, picture_bytes
 
-from nearkin.serve import uploads
-from nearkin.serve.uploads import PixelBudget
+from nearkin.serve import decoding, uploads
+from nearkin.serve.decoding import Lane, Lanes
 
 
 def send(client: TestClient, content: bytes, name: str = "a.png", **fields: str | int) -> Response:
@@ -57,9 +63,9 @@ def test_of_an_animation_the_first_frame_is_searched(client: TestClient) -> None
     assert send(client, encoded.getvalue(), k=1).json()["neighbours"][0]["label"] == "green"
 
 
-@pytest.mark.parametrize("size", [(20_000, 10_000), (11_000, 10_000), (2**31 - 1, 2**31 - 1)])
+@pytest.mark.parametrize("size", [(20_000, 10_000), (8_000, 5_001), (2**31 - 1, 2**31 - 1)])
 def test_too_many_pixels_are_refused_before_they_are_decoded(client: TestClient, size: tuple[int, int]) -> None:
-    refused(send(client, png_that_claims(*size)), 413, "more than 100 megapixels")
+    refused(send(client, png_that_claims(*size)), 413, "more than 40 megapixels")
 
 
 def test_what_is_no_picture_is_refused(client: TestClient) -> None:
@@ -151,9 +157,9 @@ def test_a_body_that_never_ends_is_given_up(client: TestClient, monkeypatch: pyt
     refused(send(client, picture_bytes()), 408, "did not arrive")
 
 
-def test_decoded_pixels_wait_until_there_is_room() -> None:
+def test_decoded_pictures_wait_until_there_is_room() -> None:
     async def most_at_once() -> int:
-        budget, inside, most = PixelBudget(10), 0, 0
+        budget, inside, most = Lane(10, decoders=1), 0, 0
 
         async def work() -> None:
             nonlocal inside, most
@@ -167,6 +173,73 @@ def test_decoded_pixels_wait_until_there_is_room() -> None:
         return most
 
     assert asyncio.run(most_at_once()) == 2
+
+
+def test_a_large_picture_does_not_make_a_photo_wait(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    begun, may_go_on = threading.Event(), threading.Event()
+
+    def slow_if_large(image: Image.Image) -> Image.Image:
+        if image.width > 100:
+            begun.set()
+            may_go_on.wait(10)
+        return image
+
+    monkeypatch.setattr(decoding, "PHOTO", 100 * 100)
+    monkeypatch.setattr(decoding, "decode", slow_if_large)
+    with ThreadPoolExecutor(4) as pool:
+        large = [pool.submit(send, client, picture_bytes(side=101)) for _ in range(4)]
+        assert begun.wait(5)
+        assert send(client, picture_bytes(side=100)).status_code == 200
+        assert not any(each.done() for each in large)
+        may_go_on.set()
+        assert {each.result().status_code for each in large} == {200}
+
+
+def test_the_largest_upload_finds_room() -> None:
+    async def enter(image: Image.Image) -> None:
+        async with asyncio.timeout(1), Lanes().of(image).room_for(decoding.cost(image)):
+            pass
+
+    asyncio.run(enter(SimpleNamespace(width=8_000, height=5_000, mode="F")))  # type: ignore[arg-type]
+    asyncio.run(enter(SimpleNamespace(width=4_000, height=4_000, mode="F")))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("kind", ["PNG", "JPEG"])
+def test_a_picture_larger_than_a_photo_is_made_smaller(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(decoding, "PHOTO", 100 * 100)
+    decoded = decoding.decode(decoding.open_picture(picture_bytes((40, 90, 200), kind, side=160)))
+    assert decoded.size == (80, 80)
+    assert np.abs(np.asarray(decoded, dtype=int) - (40, 90, 200)).max() <= 2
+    assert decoding.decode(decoding.open_picture(picture_bytes(kind=kind, side=100))).size == (100, 100)
+
+
+@pytest.mark.parametrize(("mode", "kind"), [("F", "TIFF"), ("RGBA", "WEBP"), ("P", "PNG")])
+def test_decoding_takes_no_more_memory_than_was_counted(mode: str, kind: str, tmp_path: Path) -> None:
+    """In a process of its own: what a process has taken at most never falls again."""
+    Image.new(mode, (3_000, 2_500)).save(tmp_path / "picture", kind, method=0, transparency=0)
+    script = """if True:
+        import sys
+        from pathlib import Path
+        from resource import RUSAGE_SELF, getrusage
+        from nearkin.serve.decoding import cost, decode, open_picture
+        image = open_picture(Path(sys.argv[1]).read_bytes())
+        counted, before = cost(image), getrusage(RUSAGE_SELF).ru_maxrss
+        decode(image)
+        print((getrusage(RUSAGE_SELF).ru_maxrss - before) * 1024, counted)
+    """
+    run = subprocess.run([sys.executable, "-c", script, tmp_path / "picture"], capture_output=True, text=True)
+    taken, counted = map(int, run.stdout.split())
+    assert taken <= counted + 10e6
+
+
+def test_the_type_of_the_form_may_be_written_in_any_case(client: TestClient) -> None:
+    body = b'--x\r\nContent-Disposition: form-data; name="file"; filename="q"\r\n\r\n%b\r\n--x--\r\n'
+    headers = {"Content-Type": "Multipart/Form-Data; boundary=x"}
+    assert client.post("/api/search", content=body % picture_bytes(), headers=headers).status_code == 200
+
+
+def test_a_bad_form_is_nothing_for_the_log() -> None:
+    assert not logging.getLogger("python_multipart.multipart").isEnabledFor(logging.WARNING)
 
 
 def test_a_name_with_a_path_writes_and_opens_nothing(client: TestClient, tmp_path: Path, embedder: MeanColour) -> None:

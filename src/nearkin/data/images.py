@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
-from PIL import Image, ImageOps, UnidentifiedImageError
+from PIL import ExifTags, Image, ImageOps, UnidentifiedImageError
 
 from nearkin.data.items import ImageFiles
 from nearkin.errors import UserError
@@ -49,17 +49,29 @@ def read_image(path: Path) -> Image.Image | Unreadable:
     return _attempt(path, to_rgb)
 
 
-def to_rgb(image: Image.Image) -> Image.Image:
-    """Any Pillow image upright and as RGB: sixteen bits are scaled, transparency lies on white."""
-    image = ImageOps.exif_transpose(image)
-    if image.mode.startswith("I;16"):
-        return Image.fromarray((np.asarray(image) >> 8).astype(np.uint8)).convert("RGB")
-    if image.mode in ("I", "F"):
-        return _scaled(np.asarray(image, dtype=np.float64)).convert("RGB")
+def to_rgb(image: Image.Image, smaller: int = 1) -> Image.Image:
+    """Any Pillow image upright and as RGB: sixteen bits are scaled, transparency lies on white.
+
+    Args:
+        smaller: makes it so many times smaller on the way, which takes less memory than to do so afterwards.
+
+    >>> to_rgb(Image.new("LA", (9, 6)), smaller=3).size
+    (3, 2)
+    """
+    if image.getexif().get(ExifTags.Base.Orientation, 1) != 1:  # a copy, which most pictures do without
+        image = ImageOps.exif_transpose(image)
+    if image.mode.startswith("I;16") or image.mode in ("I", "F"):
+        image = _eight_bit(image)
+    if image.mode in ("1", "P", "PA"):  # whose values have no mean
+        image = image.convert("RGBA" if image.has_transparency_data else "RGB")
+    if smaller > 1:
+        image = image.reduce(smaller)
     if image.has_transparency_data:
-        layered = image.convert("RGBA")
-        return Image.alpha_composite(Image.new("RGBA", image.size, "white"), layered).convert("RGB")
-    return image.convert("RGB")
+        layered = image if image.mode == "RGBA" else image.convert("RGBA")
+        image = Image.new("RGB", image.size, "white")
+        image.paste(layered, mask=layered)
+    image.load()
+    return image if image.mode == "RGB" else image.convert("RGB")
 
 
 def listed(unreadable: list[Unreadable], most: int = 100) -> str:
@@ -117,13 +129,22 @@ def _attempt(path: Path, decode: Callable[[Image.Image], Image.Image]) -> Image.
         return Unreadable(path, str(error) or type(error).__name__)
 
 
-def _scaled(values: npt.NDArray[np.float64]) -> Image.Image:
-    """Values of unknown range: eight-bit if they fit, sixteen-bit if whole numbers, else from least to most."""
-    low, high = float(values.min()), float(values.max())
-    if low >= 0 and high <= 255 and np.array_equal(values, np.round(values)):
-        scaled = values
-    elif low >= 0 and high <= 65535 and np.array_equal(values, np.round(values)):
-        scaled = values / 257
-    else:
-        scaled = (values - low) / max(high - low, 1e-12) * 255
-    return Image.fromarray(scaled.astype(np.uint8))
+def _eight_bit(image: Image.Image) -> Image.Image:
+    """Sixteen bits lose the lower eight; of values of unknown range (modes I and F), see `_range`."""
+    low, per_step = (0.0, 256.0) if image.mode.startswith("I;16") else _range(image)
+    return Image.fromarray(np.concatenate([((values - low) / per_step).astype(np.uint8) for values in _strips(image)]))
+
+
+def _range(image: Image.Image) -> tuple[float, float]:
+    """What becomes 0, and how much one step is: eight bits if the values fit, sixteen if whole, else all there is."""
+    low, high = (float(end) for end in image.getextrema())  # type: ignore[arg-type]
+    if low >= 0 and high <= 65535 and all((values == np.round(values)).all() for values in _strips(image)):
+        return 0.0, 1.0 if high <= 255 else 257.0
+    return low, max(high - low, 1e-12) / 255
+
+
+def _strips(image: Image.Image, rows: int = 256) -> Iterator[npt.NDArray[np.float64]]:
+    """A few rows (rows, width) at a time: of a large picture, all at once would take several times its memory."""
+    for top in range(0, image.height, rows):
+        strip = image.crop((0, top, image.width, min(top + rows, image.height)))
+        yield np.asarray(strip, dtype=np.float64)

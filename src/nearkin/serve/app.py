@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Annotated, Any
@@ -31,11 +31,12 @@ ThumbnailSide = Annotated[int, Query(ge=16, le=512, description="The longer side
 JPEG: dict[int | str, dict[str, Any]] = {200: {"content": {"image/jpeg": {}}}, 304: {"description": "Not changed"}}
 
 
-def make_app(gallery: Gallery, max_upload_mb: int = 20) -> FastAPI:
+def make_app(gallery: Gallery, max_upload_mb: int = 20, hosts: Collection[str] | None = None) -> FastAPI:
     """The page and the API of one gallery.
 
     Args:
         max_upload_mb: files larger than this are refused while they arrive.
+        hosts: the names by which it may be called; None: any.
     """
     desk = Desk(gallery)
 
@@ -53,7 +54,7 @@ def make_app(gallery: Gallery, max_upload_mb: int = 20) -> FastAPI:
         redoc_url=None,
         responses={code: {"model": Problem} for code in (404, 422, 503)},
     )
-    app.add_middleware(Door, most=AT_ONCE)
+    app.add_middleware(Door, most=AT_ONCE, hosts=hosts)
     app.add_exception_handler(RequestValidationError, _bad_request)
     app.add_exception_handler(Exception, _failure)
     form = {"content": {"multipart/form-data": {"schema": Search.model_json_schema()}}, "required": True}

@@ -57,7 +57,7 @@ def _small(path: Path, side: int) -> bytes:
             if image.width * image.height > MAX_PIXELS:
                 raise OSError("too many pixels")
             image.draft("RGB", (2 * side, 2 * side))  # a large JPEG is decoded at a fraction of its size
-            picture = to_rgb(image)
+            picture = to_rgb(image, max(1, max(image.size) // (2 * side)))
         picture.thumbnail((side, side))
         encoded = BytesIO()
         picture.save(encoded, "JPEG", quality=85)

@@ -10,6 +10,8 @@ from pathlib import Path
 
 from nearkin.errors import UserError
 
+LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
+
 
 def serve(path: str | Path, host: str = "127.0.0.1", port: int = 8000, open_browser: bool = False) -> None:
     """Opens the gallery and answers at ``http://host:port``; port 0 takes any free one."""
@@ -25,14 +27,16 @@ def serve(path: str | Path, host: str = "127.0.0.1", port: int = 8000, open_brow
     listening = listen(host, port)
     with listening:
         gallery = Gallery.open(path)
-        address = f"http://{f'[{host}]' if ':' in host else host}:{listening.getsockname()[1]}"
+        name = f"[{host}]" if ":" in host else host
+        address = f"http://{name}:{listening.getsockname()[1]}"
         print(f"{len(gallery):,} items at {address} (stop with Ctrl-C)", flush=True)
-        if not _only_this_machine(host):
+        hosts = {*LOOPBACK, name.lower()} if _only_this_machine(host) else None
+        if hosts is None:
             print("everyone who reaches this address can search and see the pictures", flush=True)
         if open_browser:
             webbrowser.open(address)  # it already listens: the browser waits until it is answered
         config = uvicorn.Config(
-            make_app(gallery), log_level="warning", server_header=False, timeout_graceful_shutdown=3
+            make_app(gallery, hosts=hosts), log_level="warning", server_header=False, timeout_graceful_shutdown=3
         )
         try:
             uvicorn.Server(config).run(sockets=[listening])

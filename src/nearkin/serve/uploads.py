@@ -1,25 +1,27 @@
-"""What a stranger sends: read no further than allowed, looked at before it is decoded, never written to disk."""
+"""What a stranger sends: read no further than allowed, and never written to disk."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator
-from contextlib import asynccontextmanager
-from io import BytesIO
+import logging
+from collections.abc import AsyncGenerator
 from typing import Annotated
 
 from fastapi import HTTPException, Request
 from fastapi.exceptions import RequestValidationError
-from PIL import Image, UnidentifiedImageError
 from pydantic import BaseModel, Field, ValidationError
 from starlette.datastructures import UploadFile
 from starlette.formparsers import MultiPartException, MultiPartParser
 
-from nearkin.data.images import FORMATS, MAX_PIXELS, to_rgb
+from nearkin.data.images import FORMATS
+from nearkin.serve.decoding import MAX_PIXELS
 
 SECONDS = 60  # for a body to arrive
 AROUND_THE_FILE = 16 * 1024  # bytes of a form that are not the file
 MOST_NEIGHBOURS = 200
+
+# It warns about every form that ends too early; the answer says so already.
+logging.getLogger("python_multipart").setLevel(logging.ERROR)
 
 Count = Annotated[int, Field(ge=1, le=MOST_NEIGHBOURS, description="How many, at most.")]
 Label = Annotated[str | None, Field(description="Only items with this label; empty: all.")]
@@ -29,7 +31,10 @@ class Search(BaseModel):
     """The form of a search by picture."""
 
     file: bytes = Field(
-        description=f"A picture: {', '.join(FORMATS)}; of an animated one, the first frame.",
+        description=(
+            f"A picture of at most {MAX_PIXELS // 1_000_000} megapixels: {', '.join(FORMATS)}; "
+            "of an animated one, the first frame."
+        ),
         json_schema_extra={"format": "binary"},
     )
     k: Count = 20
@@ -38,7 +43,7 @@ class Search(BaseModel):
 
 async def read_search(request: Request, most_bytes: int) -> Search:
     """The form in a request's body; 413 as soon as more than ``most_bytes`` have come, said beforehand or not."""
-    if not request.headers.get("content-type", "").startswith("multipart/form-data"):
+    if not request.headers.get("content-type", "").lower().startswith("multipart/form-data"):
         raise HTTPException(415, "send the picture as the field 'file' of a multipart/form-data form")
     parser = MultiPartParser(request.headers, _limited(request, most_bytes), max_files=1, max_fields=2)
     parser.spool_max_size = most_bytes + AROUND_THE_FILE  # all of it stays in memory
@@ -61,56 +66,6 @@ async def read_search(request: Request, most_bytes: int) -> Search:
         await form.close()
 
 
-def open_picture(content: bytes) -> Image.Image:
-    """A picture whose head was read and whose size is allowed, not yet decoded.
-
-    >>> open_picture(b"GIF, or so they say")
-    Traceback (most recent call last):
-    fastapi.exceptions.HTTPException: 415: the file is no picture that can be read; send a JPEG, PNG or WebP
-    """
-    if not content:
-        raise HTTPException(422, "the file is empty (0 bytes); send a picture")
-    try:
-        image = Image.open(BytesIO(content), formats=FORMATS)
-    except Image.DecompressionBombError:
-        raise _too_many_pixels() from None
-    except UnidentifiedImageError:
-        raise HTTPException(415, "the file is no picture that can be read; send a JPEG, PNG or WebP") from None
-    except Exception:  # decoders meet hostile bytes and raise nearly anything
-        raise _damaged() from None
-    if image.width * image.height > MAX_PIXELS:
-        raise _too_many_pixels()
-    return image
-
-
-def decode(image: Image.Image) -> Image.Image:
-    """The first frame, upright, as RGB."""
-    try:
-        return to_rgb(image)
-    except Exception:
-        raise _damaged() from None
-
-
-class PixelBudget:
-    """Decoded pictures wait in memory for the model; beyond so many pixels the next one is not decoded yet."""
-
-    def __init__(self, most: int = 2 * MAX_PIXELS) -> None:
-        self._left = most
-        self._changed = asyncio.Condition()
-
-    @asynccontextmanager
-    async def room_for(self, pixels: int) -> AsyncIterator[None]:
-        async with self._changed:
-            await self._changed.wait_for(lambda: self._left >= pixels)
-            self._left -= pixels
-        try:
-            yield
-        finally:
-            async with self._changed:
-                self._left += pixels
-                self._changed.notify_all()
-
-
 async def _limited(request: Request, most_bytes: int) -> AsyncGenerator[bytes]:
     most = most_bytes + AROUND_THE_FILE
     too_large = HTTPException(413, f"the file is larger than {most_bytes // 2**20} MB; send a smaller one")
@@ -123,11 +78,3 @@ async def _limited(request: Request, most_bytes: int) -> AsyncGenerator[bytes]:
         if came > most:
             raise too_large
         yield chunk
-
-
-def _too_many_pixels() -> HTTPException:
-    return HTTPException(413, f"the picture has more than {MAX_PIXELS // 1_000_000} megapixels; send a smaller one")
-
-
-def _damaged() -> HTTPException:
-    return HTTPException(422, "the picture is damaged or cut off and cannot be decoded; send it again or another one")

@@ -138,10 +138,9 @@ function tile(each) {
 
 async function showMap(query) {
   const { signal } = inFlight;
-  const tell = (words) => { the("map-message").textContent = words; };
   space.mark(query.has("item") ? Number(query.get("item")) : null, query.get("label"));
-  if (space.points.length) return space.resize();
-  tell("Loading the map…");
+  if (space.points.length) space.resize();  // and ask nevertheless: items may have come or gone
+  else tell("Loading the map…");
   try {
     for (;;) {
       const { ready, points } = await api("/api/map", { signal });
@@ -159,6 +158,10 @@ async function showMap(query) {
   }
 }
 
+function tell(words) {
+  the("map-message").textContent = words;
+}
+
 function say(words, wrong = false) {
   the("message").textContent = words;
   the("message").classList.toggle("wrong", wrong);
@@ -167,8 +170,8 @@ function say(words, wrong = false) {
 function upload(file) {
   if (!file) return;
   if (file.size > limits.max_upload_mb * 2 ** 20) {
-    say(`${file.name} is larger than ${limits.max_upload_mb} MB; choose a smaller picture.`, true);
-    return;
+    const words = `${file.name} is larger than ${limits.max_upload_mb} MB; choose a smaller picture.`;
+    return the("map").hidden ? say(words, true) : tell(words);
   }
   const number = String(pictures.size + 1);
   pictures.set(number, { blob: file, name: file.name || "pasted picture", url: URL.createObjectURL(file) });
@@ -186,7 +189,10 @@ document.addEventListener("drop", (event) => {
 });
 the("k").addEventListener("input", () => { the("k-shown").value = the("k").value; });
 the("k").addEventListener("change", () => location.replace(address({ k: the("k").value })));
-the("label").addEventListener("change", () => go({ label: the("label").value.trim() }));
+the("label").addEventListener("change", () => {
+  const words = the("label").value;
+  go({ label: hues.has(words) ? words : words.trim() });
+});
 the("query").addEventListener("error", () => { the("query").hidden = true; the("drop").classList.remove("filled"); });
 for (const [id, factor] of [["zoom-in", 1.6], ["zoom-out", 1 / 1.6], ["zoom-all", 0]]) {
   the(id).addEventListener("click", () => space.zoom(factor));
