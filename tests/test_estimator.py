@@ -183,6 +183,9 @@ def test_every_batch_of_small_data_holds_two_classes(sizes, monkeypatch):
         ({"backbone": "small"}, [0, 1] * 3, "use 'mlp' or 'linear'"),
         ({"dim": 2.5}, [0, 1] * 3, "dim must be a whole number"),
         ({"batch_size": 100}, [0, 1] * 3, "use a batch size of at most 6"),
+        ({"batch_size": 1}, [0, 1] * 3, "batch_size must be at least 4, or 0 for the usual number, not 1"),
+        ({"batch_size": 3}, [0, 1] * 3, "batch_size must be at least 4, or 0 for the usual number, not 3"),
+        ({"batch_size": "8"}, [0, 1] * 3, "batch_size must be a whole number, not '8'"),
         ({"method": "spectral", "dim": 9}, [0, 1] * 3, "use dim=1 or a larger batch_size"),
     ],
 )

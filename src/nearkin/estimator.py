@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
+from numbers import Integral
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Self
@@ -150,8 +151,13 @@ class MetricLearner(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstim
         usual = getattr(method_class(self.method), "per_class", None)
         if usual is None:
             return {}
+        if self.batch_size in (1, 2, 3):  # too few for pairs of one class beside another
+            raise UserError(f"batch_size must be at least 4, or 0 for the usual number, not {self.batch_size!r}")
         largest = int(np.bincount(labels).max())
-        most = min(largest, len(labels) - largest, (self.batch_size or len(labels)) // 2)
+        batch: Any = self.batch_size or len(labels)
+        if not isinstance(batch, Integral):
+            return {}  # the settings refuse it
+        most = min(largest, len(labels) - largest, int(batch) // 2)
         return {"per_class": min(usual, max(3, most))}  # the smallest batch has 4 items
 
 

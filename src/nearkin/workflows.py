@@ -11,6 +11,7 @@ import torch
 
 from nearkin.data import Dataset, without_unreadable
 from nearkin.data.hierarchy import true_classes
+from nearkin.data.items import Items
 from nearkin.data.sources import load_labelled_or_flat
 from nearkin.errors import UserError, unknown_name
 from nearkin.evaluation import (
@@ -129,6 +130,19 @@ def embed_everything(embedder: Embedder, dataset: Dataset, views: int = 1, augme
     model = embedder.to(usual_device()).model
     embeddings = embed_views(model, dataset.items, model.spec.preprocess, views, augment, what="embedding")
     return space_of(embeddings, dataset)
+
+
+def sample_items(model: Path, most: int = 10) -> Items | None:
+    """Some items that the run was trained on, spread over its data; None where there is no run or its data are gone."""
+    run = Run(model)
+    if not run.config.is_file():
+        return None
+    try:
+        dataset = load_splits(run.settings().data, run.settings().training.seed).train
+    except (UserError, OSError) as error:
+        log.warning("compared without real items: %s", error)
+        return None
+    return dataset.items.take(np.linspace(0, len(dataset) - 1, min(most, len(dataset))).astype(np.int64))
 
 
 def usual_device() -> str:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import pickle
 import socket
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,7 +19,7 @@ from safetensors.torch import load_file, save_file
 
 from nearkin.data.transforms import Preprocess
 from nearkin.errors import UserError
-from nearkin.models import Embedder, EmbeddingModel, ModelSpec
+from nearkin.models import Embedder, EmbeddingModel, ModelSpec, embedder
 
 GREY = Preprocess(size=16, resize=16, channels=1, mean=(0.5,), std=(0.5,))
 
@@ -186,6 +188,68 @@ def test_any_bytes_for_a_description_are_a_user_error(model: Path, content: byte
 def test_deep_nesting_is_a_user_error(model: Path) -> None:
     (model / "model.json").write_text("[" * 100_000)
     refused(model)
+
+
+HUGE = """
+import resource, sys, time
+from nearkin.errors import UserError
+from nearkin.models import Embedder
+import timm
+
+before, start = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.process_time()
+try:
+    Embedder.load(sys.argv[1])
+except UserError as error:
+    assert "its weights are not those of its description" in str(error), error
+else:
+    raise SystemExit("it was loaded")
+print(time.process_time() - start, (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024)
+"""
+
+
+def test_a_huge_network_is_refused_before_it_takes_time_or_memory(tmp_path: Path) -> None:
+    preprocess = Preprocess(size=518, resize=518, channels=3, mean=(0.5,) * 3, std=(0.5,) * 3)
+    spec = ModelSpec("vit_giant_patch14_dinov2", 2, "always", preprocess)
+    (tmp_path / "model.json").write_text(json.dumps({"format": 1, "spec": spec.to_json()}))
+    few = {"standardise.mean": torch.zeros(3, 1, 1), "head.project.0.weight": torch.zeros(2, 4)}
+    save_file(few, tmp_path / "model.safetensors")
+    done = subprocess.run([sys.executable, "-c", HUGE, tmp_path], capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    seconds, megabytes = map(float, done.stdout.split())
+    assert seconds < 5 and megabytes < 300
+
+
+def test_a_picture_too_large_to_try_is_not_tried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Such a model loads as every other, tables beside its weights included."""
+    half = (0.5,) * 3
+    native = Preprocess(size=160, resize=160, channels=3, mean=half, std=half)
+    spec = ModelSpec("test_vit", 4, "always", native)
+    model = EmbeddingModel(spec).eval()
+    Embedder(model).save(tmp_path)
+    pictures = torch.randint(0, 256, (2, 3, 160, 160), dtype=torch.uint8)
+    tried: list[tuple[int, ...]] = []
+    kind = type(model.backbone)
+    forward = kind.forward
+
+    def noted(self: torch.nn.Module, x: torch.Tensor) -> torch.Tensor:
+        tried.append(tuple(x.shape))
+        return forward(self, x)  # type: ignore[no-any-return]
+
+    monkeypatch.setattr(kind, "forward", noted)
+    for largest, tries in ((160, [(1, 3, 160, 160)]), (159, [])):
+        monkeypatch.setattr(embedder, "LARGEST_TRIED", largest)
+        tried.clear()
+        loaded = Embedder.load(tmp_path).model
+        assert tried == tries
+        assert torch.equal(loaded(pictures), model(pictures))
+
+
+def test_learners_that_the_file_does_not_hold_are_not_made(model: Path) -> None:
+    rewrite(model, dim=10**9, slices=10**9)
+    weights = load_file(model / "model.safetensors")
+    weights["head.project.999999999.weight"] = torch.zeros(1, 256)
+    save_file(weights, model / "model.safetensors")
+    assert "its weights are not those" in refused(model)
 
 
 class TestWeights:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 import shutil
 from collections.abc import Callable
 from html.parser import HTMLParser
@@ -26,7 +27,6 @@ from nearkin.report.run_report import write_report
 from nearkin.report.run_sheet import COLUMNS, Sheet
 from nearkin.space import Space
 
-GLYPHS = "glyphs:classes=12,per_class=8,size=16"
 QUICK: dict[str, Any] = {"epochs": 2, "batch_size": 16, "dim": 8, "device": "cpu"}
 EVIL = "<script>alert('x')<|script>"  # a folder's name cannot hold a slash
 
@@ -57,23 +57,43 @@ class Page(HTMLParser):
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("runs") / "glyphs"
-    return nearkin.train(GLYPHS, out=folder, keep="best-on-test", **QUICK).folder
+def blots(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Grey pictures: 12 classes of eight, each of its own blot under noise."""
+    rng = np.random.default_rng(0)
+    labels = np.repeat(np.arange(12), 8)
+    pixels = rng.integers(0, 160, (12, 16, 16))[labels] + rng.integers(0, 96, (96, 16, 16))
+    file = tmp_path_factory.mktemp("data") / "blots.npz"
+    np.savez(file, images=pixels.astype(np.uint8), labels=labels)
+    return str(file)
+
+
+@pytest.fixture(scope="module")
+def run(blots: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("runs") / "blots"
+    return nearkin.train(blots, out=folder, keep="best-on-test", **QUICK).folder
+
+
+@pytest.fixture(scope="module")
+def page(run: Path) -> Page:
+    """The whole report of that run, with its figures."""
+    target = write_report(run)
+    assert target == run / "report.html"
+    return Page(target)
 
 
 @pytest.fixture
 def copied(run: Path, tmp_path: Path) -> Path:
-    return Path(shutil.copytree(run, tmp_path / "run"))
+    """The run in a folder of its own, to be changed, with something in the place of its report."""
+    folder = Path(shutil.copytree(run, tmp_path / "my run; it's"))
+    (folder / "report.html").write_text("the last one")
+    return folder
 
 
-def test_the_page_tells_everything_and_fetches_nothing(run: Path) -> None:
-    target = write_report(run)
-    assert target == run / "report.html" and target.stat().st_size < 5e6
-    page = Page(target)
+def test_the_page_tells_everything_and_fetches_nothing(run: Path, page: Page) -> None:
+    assert len(page.html) < 5e6
     scores = json.loads((run / "scores.json").read_text())
     for words in (
-        *("rank on glyphs", "backbone small", "8 dimensions", "best point of the test curve, which is optimistic"),
+        *("rank on blots", "backbone small", "8 dimensions", "best point of the test curve, which is optimistic"),
         *("Loss", "Learning rate", "Scores on the test part", "kept: epoch", "95 % interval", "What the scores mean"),
         *("Map of the space", "Nearest neighbours", "Classes", "Confusions", "Distances between pairs", "Spectrum"),
         *("alpha = 4.0", f"nearkin train --config {run / 'config.toml'}", nearkin.__version__),
@@ -103,8 +123,8 @@ def test_a_part_is_embedded_once(run: Path, tmp_path: Path, monkeypatch: pytest.
     assert passes == [48] and (tmp_path / "elsewhere.html").is_file()
 
 
-def test_the_map_shows_true_neighbours(run: Path, tmp_path: Path) -> None:
-    found = Page(write_report(run, tmp_path / "r.html", figures=False)).map
+def test_the_map_shows_true_neighbours(run: Path, page: Page) -> None:
+    found = page.map
     facts = run_facts.gather(run)
     assert facts.looked is not None
     distances = torch.cdist(facts.looked.space.embeddings, facts.looked.space.embeddings)
@@ -132,8 +152,8 @@ def test_vectors_have_a_report_without_pictures(vectors: str, tmp_path: Path) ->
     assert set(page.map["cell"]) == {-1} and set(page.map["nearest"]) != {-1}
 
 
-def test_without_a_test_part_another_one_is_shown(tmp_path: Path) -> None:
-    run = nearkin.train(GLYPHS, out=tmp_path / "run", split="all", **QUICK)
+def test_without_a_test_part_another_one_is_shown(blots: str, tmp_path: Path) -> None:
+    run = nearkin.train(blots, out=tmp_path / "run", split="all", **QUICK)
     text = Page(write_report(run.folder, figures=False)).text
     assert "There is no test part: everything below shows the training part" in text and "96 items" in text
     with pytest.raises(UserError, match="part 'tests' is unknown"):
@@ -144,16 +164,52 @@ def test_an_interrupted_run_has_a_report(copied: Path) -> None:
     (copied / "scores.json").unlink()
     text = Page(write_report(copied, figures=False)).text
     assert "Training has not ended (epoch 2 of 2)" in text and "Map of the space" in text
+    # For a shell to read, whatever the folder is called.
+    resume = f"nearkin train --resume {shlex.quote(str(copied))}"
+    assert resume in text and f"nearkin train --config {shlex.quote(str(copied / 'config.toml'))}" in text
     shutil.rmtree(copied / "model")
-    with pytest.raises(UserError, match=f"no model yet; go on training with: nearkin train --resume {copied}"):
+    with pytest.raises(UserError, match=re.escape(f"no model yet; go on training with: {resume}")):
         write_report(copied)
 
 
-def test_data_that_vanished_leave_the_rest(photos: Path, tmp_path: Path) -> None:
-    run = nearkin.train(photos, out=tmp_path / "run", backbone="small", image_size=16, **QUICK)
-    shutil.rmtree(photos)
-    text = Page(write_report(run.folder, figures=False)).text
-    after = json.loads(run.scores.read_text())["after"]["map@r"]
+@pytest.mark.parametrize("content", ['{"before": {"rec', "", "[1]"])
+def test_damaged_scores_are_one_sentence(copied: Path, content: str) -> None:
+    (copied / "scores.json").write_text(content)
+    with pytest.raises(UserError, match=r"scores\.json is damaged .*; delete it and measure again with: nearkin train"):
+        write_report(copied)
+    assert (copied / "report.html").read_text() == "the last one"
+
+
+def test_a_part_that_is_not_there_leaves_the_last_report(copied: Path) -> None:
+    with pytest.raises(UserError, match="this run has no validation part; choose the part test or train"):
+        write_report(copied, part="validation")
+    assert (copied / "report.html").read_text() == "the last one"
+
+
+def test_a_damaged_model_is_not_taken_for_lost_data(copied: Path) -> None:
+    (copied / "model" / "model.safetensors").write_bytes(b"cut")
+    with pytest.raises(UserError, match=r"^the model in .* cannot be read"):
+        write_report(copied)
+    assert (copied / "report.html").read_text() == "the last one"
+
+
+def test_on_changed_data_only_what_is_measured_now_is_shown(page: Page, copied: Path) -> None:
+    assert "→ </small>" in page.html and "before training" in page.text
+    (copied / "data.sha256").write_text("of other data")
+    scores = json.loads((copied / "scores.json").read_text())
+    scores["before"]["map@r"] = 0.98765
+    scores["after"] |= {"map@r": 0.98764, "soft_knn_error": 0.98763}
+    (copied / "scores.json").write_text(json.dumps(scores))
+    page = Page(write_report(copied, figures=False))
+    assert "The data are not what they were" in page.text and "95 % interval" in page.text
+    assert "0.987" not in page.text and "→ </small>" not in page.html and "before training" not in page.text
+
+
+def test_data_that_vanished_leave_the_rest(blots: str, copied: Path) -> None:
+    config = copied / "config.toml"
+    config.write_text(config.read_text().replace(blots, "gone.npz"))
+    text = Page(write_report(copied, figures=False)).text
+    after = json.loads((copied / "scores.json").read_text())["after"]["map@r"]
     assert "The data cannot be read" in text and "Left out: intervals, map" in text
     assert "Learning rate" in text and f"{after:.4f}" in text and "Map of the space" not in text
 
@@ -172,20 +228,20 @@ def test_one_class_alone_is_drawn_but_not_measured(copied: Path, monkeypatch: py
     assert "Map of the space" in text and "Confusions" not in text
 
 
-@pytest.mark.parametrize("kept", [True, False])
 @pytest.mark.parametrize(("method", "title"), [("magnet", "Clusters of classes"), ("divide-and-conquer", "Partition")])
-def test_groups_of_the_method_are_shown(tmp_path: Path, method: str, title: str, kept: bool) -> None:
-    run = nearkin.train(GLYPHS, method, tmp_path / "run", **QUICK)
-    if not kept:
-        run.checkpoint.unlink()
-    text = Page(write_report(run.folder, figures=False)).text
-    assert title in text and ("from its last checkpoint" in text) == kept
-    if method == "magnet":
-        clusters = [tuple(map(int, found)) for found in re.findall(r"cluster (\d) of (\d): (\d+) items", text)]
-        assert sum(items for _, _, items in clusters) == 48 and {number for number, _, _ in clusters} == {1, 2}
-    else:
-        sizes = [int(size) for size in re.findall(r"learner \d+ (\d+) items of", text)]
-        assert len(sizes) == 4 and sum(sizes) == 48
+def test_groups_of_the_method_are_shown(blots: str, tmp_path: Path, method: str, title: str) -> None:
+    run = nearkin.train(blots, method, tmp_path / "run", **QUICK)
+    for kept in (True, False):
+        if not kept:
+            run.checkpoint.unlink()
+        text = Page(write_report(run.folder, figures=False)).text
+        assert title in text and ("from its last checkpoint" in text) == kept
+        if method == "magnet":
+            clusters = [tuple(map(int, found)) for found in re.findall(r"cluster (\d) of (\d): (\d+) items", text)]
+            assert sum(items for _, _, items in clusters) == 48 and {number for number, _, _ in clusters} == {1, 2}
+        else:
+            sizes = [int(size) for size in re.findall(r"learner \d+ (\d+) items of", text)]
+            assert len(sizes) == 4 and sum(sizes) == 48
 
 
 def test_class_scores_and_confusions_are_those_of_a_slow_count() -> None:

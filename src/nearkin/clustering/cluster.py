@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from numbers import Real
 
 import numpy as np
 import numpy.typing as npt
@@ -40,13 +41,17 @@ def cluster(embeddings: Tensor | npt.ArrayLike, k: int, how: str = "kmeans", see
     points = embeddings if isinstance(embeddings, Tensor) else _tensor(np.asarray(embeddings))
     if points.ndim != 2 or 0 in points.shape:
         raise UserError(f"embeddings must have the shape (n, dim), not {tuple(points.shape)}")
-    if k != int(k) or not 1 <= k <= len(points):
-        raise UserError(f"k must be a whole number in 1…{len(points)}, the number of embeddings, not {k}")
+    if not _is_whole(k) or not 1 <= k <= len(points):
+        raise UserError(f"k must be a whole number in 1…{len(points)}, the number of embeddings, not {k!r}")
     points = points.detach() if points.is_floating_point() else points.double()
     broken = int((~points.isfinite().all(1)).sum())
     if broken:
         raise UserError(f"{broken} of {len(points)} embeddings contain NaN or infinite values; leave those rows out")
     return np.asarray(HOW[how](points, int(k), seed), dtype=np.int64)
+
+
+def _is_whole(value: object) -> bool:
+    return not isinstance(value, bool) and isinstance(value, Real) and bool(value % 1 == 0)
 
 
 def _tensor(array: npt.NDArray[np.generic]) -> Tensor:

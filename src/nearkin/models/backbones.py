@@ -22,11 +22,13 @@ def is_builtin(name: str) -> bool:
     return name in FOR_IMAGES or name in FOR_VECTORS
 
 
-def image_backbone(name: str, preprocess: Preprocess) -> tuple[nn.Module, int]:
-    """An untrained backbone for pictures and the length of its feature vector."""
+def image_backbone(name: str, preprocess: Preprocess, width: int | None = None) -> tuple[nn.Module, int]:
+    """An untrained backbone for pictures and the length of its feature vector, which may be known already."""
     if name in FOR_IMAGES:
         return FOR_IMAGES[name](preprocess.channels)
     backbone = googlenet() if name == GOOGLENET else _timm_model(name)
+    if width is not None:
+        return backbone, width
     # Asked rather than read off: which attribute holds the pooled width differs between timm's families.
     try:
         with torch.no_grad():

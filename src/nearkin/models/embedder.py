@@ -32,6 +32,7 @@ from nearkin.progress import track
 
 FORMAT = 1
 LARGEST_SIDE = 4096  # of the square a model reads; what a damaged or hostile file asks for is not even tried
+LARGEST_TRIED = 640  # the side up to which a network is tried on a picture before it is trusted
 Picture = str | Path | Image.Image
 Encodable = Sequence[Picture] | npt.NDArray[np.generic]
 
@@ -156,16 +157,31 @@ def _read_model(folder: Path) -> EmbeddingModel:
         raise UserError("it was saved by a newer nearkin; upgrade nearkin to read it")
     spec = _checked_spec(description["spec"])
     weights = load_file(folder / "model.safetensors")
-    # Before anything is built: a length that the file does not hold could ask for more memory than there is.
-    inputs = spec.features if spec.preprocess is None else spec.preprocess.channels
-    lengths = {"standardise.mean": inputs, f"head.project.{spec.slices - 1}.weight": spec.dim // spec.slices}
-    _check_fit([name for name, length in lengths.items() if _shape(weights, name)[:1] != (length,)])
-    model = EmbeddingModel(spec)
-    wanted = model.state_dict()
-    names = sorted({*wanted, *weights})
-    _check_fit([name for name in names if _shape(weights, name) != _shape(wanted, name)])
+    width = _check_weights(spec, weights)
+    # Built anew: tables that a network keeps beside its weights are in no file.
+    trusted = spec.preprocess is not None and spec.preprocess.size > LARGEST_TRIED
+    model = EmbeddingModel(spec, width=width if trusted else None)
     model.load_state_dict(weights)
     return model
+
+
+def _check_weights(spec: ModelSpec, weights: Mapping[str, Tensor]) -> int:
+    """The width of the features that the head reads, if the weights are those of such a model in all their shapes.
+
+    Nothing is allocated for that: a description alone could ask for more memory and time than there is.
+    """
+    inputs = spec.features if spec.preprocess is None else spec.preprocess.channels
+    heads = [f"head.project.{learner}.weight" for learner in range(min(spec.slices, len(weights) + 1))]
+    lengths = {"standardise.mean": inputs} | dict.fromkeys(heads, spec.dim // spec.slices)
+    _check_fit([name for name, length in lengths.items() if _shape(weights, name)[:1] != (length,)])
+    width = weights[heads[0]].shape[-1]
+    if not is_builtin(spec.backbone):
+        import timm  # noqa: F401 (not first where no tensor has values: its constants would stay without)
+    with torch.device("meta"):
+        wanted = EmbeddingModel(spec, width=width).state_dict()
+    names = sorted({*wanted, *weights})
+    _check_fit([name for name in names if _shape(weights, name) != _shape(wanted, name)])
+    return width
 
 
 def _shape(tensors: Mapping[str, Tensor], name: str) -> tuple[int, ...] | str:

@@ -99,12 +99,16 @@ class Head(nn.Module):
 class EmbeddingModel(nn.Module):
     """Pictures (batch, channels, size, size) uint8, or vectors (batch, features), to (batch, dim).
 
+    Args:
+        freeze_batch_norm: whether the backbone's batch norms keep their statistics in training.
+        width: what the head reads of a backbone for pictures; None: found by trying the backbone on one picture.
+
     >>> model = EmbeddingModel(ModelSpec("linear", dim=2, features=3))
     >>> model(torch.ones(5, 3)).shape
     torch.Size([5, 2])
     """
 
-    def __init__(self, spec: ModelSpec, freeze_batch_norm: bool = False) -> None:
+    def __init__(self, spec: ModelSpec, freeze_batch_norm: bool = False, width: int | None = None) -> None:
         super().__init__()
         self.spec = spec
         self.freeze_batch_norm = freeze_batch_norm
@@ -114,7 +118,7 @@ class EmbeddingModel(nn.Module):
         else:
             mean = torch.tensor(spec.preprocess.mean).view(-1, 1, 1)
             std = torch.tensor(spec.preprocess.std).view(-1, 1, 1)
-            backbone, width = image_backbone(spec.backbone, spec.preprocess)
+            backbone, width = image_backbone(spec.backbone, spec.preprocess, width)
         self.standardise = Standardise(mean, std)
         self.backbone = backbone
         self.head = Head(width, spec.dim, spec.normalize, spec.slices)

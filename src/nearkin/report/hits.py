@@ -20,6 +20,7 @@ from nearkin.search.matching import Match
 from nearkin.search.store import Hit
 
 PICTURES = {".jpeg", ".jpg", ".pdf", ".png", ".svg", ".webp"}
+MOST_ROWS, MOST_HITS = 60, 20  # in one picture
 QUERY, FOUND, GONE = "#444444", "#bbbbbb", "#dddddd"
 
 
@@ -34,7 +35,7 @@ def print_hits(queries: Sequence[Path], hits: Sequence[Sequence[Hit]]) -> None:
         for rank, hit in enumerate(found, start=1):
             # As text, because a name may hold what rich takes for markup.
             table.add_row(str(rank), f"{hit.distance:.4f}", Text(hit.entry.label), Text(hit.entry.path))
-        Console().print(table)
+        _console().print(table)
 
 
 def print_matches(queries: Sequence[Path], matches: Sequence[Match]) -> None:
@@ -47,13 +48,24 @@ def print_matches(queries: Sequence[Path], matches: Sequence[Match]) -> None:
     for query, match in zip(queries, matches, strict=True):
         label = Text("unknown", style="dim") if match.label is None else Text(match.label)
         table.add_row(Text(str(query)), label, f"{match.share:.0%}", f"{match.distance:.4f}")
-    Console().print(table)
+    _console().print(table)
+
+
+def _console() -> Console:
+    """As wide as a path needs where nobody looks: a pipe or a file is searched and copied from."""
+    console = Console()
+    return console if console.is_terminal else Console(width=10_000)
+
+
+def check_picture_name(file: Path) -> None:
+    if file.suffix.lower() not in PICTURES:
+        raise UserError(f"{file} is no picture's name; end it with one of {', '.join(sorted(PICTURES))}")
 
 
 def draw_hits(file: Path, gallery: Gallery, queries: Sequence[Path], hits: Sequence[Sequence[Hit]]) -> None:
-    """One row for each query: the query, and what was found with distances and labels."""
-    if file.suffix.lower() not in PICTURES:
-        raise UserError(f"{file} is no picture's name; end it with one of {', '.join(sorted(PICTURES))}")
+    """One row for each query: the query, and what was found with distances and labels, up to what one can hold."""
+    check_picture_name(file)
+    queries, hits = queries[:MOST_ROWS], [found[:MOST_HITS] for found in hits[:MOST_ROWS]]
     import matplotlib
 
     matplotlib.use("Agg")

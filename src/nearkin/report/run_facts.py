@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
@@ -50,7 +51,7 @@ class RunFacts:
     Attributes:
         records: the lines of its metrics.
         chosen: by what its model was chosen; empty where training has not ended.
-        before, after: scores of the test part that training measured; empty where it did not.
+        before, after: scores of the test part that training measured; empty where it did not, or on other data.
         looked: None where its data are gone.
         train: the training part, for what methods find in it; None where it is gone.
         notices: what is left out or not as expected, a sentence each.
@@ -74,33 +75,45 @@ def gather(folder: Path, part: str = "test") -> RunFacts:
     """
     if part not in PARTS:
         raise unknown_name("part", part, PARTS)
-    run = Run.open(folder)
+    run, resume = Run.open(folder), f"nearkin train --resume {shlex.quote(str(folder))}"
     if not (run.model / "model.json").is_file():
-        raise UserError(f"{folder} has no model yet; go on training with: nearkin train --resume {folder}")
-    settings, records, notices = run.settings(), run.read_metrics(), []
-    scores = json.loads(run.scores.read_text(encoding="utf-8")) if run.scores.is_file() else {}
+        raise UserError(f"{folder} has no model yet; go on training with: {resume}")
+    notices: list[str] = []
+    settings, records, scores = run.settings(), run.read_metrics(), _read_scores(run, resume)
     if not scores:
         epoch = max((record["epoch"] for record in records), default=0)
         notices.append(
             f"Training has not ended (epoch {epoch} of {settings.training.epochs}); this is the model kept so far. "
-            f"Go on with: nearkin train --resume {folder}"
+            f"Go on with: {resume}"
         )
         scores = {"before": next((_numbers(each) for each in records if each["kind"] == "before"), {})}
-    looked, train = None, None
+    before, after, chosen = scores.get("before", {}), scores.get("after", {}), scores.get("chosen", "")
     try:
         splits = load_splits(settings.data, settings.training.seed)
-        if not run.same_data(splits.digest()):
-            notices.append(
-                "The data are not what they were when this run began: test classes may have been trained on."
-            )
-        train, shown = splits.train, _shown_part(splits, part, notices)
-        looked = _look(run, shown, getattr(splits, shown), notices)
     except UserError as error:
         notices.append(
             f"The data cannot be read ({error}). Left out: intervals, map, neighbours, classes, distances, spectrum."
         )
-    before, after = scores.get("before", {}), scores.get("after", {})
-    return RunFacts(run, settings, records, scores.get("chosen", ""), before, after, looked, train, notices)
+        return RunFacts(run, settings, records, chosen, before, after, None, None, notices)
+    if not run.same_data(splits.digest()):
+        before, after = {}, {}
+        notices.append(
+            "The data are not what they were when this run began: test classes may have been trained on. "
+            "The scores are those of the data as they are now; those that training measured are left out."
+        )
+    shown = _shown_part(splits, part, notices)
+    looked = _look(run, shown, getattr(splits, shown), notices)
+    return RunFacts(run, settings, records, chosen, before, after, looked, splits.train, notices)
+
+
+def _read_scores(run: Run, resume: str) -> dict[str, Any]:
+    """What training wrote at its end; nothing where it has not ended."""
+    if not run.scores.is_file():
+        return {}
+    try:
+        return dict(json.loads(run.scores.read_text(encoding="utf-8")))
+    except (TypeError, ValueError) as error:
+        raise UserError(f"{run.scores} is damaged ({error}); delete it and measure again with: {resume}") from error
 
 
 def _numbers(record: dict[str, Any]) -> dict[str, float]:
@@ -111,7 +124,7 @@ def _shown_part(splits: Splits, part: str, notices: list[str]) -> str:
     if getattr(splits, part) is not None:
         return part
     if part == "validation":
-        raise UserError("this run has no validation part; choose another part")
+        raise UserError("this run has no validation part; choose the part test or train")
     instead = "train" if splits.validation is None else "validation"
     seen = "which the model was trained on" if instead == "train" else "which the model may have been chosen on"
     notices.append(f"There is no test part: everything below shows the {_called(instead)}, {seen}.")

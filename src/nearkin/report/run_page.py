@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+import shlex
 from collections.abc import Sequence
 from datetime import date
 from html import escape
@@ -95,14 +96,17 @@ def _head(facts: RunFacts) -> str:
 
 
 def _big_numbers(facts: RunFacts) -> str:
-    after = _measured(facts)
-    before = facts.before if facts.looked is None or facts.looked.part == "test" else {}
+    before, after = _before(facts), _measured(facts)
 
     def number(score: str) -> str:
         start = f"<small>{before[score]:.3f} → </small>" if score in before else ""
         return f"<div><b>{start}{after[score]:.3f}</b>{_abbreviated(score)}</div>"
 
     return f'<div class="big">{"".join(number(score) for score in BIG if score in after)}</div>'
+
+
+def _before(facts: RunFacts) -> dict[str, float]:
+    return facts.before if facts.looked is None or facts.looked.part == "test" else {}
 
 
 def _measured(facts: RunFacts) -> dict[str, float]:
@@ -122,18 +126,19 @@ def _scores(facts: RunFacts) -> str:
     after = {name: value for name, value in after.items() if value or name != "queries_without_positives"}
     if not after:
         return ""
-    before = facts.before if facts.looked is None or facts.looked.part == "test" else {}
+    before = _before(facts)
+    heads = ("", *(("before training", "after") if before else ("score",)), "95 % interval")
 
     def row(name: str) -> str:
         low, high = intervals.get(name, (None, None))
         interval = "" if low is None else f"{low:.4f} – {high:.4f}"
-        cells = (_number(before.get(name)), _number(after[name]), interval)
+        cells = (*([_number(before.get(name))] if before else []), _number(after[name]), interval)
         return f"<tr><td>{_abbreviated(name)}</td>{''.join(f'<td>{cell}</td>' for cell in cells)}</tr>"
 
     meanings = "".join(f"<dt>{escape(score_name(name))}</dt><dd>{escape(meaning(name))}</dd>" for name in after)
     return (
-        '<h2>Scores</h2><div class="wide"><table><thead><tr><th></th><th>before training</th><th>after</th>'
-        f"<th>95 % interval</th></tr></thead><tbody>{''.join(map(row, after))}</tbody></table></div>"
+        f'<h2>Scores</h2><div class="wide"><table><thead><tr>{"".join(f"<th>{head}</th>" for head in heads)}'
+        f"</tr></thead><tbody>{''.join(map(row, after))}</tbody></table></div>"
         '<p class="legend">Intervals: percentile bootstrap over classes of queries; the gallery stays as it is.</p>'
         f"<details><summary>What the scores mean</summary><dl>{meanings}</dl></details>"
     )
@@ -251,7 +256,7 @@ def _groups(grouping: Grouping, classes: Sequence[str], labels: Sequence[int], s
 
 
 def _repeat(facts: RunFacts) -> str:
-    command = f"nearkin train --config {facts.run.config}"
+    command = f"nearkin train --config {shlex.quote(str(facts.run.config))}"
     made = provenance() | {"Python": platform.python_version()} | {name: _version(name) for name in ("torch", "timm")}
     words = " · ".join(f"{name} {value}" for name, value in made.items())
     return (
