@@ -49,6 +49,16 @@ def test_search_prints_the_nearest_and_draws_them(nearkin: Command, indexed: Pat
         assert picture.width > 300
 
 
+def test_a_pipe_gets_whole_paths_and_a_wrong_name_of_a_picture_is_said_at_once(
+    nearkin: Command, indexed: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    query = indexed / "class3" / "3.png"
+    assert str(query) in nearkin("search", GALLERY, query).out.partition("rank")[2]
+    outcome = nearkin("search", GALLERY, query, "--picture", "found.gif")
+    assert outcome.code == 1 and "found.gif" in outcome.err and "rank" not in outcome.out
+
+
 def test_match_names_the_class_and_what_it_does_not_know(nearkin: Command, indexed: Path, tmp_path: Path) -> None:
     noise = np.random.default_rng(0).integers(0, 255, (20, 20, 3), dtype=np.uint8)
     Image.fromarray(noise).save(tmp_path / "strange.png")
@@ -80,9 +90,15 @@ def test_what_is_no_gallery_is_one_sentence(nearkin: Command, tmp_path: Path, co
 
 def test_export_says_how_far_it_is_from_torch(nearkin: Command, model: Path, tmp_path: Path) -> None:
     pytest.importorskip("onnxruntime")
-    outcome = nearkin("export", model, "--onnx", "small.onnx")
+    outcome = nearkin("export", model, "--onnx")
     assert outcome.code == 0, outcome.err
-    assert "largest difference" in outcome.out and (tmp_path / "small.onnx").stat().st_size > 1000
+    assert "largest difference" in outcome.out and (tmp_path / "model.onnx").stat().st_size > 1000
+
+
+def test_a_run_is_exported_after_a_look_at_its_own_data(nearkin: Command, vectors: str) -> None:
+    pytest.importorskip("onnxruntime")
+    assert nearkin("train", vectors, "--epochs", "1", "--out", "run").code == 0
+    assert "10 of them real" in nearkin("export", "run", "-o", "x.onnx").out
 
 
 def test_the_names_of_nearkin_can_be_imported() -> None:

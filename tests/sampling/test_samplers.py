@@ -149,3 +149,10 @@ def test_whoever_takes_exactly_the_batches_of_an_epoch_gets_the_next_one_then() 
     for _ in range(3):
         assert list(asks_once_more) == list(islice(counts, len(counts)))
     assert (counts.epoch, counts.position) == (3, 0)
+
+
+def test_a_saved_place_behind_the_last_batch_is_the_start_of_the_next_epoch() -> None:
+    old, new = (GroupSampler(np.arange(40) // 4, batch_size=8, per_class=4) for _ in range(2))
+    old.load_state_dict({"epoch": 0, "position": len(old)})
+    new.epoch = 1
+    assert list(old) == list(new) != []

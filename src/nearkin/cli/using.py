@@ -72,9 +72,11 @@ def search(
 
     Example: nearkin search photos.index query.jpg -k 10 --picture found.png
     """
-    from nearkin.report.hits import draw_hits, print_hits
+    from nearkin.report.hits import check_picture_name, draw_hits, print_hits
     from nearkin.search import Gallery
 
+    if picture is not None:
+        check_picture_name(picture)
     opened = Gallery.open(gallery)
     found = opened.search(opened.encode(pictures), k, label)
     print_hits(pictures, found)
@@ -103,8 +105,9 @@ def match(
     from nearkin.search.matching import match as match_pictures
 
     opened = Gallery.open(gallery)
-    print_matches(pictures, match_pictures(opened, pictures, false_accepts, k))
-    print_calibration(calibrate(opened, false_accepts, k))
+    calibration = calibrate(opened, false_accepts, k)
+    print_matches(pictures, match_pictures(opened, pictures, false_accepts, k, calibration))
+    print_calibration(calibration)
 
 
 @app.command()
@@ -126,16 +129,18 @@ def serve(
 @app.command()
 def export(
     model: Annotated[Path, typer.Argument(help="A run folder or a model folder.")],
-    out: Annotated[Path, typer.Option("--onnx", help="The ONNX file to write.")] = Path("model.onnx"),
+    onnx: Annotated[bool, typer.Option("--onnx/", help="As ONNX, the one format there is.")] = True,
+    out: Annotated[Path | None, typer.Option("--out", "-o", help="The file. Default: NAME.onnx.")] = None,
 ) -> None:
-    """Write a model as ONNX, for other languages and machines; it is checked against torch first.
+    """Write a model as ONNX, for other languages and machines; it is first compared with torch, on the run's own data.
 
-    Example: nearkin export runs/photos-rank --onnx photos.onnx
+    Example: nearkin export runs/photos-rank --onnx -o photos.onnx
     """
     from nearkin.models.onnx import export_onnx
+    from nearkin.workflows import sample_items
 
-    done = export_onnx(model, out)
+    done = export_onnx(model, out or Path(f"{model.resolve().name}.onnx"), items=sample_items(model))
     typer.echo(
-        f"{done.file}: {done.megabytes:.1f} MB, equal to torch on {done.checked_on} items "
+        f"{done.file}: {done.megabytes:.1f} MB, equal to torch on {done.checked_on} items, {done.real} of them real "
         f"(largest difference {done.largest_difference:.0e})"
     )

@@ -67,7 +67,8 @@ class BatchSampler(ABC):
         return {"epoch": self.epoch, "position": self.position}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.epoch, self.position = state["epoch"], state["position"]
+        whole, self.position = divmod(state["position"], len(self))  # older ones stood behind the last batch
+        self.epoch = state["epoch"] + whole
 
 
 def share_of(batch: Indices, rank: int, world_size: int) -> Indices:
