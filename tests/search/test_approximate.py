@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -174,3 +176,15 @@ def test_the_index_of_another_gallery_is_noticed(tmp_path: Path, caplog: pytest.
     assert used(other)
     assert share_found(other, vectors(0, 20)) >= 0.9
     other.close()
+
+
+def test_it_works_beside_packages_that_put_torch_into_faiss() -> None:
+    """pytorch-metric-learning imports them; what they replace cannot be put back, hence another process."""
+    code = """
+import faiss, faiss.contrib.torch_utils, numpy as np
+from nearkin.search.approximate import Approximate
+eye = np.eye(3, dtype=np.float32)
+print(Approximate.build(3, eye, [(np.arange(3), eye)]).candidates(eye[1:2], 1)[1].tolist())
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    assert done.stdout == "[[1]]\n", done.stderr

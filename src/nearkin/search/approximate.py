@@ -128,7 +128,9 @@ class Approximate:
         else:
             enough = 4 * count * self._ivf.nlist // len(self)  # cells for several times as many items
             how = faiss.SearchParametersIVF(nprobe=min(self._ivf.nlist, max(self.effort, enough)))
-        squared, ids = self._index.search(queries, count, params=how)
+        # Where faiss.contrib.torch_utils was imported (pytorch-metric-learning does), `search` takes no parameters.
+        search = getattr(self._index, "search_numpy", self._index.search)
+        squared, ids = search(queries, count, params=how)
         return squared, ids
 
     def tune(self, search: Search, queries: Embeddings, chunks: Chunks) -> tuple[float, float]:

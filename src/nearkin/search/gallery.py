@@ -137,6 +137,8 @@ def _write(folder: Path, source: Path, store: str) -> None:
             _refuse_foreign_items(store, begun, dim)
             begun.replace(folder)
     except OSError as error:
+        if (folder / DESCRIPTION).exists():  # another process was faster
+            return _refuse_another(folder, _digest(source), store)
         raise cannot_write(folder, error) from error
 
 

@@ -33,6 +33,7 @@ BATCH = 1000
 LIMIT = 16_384  # of what Milvus returns at once
 LONGEST = 65_535  # bytes of a string
 IDS = range(1, 2**53)  # what a web page, too, can hold exactly
+IDS_A_MILLISECOND = 4096  # enough for a batch; the range lasts until the year 2039
 FIELDS = ["path", "label", "size", "modified"]
 
 T = TypeVar("T")
@@ -202,10 +203,13 @@ class MilvusStore:
             self._patiently(partial(self._client.delete, self._collection, ids=batch, timeout=ANSWERING))
 
     def _new_ids(self, count: int) -> list[int]:
-        """Drawn by chance, so that several writers need not agree, and known before they are sent: sent twice, an
+        """They rise with time, so that of two with the same path the higher is the newer one for every writer; by
+        chance within a millisecond, so that writers need not agree; and known before they are sent: sent twice, an
         item is still there once."""
         while True:
-            ids = random.SystemRandom().sample(IDS, count)
+            now = time.time_ns() // 1_000_000 * IDS_A_MILLISECOND
+            first = now + random.SystemRandom().randrange(IDS_A_MILLISECOND - count)
+            ids = list(range(first, first + count))
             if not self._rows(f"id in {ids}", ["id"]):
                 return ids
 

@@ -103,9 +103,9 @@ class Desk:
             raise self._unavailable(error) from None
 
     def _unavailable(self, error: UserError) -> HTTPException:
-        """The store's own sentence, but nothing about the server's disk."""
+        """For the log the store's own sentence, which may name places and addresses; none of them for the client."""
         log.warning("the store cannot be used: %s", error)
-        sentence = str(error).replace(str(self._gallery.path), self._gallery.path.name)
+        sentence = "the gallery's items cannot be read at the moment; the server's log says why"
         return HTTPException(503, sentence, {"Retry-After": "5"})
 
     async def _check(self, label: str | None) -> None:
