@@ -17,9 +17,10 @@ from nearkin.data.images import FORMATS, to_rgb
 
 MAX_PIXELS = 40_000_000  # of an upload: a small file can hold a picture that takes gigabytes
 PHOTO = 16_000_000  # pixels; a larger picture is made smaller before it is converted, and waits for others like it
-# Bytes that a pixel takes at most while it is decoded, turned and converted, by Pillow's mode; WebP takes most.
-BYTES = {"1": 6, "L": 6, "P": 10}
-BYTES_OF_OTHERS = 20
+# Bytes that a pixel takes at most while it is decoded, turned and converted, by Pillow's mode; WebP takes most. Grey
+# and palette pictures may have transparency, which costs them a copy in four colours.
+BYTES = {"1": 11, "L": 11, "P": 11}
+BYTES_OF_OTHERS = 21
 
 
 class Lane:
@@ -86,7 +87,7 @@ def cost(image: Image.Image) -> int:
     """Bytes that decoding it takes.
 
     >>> cost(Image.new("L", (10, 10))), cost(Image.new("F", (10, 10)))
-    (600, 2000)
+    (1100, 2100)
     """
     return image.width * image.height * BYTES.get(image.mode, BYTES_OF_OTHERS)
 
