@@ -7,13 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
-from fastapi.testclient import TestClient
 from serve.colours import MeanColour, make_gallery
 
 from nearkin.search.gallery import Gallery
-from nearkin.serve.app import make_app
+
+if TYPE_CHECKING:
+    from fastapi.testclient import TestClient
 
 
 @pytest.fixture
@@ -30,5 +32,9 @@ def gallery(tmp_path: Path, embedder: MeanColour) -> Iterator[Gallery]:
 
 @pytest.fixture
 def client(gallery: Gallery) -> Iterator[TestClient]:
+    from fastapi.testclient import TestClient  # here: the other tests run without the serve extra
+
+    from nearkin.serve.app import make_app
+
     with TestClient(make_app(gallery, max_upload_mb=1), raise_server_exceptions=False) as client:
         yield client
