@@ -24,6 +24,9 @@ DOCS = Path(__file__).parent.parent / "docs"
 def publish(folder: Path, name: str, docs: Path = DOCS) -> Comparison:
     found = json.loads((folder / "comparison.json").read_text(encoding="utf-8"))
     found["command"] = re.sub(r"/(?:[^/\s=]+/)*([^/\s=]+)", r"\1", found["command"])
+    trials = folder / "tune" / "trials.json"
+    if trials.is_file():
+        found["tried"] = json.loads(trials.read_text(encoding="utf-8"))
     comparison = Comparison(**{field.name: found[field.name] for field in fields(Comparison)})
     write_json(docs / "results" / f"{name}.json", found)
     part = "the test part" if comparison.protocol == "paper" else "validation classes"

@@ -1,7 +1,8 @@
-"""The papers' own settings: one TOML file per dataset and method, with where in the paper each setting stands.
+"""Settings to start from: one TOML file per dataset and method, with where each setting comes from.
 
-A recipe is written like a run's ``config.toml``. Its first line says which numbers of which paper it is for, its
-comments what the paper leaves open and what was chosen then.
+A recipe is written like a run's ``config.toml``. Most hold a paper's own settings: the first line says which numbers
+of which paper it is for, comments what the paper leaves open and what was chosen then. Those of ``cub200-lite0`` were
+found by tuning.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ def known_recipes() -> list[str]:
 
 
 def recipe_description(name: str) -> str:
-    """Paper and table of a recipe, in one line.
+    """What a recipe is for, in one line: paper and table, or what it was tuned on.
 
     >>> recipe_description("cub200/rank")
     'Schall et al. 2019, nonlinear rank approximation: Table I, CUB-200-2011, NRA'
