@@ -21,12 +21,9 @@ ratio say little, and threads that wait for each other make even the processor t
 from __future__ import annotations
 
 import argparse
-import datetime
 import importlib.util
 import json
 import os
-import platform
-import subprocess
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
@@ -40,6 +37,7 @@ from torch import Tensor
 from nearkin.clustering import kmeans
 from nearkin.evaluation import cluster_scores, retrieve
 from nearkin.evaluation.attributes import attribute_concentration
+from nearkin.report.provenance import provenance
 from nearkin.space import Space
 
 DIM, ITEMS, CLASSES = 128, 60502, 11316
@@ -255,20 +253,6 @@ def line(each: Measured) -> str:
     return f"{each.name:50}{times}{each.megabytes:11.0f}{each.load:6.1f}   {values}"
 
 
-def hardware(device: str) -> str:
-    models = [
-        line.split(":")[1].strip() for line in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in line
-    ]
-    cpu = f"{len(os.sched_getaffinity(0))} × {models[0] if models else platform.machine()}"
-    return f"{torch.cuda.get_device_name()}, {cpu}" if device == "cuda" else cpu
-
-
-def commit() -> str:
-    command = ["git", "describe", "--always", "--dirty"]
-    done = subprocess.run(command, cwd=Path(__file__).parent, capture_output=True, text=True)
-    return done.stdout.strip() or "unknown"
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", choices=list(CONTESTANTS), default="cpu")
@@ -278,9 +262,7 @@ def main() -> None:
     wanted = parser.parse_args()
     items, classes = wanted.size, max(2, round(wanted.size * CLASSES / ITEMS))
     about = {
-        "date": datetime.date.today().isoformat(),
-        "hardware": hardware(wanted.device),
-        "commit": commit(),
+        **provenance(wanted.device),
         "torch": torch.__version__,
         "threads": torch.get_num_threads(),
         "items": items,

@@ -17,11 +17,8 @@ minute as the contestant ended: beside other work all figures of speed are too l
 from __future__ import annotations
 
 import argparse
-import datetime
 import json
 import os
-import platform
-import subprocess
 import time
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
@@ -33,6 +30,7 @@ import faiss
 import numpy as np
 import torch
 
+from nearkin.report.provenance import provenance
 from nearkin.search import approximate
 from nearkin.search.approximate import Approximate
 from nearkin.search.exact import Exact, Ids
@@ -145,19 +143,6 @@ recall@1 | recall@10 | load |
 |--:|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|"""
 
 
-def hardware() -> str:
-    models = [
-        line.split(":")[1].strip() for line in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in line
-    ]
-    return f"{len(os.sched_getaffinity(0))} × {models[0] if models else platform.machine()}"
-
-
-def commit() -> str:
-    command = ["git", "describe", "--always", "--dirty"]
-    done = subprocess.run(command, cwd=Path(__file__).parent, capture_output=True, text=True)
-    return done.stdout.strip() or "unknown"
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sizes", type=int, nargs="+", default=[10_000, 100_000, 1_000_000], help="items")
@@ -165,9 +150,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, help="also write everything as JSON, after every contestant")
     wanted = parser.parse_args()
     about = {
-        "date": datetime.date.today().isoformat(),
-        "hardware": hardware(),
-        "commit": commit(),
+        **provenance("cpu"),
         "torch": torch.__version__,
         "faiss": faiss.__version__,
         "threads": torch.get_num_threads(),

@@ -188,3 +188,10 @@ print(Approximate.build(3, eye, [(np.arange(3), eye)]).candidates(eye[1:2], 1)[1
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
     assert done.stdout == "[[1]]\n", done.stderr
+
+
+def test_an_index_says_with_how_many_links_it_was_built(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(approximate, "LINKS", 5)
+    index = approximate.Approximate.build(20, vectors(0, 1), [(np.arange(20), vectors(0, 20))])
+    monkeypatch.setattr(approximate, "LINKS", 9)  # what a later version builds with
+    assert str(index).startswith("HNSW (5 links,")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Iterator
-from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -35,13 +34,13 @@ def other_model(tmp_path: Path) -> Path:
 def gallery(photos: Path, model: Path, tmp_path: Path) -> Iterator[Gallery]:
     """The 36 images of ``photos``."""
     index_data(model, str(photos), tmp_path / "photos.index")
-    with closing(Gallery.open(tmp_path / "photos.index")) as opened:
+    with Gallery.open(tmp_path / "photos.index") as opened:
         yield opened
 
 
 @pytest.fixture
 def empty_gallery(model: Path, tmp_path: Path) -> Iterator[Gallery]:
-    with closing(Gallery.create(tmp_path / "empty.index", model)) as opened:
+    with Gallery.create(tmp_path / "empty.index", model) as opened:
         yield opened
 
 
@@ -71,29 +70,13 @@ def test_labels_are_counted_by_name(gallery: Gallery) -> None:
     assert list(gallery.labels()) == sorted(gallery.labels())
 
 
-def test_an_entry_is_known_by_its_id_as_long_as_it_is_there(gallery: Gallery) -> None:
-    id, entry = next(iter(gallery.store.entries().items()))
-    assert gallery.entry(id) == entry
-    gallery.store.remove([id])
-    for missing in (id, 999):
-        with pytest.raises(UserError, match=f"no item {missing}"):
-            gallery.entry(missing)
-
-
-def test_an_entry_that_is_added_later_is_known(gallery: Gallery) -> None:
-    id, entry = next(iter(gallery.store.entries().items()))
-    gallery.entry(id)
-    gallery.store.put([entry], gallery.store.vectors([id]))  # replaced: it has a new id
-    assert gallery.entry(max(gallery.store.entries())) == entry
-
-
 def test_a_gallery_works_without_its_run_and_its_pictures(gallery: Gallery, photos: Path, model: Path) -> None:
     gallery.close()
     query = Image.open(files(photos)[0]).convert("RGB")
     shutil.rmtree(model)
     shutil.rmtree(photos)
     moved = gallery.path.rename(gallery.path.with_name("moved.index"))
-    with closing(Gallery.open(moved)) as alone:
+    with Gallery.open(moved) as alone:
         [hits] = alone.search(alone.encode([query]), k=1)
     assert hits[0].entry.path == str(photos / "class0" / "0.png") and hits[0].distance == pytest.approx(0, abs=1e-5)
 
@@ -155,7 +138,7 @@ def test_a_search_in_an_empty_gallery_says_what_to_run(empty_gallery: Gallery) -
 def test_the_same_model_goes_on_with_a_gallery(gallery: Gallery, model: Path, tmp_path: Path) -> None:
     copied = shutil.copytree(model / "model", tmp_path / "copied")
     for same in (model, model / "model", copied):
-        with closing(Gallery.create(gallery.path, same)) as again:
+        with Gallery.create(gallery.path, same) as again:
             assert len(again) == 36
 
 
@@ -220,9 +203,9 @@ def test_a_gallery_whose_items_have_vanished_is_refused_and_not_made_empty(
 ) -> None:
     if store:
         pytest.importorskip("milvus_lite")
-    with closing(Gallery.create(tmp_path / "new.index", model, store)) as made:
+    with Gallery.create(tmp_path / "new.index", model, store) as made:
         made.store.put([Entry("/a", "", 1, 1)], np.zeros((1, 4), dtype=np.float32))
-    with closing(Gallery.open(tmp_path / "new.index")) as opened:
+    with Gallery.open(tmp_path / "new.index") as opened:
         assert len(opened) == 1
     items = tmp_path / "new.index" / (store.rpartition("/")[2] or "items.sqlite")
     aside = items.rename(tmp_path / "aside.db")
@@ -233,7 +216,7 @@ def test_a_gallery_whose_items_have_vanished_is_refused_and_not_made_empty(
         with pytest.raises(UserError, match=f"{items.name}, which holds the gallery's items, is missing; put it back"):
             again()
     aside.rename(items)
-    with closing(Gallery.open(tmp_path / "new.index")) as opened:
+    with Gallery.open(tmp_path / "new.index") as opened:
         assert len(opened) == 1
 
 

@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import time
-from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +18,7 @@ from PIL import Image
 from reference.untrained import save_untrained
 from torch import Tensor
 
+from nearkin.cli import main
 from nearkin.data.images import read_image
 from nearkin.errors import Interrupted, UserError
 from nearkin.models import Embedder, EmbeddingModel
@@ -62,12 +62,12 @@ def decoded(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
 
 
 def entries(folder: Path) -> dict[str, Entry]:
-    with closing(Gallery.open(folder)) as gallery:
+    with Gallery.open(folder) as gallery:
         return {entry.path: entry for entry in gallery.store.entries().values()}
 
 
 def vectors(folder: Path) -> dict[str, np.ndarray]:
-    with closing(Gallery.open(folder)) as gallery:
+    with Gallery.open(folder) as gallery:
         known = gallery.store.entries()
         return dict(zip([entry.path for entry in known.values()], gallery.store.vectors(list(known)), strict=True))
 
@@ -192,7 +192,7 @@ def test_a_list_that_names_missing_files_is_indexed_without_them(photos: Path, m
 
 def test_a_folder_of_images_has_no_labels(photos: Path, model: Path, tmp_path: Path) -> None:
     index_data(model, str(photos / "class0"), tmp_path / "g")
-    with closing(Gallery.open(tmp_path / "g")) as gallery:
+    with Gallery.open(tmp_path / "g") as gallery:
         assert len(gallery) == 6 and gallery.labels() == {}
 
 
@@ -292,7 +292,7 @@ def test_a_batch_that_takes_long_is_kept_before_it_is_full(
 def test_a_second_writer_is_told_at_once(photos: Path, model: Path, tmp_path: Path, decoded: list[Path]) -> None:
     index_data(model, str(photos / "class0"), tmp_path / "g")
     decoded.clear()
-    with closing(Gallery.open(tmp_path / "g")) as first, first.writing():
+    with Gallery.open(tmp_path / "g") as first, first.writing():
         for write in (
             lambda: index_data(model, str(photos), tmp_path / "g"),
             lambda: remove_items(tmp_path / "g", [str(photos / "class0")]),
@@ -380,3 +380,33 @@ def test_a_gallery_among_the_pictures_is_refused(photos: Path, model: Path) -> N
 def test_batches_of_nothing_are_refused(photos: Path, model: Path, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="batch=0"):
         index_data(model, str(photos), tmp_path / "g", batch=0)
+
+
+def test_on_a_full_disk_what_was_kept_stays_and_the_same_command_goes_on(
+    photos: Path,
+    model: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    prepare = LocalStore._prepare
+
+    def with_little_room(store: LocalStore) -> None:
+        prepare(store)
+        store._db.execute("PRAGMA max_page_count = 6")  # SQLite then says what it says on a full disk
+
+    monkeypatch.setattr(indexing, "AT_ONCE", 6)
+    monkeypatch.setattr(indexing, "KEPT_AFTER", 0.0)
+    monkeypatch.setattr(sys, "argv", ["nearkin", "index", str(model), str(photos), "-o", str(tmp_path / "g")])
+    with monkeypatch.context() as full, pytest.raises(SystemExit) as ended:
+        full.setattr(LocalStore, "_prepare", with_little_room)
+        main()
+    said = capsys.readouterr().err
+    assert ended.value.code == 1 and len(said.splitlines()) == 1
+    assert "items.sqlite: no space left on device" in said and "free some space and try again" in said
+    kept = vectors(tmp_path / "g")
+    assert 0 < len(kept) < 36
+    indexed = index_data(model, str(photos), tmp_path / "g")
+    assert (indexed.unchanged, indexed.total) == (len(kept), 36)
+    whole = vectors(tmp_path / "g")
+    assert all(np.array_equal(whole[path], vector) for path, vector in kept.items())

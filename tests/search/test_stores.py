@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from nearkin.errors import UserError
 from nearkin.search import Entry, Hit, Store, open_store
-from nearkin.search.store import Embeddings
+from nearkin.search.store import Embeddings, Gone
 
 DIM = 3
 ADDRESSES = {"local": "", "milvus": "milvus://./vectors.db"}
@@ -151,23 +151,36 @@ def test_replacing_by_path_gives_a_new_id_and_forgets_the_old_vector(reopen: Ope
         store.vectors([before["/a"]])
 
 
-def test_a_page_asks_for_single_entries_a_few_ids_and_how_many_each_label_has(reopen: Open) -> None:
+def test_entries_come_in_the_order_asked_for_without_those_that_are_not_there(reopen: Open) -> None:
     store = reopen()
-    assert (store.counts(), store.some(5), store.entry(1)) == ({}, [], None)
+    assert store.entries_of([1]) == store.entries_of([]) == {}
+    count = 1100  # more than one question can name
+    store.put([entry(f"/{n}") for n in range(count)], np.zeros((count, DIM), np.float32))
+    known = store.entries()
+    backwards = sorted(known, reverse=True)
+    asked = [0, -1, backwards[0] + 1, 10**30, *backwards, backwards[5]]
+    assert list(store.entries_of(asked).items()) == [(id, known[id]) for id in backwards]
+    assert len(store.vectors(backwards)) == count
+    store.remove(backwards[:2])
+    assert list(store.entries_of(backwards[:3])) == backwards[2:3]
+    with pytest.raises(Gone, match=f"no item {backwards[1]}; it may have been removed or replaced"):
+        store.vectors([backwards[2], backwards[1]])
+
+
+def test_a_page_asks_for_a_few_ids_and_how_many_each_label_has(reopen: Open) -> None:
+    store = reopen()
+    assert (store.counts(), store.some(5)) == ({}, [])
     labels = ["", "cat", 'the "dog"\n', "cat", ""]
     store.put([entry(f"/{n}", label) for n, label in enumerate(labels)], points(*[(0, 0, 0)] * 5))
     known = store.entries()
     assert list(store.counts().items()) == [("", 2), ("cat", 2), ('the "dog"\n', 1)]
-    assert {id: store.entry(id) for id in known} == known
-    assert [store.entry(id) for id in (max(known) + 1, 0, -1, 10**30)] == [None] * 4
     assert sorted(store.some(99)) == list(known) and store.some(0) == []
     assert len(store.some(3)) == 3 and set(store.some(3)) <= known.keys()
     for label in ("", "cat", "cow"):
         assert store.some(99, label) == [id for id, each in known.items() if each.label == label]
     assert known[store.some(1, "cat")[0]].label == "cat"
-    gone = store.some(1, "cat")
-    store.remove(gone)
-    assert store.entry(gone[0]) is None and store.counts()["cat"] == 1
+    store.remove(store.some(1, "cat"))
+    assert store.counts()["cat"] == 1
 
 
 @pytest.mark.parametrize("k", [5, 40, 1240])

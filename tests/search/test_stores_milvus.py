@@ -7,6 +7,7 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ import pytest
 
 pytest.importorskip("milvus_lite")
 
-from nearkin.errors import UserError
+from nearkin.errors import OutOfRoom, UserError
 from nearkin.search import Entry, milvus, open_store
 
 
@@ -121,27 +122,41 @@ def test_of_two_writers_of_one_picture_neither_deletes_the_others(
     second.close()
 
 
-@pytest.mark.parametrize("then", ["finish", "put", "remove"])
-def test_a_replacement_that_was_stopped_half_way_leaves_nothing_behind(
-    tmp_path: Path, then: str, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("stopped", ["upsert", "delete"])
+def test_a_replacement_that_was_stopped_shows_every_item_once(
+    tmp_path: Path, stopped: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = open_store("milvus://./vectors.db", tmp_path, 2)
     store.put(entries(3), np.zeros((3, 2), np.float32))
-    with monkeypatch.context() as stopped:
-        stopped.setattr(store._client, "delete", lambda *_, **__: (_ for _ in ()).throw(KeyboardInterrupt))
-        with pytest.raises(KeyboardInterrupt):
-            store.put(entries(2), np.ones((2, 2), np.float32))
-    assert len(store) == 5
-    known = {entry.path: id for id, entry in store.entries().items()}
-    assert len(store.entries()) == len(known) == 3
-    if then == "finish":
-        store.finish()
-        assert sorted(store.entries()) == sorted(known.values())
-    elif then == "put":
-        store.put(entries(2), np.full((2, 2), 2, np.float32))
-    else:
-        store.remove([known["/0"], known["/1"]])
-    assert len(store) == len(store.entries()) == (1 if then == "remove" else 3)
+    done = getattr(store._client, stopped)
+
+    def interrupted(*arguments: object, **options: object) -> None:
+        if stopped == "upsert":
+            done(*arguments, **options)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(store._client, stopped, interrupted)
+    with suppress(KeyboardInterrupt):
+        store.put(entries(2), np.ones((2, 2), np.float32))
+    assert len(store) == len(store.entries()) == 3 and store.counts() == {"": 3} and len(store.some(9)) == 3
+    (hits,) = store.search(np.ones((1, 2), np.float32), 9)
+    assert sorted((hit.entry.path, round(hit.distance, 4)) for hit in hits) == [("/0", 0), ("/1", 0), ("/2", 1.4142)]
+    store.close()
+
+
+def test_a_full_disk_under_embedded_milvus_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from pymilvus import MilvusException
+
+    def full(*_: object, **__: object) -> None:
+        # In its own words, as seen on a full disk.
+        raise MilvusException(
+            message="[Errno 28] Error writing bytes to file. Detail: [errno 28] No space left on device"
+        )
+
+    store = open_store("milvus://./vectors.db", tmp_path, 2)
+    monkeypatch.setattr(store._client, "upsert", full)
+    with pytest.raises(OutOfRoom, match=r"vectors\.db: no space left on device; .*free some space and try again"):
+        store.put(entries(2), np.ones((2, 2), np.float32))
     store.close()
 
 
@@ -168,7 +183,8 @@ def test_more_entries_than_one_page_are_all_listed(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr(milvus, "BATCH", 7)
     store = open_store("milvus://./vectors.db", tmp_path, 2)
     store.put(entries(30), np.zeros((30, 2), np.float32))
-    assert set(store.entries().values()) == set(entries(30))
+    known = store.entries()
+    assert set(known.values()) == set(entries(30)) and store.entries_of(list(known)) == known
     store.remove(list(store.entries())[:20])
     assert len(store) == len(store.entries()) == 10
     store.close()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from io import BytesIO
 from pathlib import Path
@@ -12,20 +12,24 @@ from pathlib import Path
 import numpy as np
 import pytest
 from fastapi.testclient import TestClient
+from hypothesis import given
+from hypothesis import strategies as st
 from PIL import Image
 from serve.colours import LABELS, PER_LABEL, MeanColour, colour_of, picture_bytes
 
+from nearkin.data import images
 from nearkin.errors import UserError
+from nearkin.report.map import flat_places
 from nearkin.search.gallery import Gallery
 from nearkin.search.store import Entry
-from nearkin.serve import app, desk
+from nearkin.serve import app, desk, space_map
 from nearkin.serve.answers import shown_name
 from nearkin.serve.app import make_app
 from nearkin.serve.pictures import Pictures
 from nearkin.serve.sample import sample
-from nearkin.serve.space_map import lay_out
 
 ALL = [(label, number) for label in LABELS for number in range(PER_LABEL)]  # by id, from 1
+NO_ITEM = "the gallery has no item {}; it may have been removed or replaced: search again"
 
 
 def nearest_by_hand(colour: tuple[int, int, int], leave_out: int | None = None) -> list[tuple[int, float]]:
@@ -94,7 +98,7 @@ def test_thumbnails_are_small_new_encodings_that_the_browser_keeps(client: TestC
 
 
 def test_the_larger_picture_is_never_the_file_itself(client: TestClient, gallery: Gallery) -> None:
-    path = Path(gallery.entry(2).path)
+    path = Path(gallery.store.entries_of([2])[2].path)
     exif = Image.Exif()
     exif[0x010E] = "taken at home"
     Image.new("RGB", (2000, 1000), "red").save(path, "JPEG", exif=exif)
@@ -105,7 +109,7 @@ def test_the_larger_picture_is_never_the_file_itself(client: TestClient, gallery
 
 def test_a_changed_file_gives_a_new_picture_and_a_vanished_one_404(client: TestClient, gallery: Gallery) -> None:
     before = client.get("/api/items/3/thumbnail")
-    path = Path(gallery.entry(3).path)
+    path = Path(gallery.store.entries_of([3])[3].path)
     path.write_bytes(picture_bytes((9, 9, 9), side=77))
     after = client.get("/api/items/3/thumbnail", headers={"If-None-Match": before.headers["etag"]})
     assert after.status_code == 200
@@ -120,6 +124,13 @@ def test_a_changed_file_gives_a_new_picture_and_a_vanished_one_404(client: TestC
     path.write_bytes(b"no picture any more")
     assert client.get("/api/items/3/thumbnail").status_code == 404
     assert client.get("/api/items/3/neighbours").status_code == 200
+
+
+def test_a_picture_of_too_many_pixels_is_not_decoded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "x.png").write_bytes(picture_bytes(side=10))
+    monkeypatch.setattr(images, "MAX_PIXELS", 99)
+    with pytest.raises(OSError, match="10×10 pixels are more than 99"):
+        Pictures().get(tmp_path / "x.png", 64)
 
 
 def test_pictures_kept_in_memory_are_bounded(tmp_path: Path) -> None:
@@ -162,7 +173,7 @@ def test_no_path_from_a_client_is_opened(client: TestClient, path: str) -> None:
 
 
 def test_no_path_of_the_server_leaves_it(client: TestClient, gallery: Gallery, embedder: MeanColour) -> None:
-    Path(gallery.entry(5).path).unlink()
+    Path(gallery.store.entries_of([5])[5].path).unlink()
     answers = [client.get(f"/api/items/{id}/{kind}") for id in (1, 5, 99) for kind in ("neighbours", "thumbnail")]
     answers += [client.get(path) for path in ("/", "/docs", "/openapi.json", "/api/labels", "/api/items", "/api/map")]
     poison = client.post("/api/search", files={"file": picture_bytes(embedder.POISON)})
@@ -258,18 +269,12 @@ def test_the_map_is_computed_once_and_beside_the_answers(client: TestClient, gal
     assert client.get("/api/map").json()["points"] == points
 
 
-@pytest.mark.parametrize("vectors", [np.zeros((0, 4)), np.ones((1, 4)), np.ones((30, 4)), np.arange(9).reshape(9, 1)])
-def test_a_map_of_nearly_nothing_is_still_a_map(vectors: np.ndarray) -> None:
-    places = lay_out(vectors.astype(np.float32))
-    assert places.shape == (len(vectors), 2)
-    assert ((places >= 0) & (places <= 1)).all()
-
-
 def test_a_gallery_that_changes_while_served_is_shown_as_it_is(
     gallery: Gallery, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(desk, "LOOK_AGAIN", 0)
     monkeypatch.setattr(desk, "DRAW_AGAIN", 0)
+    monkeypatch.setattr(space_map, "REST", 0)
     with TestClient(make_app(gallery)) as client:
         assert client.get("/api/items/3/thumbnail").status_code == 200
         drawn_map(client)
@@ -286,12 +291,72 @@ def test_a_gallery_that_changes_while_served_is_shown_as_it_is(
         assert drawn_map(client) == {*range(1, 25)} - {3}
 
 
+def test_a_map_that_is_no_longer_true_says_so_and_shows_no_removed_items(
+    gallery: Gallery, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(desk, "DRAW_AGAIN", 0)
+    monkeypatch.setattr(space_map, "REST", 0)
+    with TestClient(make_app(gallery)) as client:
+        assert len(drawn_map(client)) == 24
+        hold = threading.Event()
+        monkeypatch.setattr(space_map, "flat_places", lambda vectors: hold.wait(10) and flat_places(vectors))
+        gallery.store.remove([3])
+        stale = client.get("/api/map")
+        assert (stale.status_code, stale.json()["ready"]) == (202, False)
+        assert {point["id"] for point in stale.json()["points"]} == {*range(1, 25)} - {3}
+        hold.set()
+        assert drawn_map(client) == {*range(1, 25)} - {3}
+
+
+def test_after_a_map_there_is_a_rest_in_which_items_only_vanish(
+    gallery: Gallery, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(desk, "DRAW_AGAIN", 0)
+    monkeypatch.setattr(space_map, "REST", 1e6)
+    with TestClient(make_app(gallery)) as client:
+        drawn_map(client)
+        gallery.store.remove([3])
+        gallery.store.put([Entry("/x.png", "new", 1, 1)], np.ones((1, 3), dtype=np.float32))
+        for _ in range(3):
+            answer = client.get("/api/map")
+            assert answer.status_code == 200
+            assert {point["id"] for point in answer.json()["points"]} == {*range(1, 25)} - {3}
+
+
 def drawn_map(client: TestClient) -> set[int]:
     """The ids on the map, when it is ready."""
     until = time.monotonic() + 30
     while (answer := client.get("/api/map")).status_code == 202 and time.monotonic() < until:
         time.sleep(0.05)
     return {point["id"] for point in answer.json()["points"]}
+
+
+def test_an_item_removed_between_two_questions_is_404_or_left_out(
+    client: TestClient, gallery: Gallery, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    vectors = gallery.store.vectors
+    to_remove = [2]
+
+    def removed_meanwhile(ids: list[int]) -> object:
+        gallery.store.remove(to_remove)
+        return vectors(ids)
+
+    monkeypatch.setattr(gallery.store, "vectors", removed_meanwhile)
+    answer = client.get("/api/items/2/neighbours")
+    assert (answer.status_code, answer.json()["detail"]) == (404, NO_ITEM.format(2))
+    assert client.get("/api/items/2/picture").json()["detail"] == NO_ITEM.format(2)
+    to_remove[:] = [3, 4]
+    assert drawn_map(client) == {*range(1, 25)} - {2, 3, 4}
+
+
+def test_the_map_asks_for_all_its_items_at_once(
+    client: TestClient, gallery: Gallery, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = []
+    entries_of = gallery.store.entries_of
+    monkeypatch.setattr(gallery.store, "entries_of", lambda ids: asked.append(len(ids)) or entries_of(ids))
+    drawn_map(client)
+    assert asked == [24]
 
 
 def test_no_page_reads_the_whole_gallery(client: TestClient, gallery: Gallery, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -307,6 +372,42 @@ def test_a_sample_is_drawn_evenly_from_all_labels(gallery: Gallery, most: int) -
     assert len(drawn) == len(set(drawn)) == min(most, 24)
     assert set(drawn) <= set(range(1, 25))
     assert drawn == sample(gallery.store, most)
+
+
+class Ids:
+    """As much of a store as a sample is drawn from."""
+
+    def __init__(self, ids: Iterable[int]) -> None:
+        self._ids = sorted(ids)
+
+    def __len__(self) -> int:
+        return len(self._ids)
+
+    def some(self, k: int) -> list[int]:
+        return self._ids[:k]
+
+
+def drawn(ids: Iterable[int], most: int) -> list[int]:
+    return sample(Ids(ids), most)  # type: ignore[arg-type]
+
+
+some_ids = st.sets(st.integers(1, 2**63 - 1), max_size=60)
+
+
+@given(some_ids, some_ids, st.integers(0, 80))
+def test_those_drawn_stay_as_others_come_unless_these_take_their_places(
+    old: set[int], new: set[int], most: int
+) -> None:
+    before, after = drawn(old, most), drawn(old | new, most)
+    assert [id for id in after if id in old] == [id for id in before if id in after]
+    assert len(after) == min(most, len(old | new))
+
+
+@pytest.mark.parametrize("ids", [range(1, 10_001), range(2**62, 2**62 + 10_000 * 2**22, 2**22)])
+def test_every_id_is_as_likely_to_be_drawn(ids: range) -> None:
+    """Whether ids count up or rise with time; within four standard deviations in every tenth."""
+    tenths = np.bincount([ids.index(id) // 1000 for id in drawn(ids, 2000)], minlength=10)
+    assert np.abs(tenths - 200).max() < 4 * (200 * 0.9 * 0.8) ** 0.5
 
 
 def test_those_who_ask_at_once_share_one_look(gallery: Gallery, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -330,7 +431,7 @@ def test_a_store_that_cannot_be_reached_says_so_and_works_again(
         raise UserError(f"could not read {gallery.path}/items.sqlite; see to its disk")
 
     with monkeypatch.context() as patch:
-        for name in ("entry", "vectors", "search", "counts", "some", "__len__"):
+        for name in ("entries_of", "vectors", "search", "counts", "some", "__len__"):
             patch.setattr(type(gallery.store), name, unreachable)
         answers = [client.get(f"/api/{path}") for path in ("items/1/neighbours", "items/1/thumbnail", "labels", "map")]
         answers.append(client.post("/api/search", files={"file": picture_bytes()}))

@@ -186,7 +186,7 @@ def test_spaces_around_a_label_are_kept_only_where_it_has_them(page: Page, typed
 
 
 def test_a_vanished_file_is_a_grey_tile(page: Page, gallery: Gallery) -> None:
-    path = Path(gallery.entry(2).path)
+    path = Path(gallery.store.entries_of([2])[2].path)
     content = path.read_bytes()
     path.unlink()
     page.goto(f"{page.url}#item=1")
@@ -212,3 +212,76 @@ def test_an_answer_that_comes_late_does_not_replace_a_newer_one(page: Page) -> N
     expect(page.locator("h1")).to_contain_text("nearest to folder2/")
     page.wait_for_timeout(700)
     expect(page.locator("h1")).to_contain_text("nearest to folder2/")
+
+
+def test_the_cross_in_the_label_field_ends_the_filter(page: Page) -> None:
+    page.fill("#label", "green")
+    page.keyboard.press("Enter")
+    expect(page.locator("#grid li")).to_have_count(PER_LABEL)
+    # As the browser empties it: no change event comes before the field is left.
+    page.evaluate("""() => {
+        const field = document.getElementById("label");
+        field.value = "";
+        field.dispatchEvent(new Event("input"));
+    }""")
+    expect(page.locator("#grid li")).to_have_count(24)
+
+
+def test_a_map_in_sight_follows_the_gallery(page: Page) -> None:
+    left, right = ({"x": x, "y": 0.0, "label": "green"} for x in (0.0, 1.0))
+    maps = [[{"id": 1, **left}, {"id": 2, **right}], [{"id": 2, **left}]]
+    page.route("**/api/map", lambda route: route.fulfill(json={"ready": True, "points": maps.pop(0)}))
+    page.clock.install()
+    page.click("#to-map")
+    expect(page.locator("#map")).to_have_attribute("aria-busy", "false")
+    with page.expect_response("**/api/map"):
+        page.clock.fast_forward("01:00")
+    page.locator("#canvas").click(position={"x": 28, "y": 28})
+    expect(page).to_have_url(re.compile("item=2$"))
+
+
+def test_fingers_move_and_widen_the_map(window: BrowserContext, address: str) -> None:
+    assert window.browser is not None
+    phone = window.browser.new_context(viewport={"width": 390, "height": 844}, has_touch=True, is_mobile=True)
+    page = phone.new_page()
+    screen = phone.new_cdp_session(page)
+
+    def touch(kind: str, *fingers: tuple[float, float]) -> None:
+        touches = [{"x": x, "y": y, "id": id} for id, (x, y) in enumerate(fingers)]
+        screen.send("Input.dispatchTouchEvent", {"type": kind, "touchPoints": touches})
+
+    def drag(right: float, down: float) -> None:
+        touch("touchStart", (x, y))
+        for share in (0.5, 1):
+            touch("touchMove", (x + share * right, y + share * down))
+        touch("touchEnd")
+
+    places = {1: (0.5, 0.5), 2: (0.6, 0.55), 3: (0.0, 0.0)}
+    points = [{"id": id, "x": x, "y": y, "label": ""} for id, (x, y) in places.items()]
+    page.route("**/api/map", lambda route: route.fulfill(json={"ready": True, "points": points}))
+    page.goto(f"{address}#view=map")
+    expect(page.locator("#map")).to_have_attribute("aria-busy", "false")
+    box = page.locator("#canvas").bounding_box()
+    assert box is not None
+    # 28 pixels stay free around the points, and 48 more at the right.
+    (x, y), second, _ = (
+        (box["x"] + 28 + x * (box["width"] - 104), box["y"] + 28 + y * (box["height"] - 56)) for x, y in places.values()
+    )
+    touch("touchStart", (x - 20, y), (x + 20, y))
+    for apart in (30, 40, 60):
+        touch("touchMove", (x - apart, y), (x + apart, y))
+    touch("touchEnd")
+    drag(20, 120)
+    touch("touchStart", (x + 20, y + 120), (x + 40, y + 120))  # where the first point is now
+    touch("touchEnd")
+    expect(page).to_have_url(re.compile("view=map$"))  # none of these was taken for a tap
+    page.touchscreen.tap(x + 20 + 3 * (second[0] - x), y + 120 + 3 * (second[1] - y))
+    expect(page).to_have_url(re.compile("item=2$"))
+
+    page.go_back()
+    expect(page.locator("#canvas")).to_be_visible()
+    for _ in range(5):
+        drag(180, 300)  # but no further than to its corner
+    page.touchscreen.tap(box["x"] + 3 * 28, box["y"] + 3 * 28)
+    expect(page).to_have_url(re.compile("item=3$"))
+    phone.close()

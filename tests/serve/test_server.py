@@ -21,7 +21,7 @@ from nearkin.errors import UserError
 from nearkin.models import Embedder, EmbeddingModel, ModelSpec
 from nearkin.search.indexing import index_data
 from nearkin.serve import serve
-from nearkin.serve.server import listen
+from nearkin.serve.server import LOOPBACK, listen, names
 
 
 @pytest.mark.parametrize(
@@ -35,6 +35,20 @@ from nearkin.serve.server import listen
 def test_an_address_that_cannot_be_is_one_sentence(host: str, port: int, words: str) -> None:
     with pytest.raises(UserError, match=words):
         listen(host, port)
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "0.0.0.0"])
+def test_further_names_are_answered_once_they_are_allowed_and_no_others(host: str) -> None:
+    plain, allowing = names(host, ()), names(host, ["Pictures.example", "10.1.2.3"])
+    assert (plain is None) == (host == "0.0.0.0")  # others reach it by names that cannot be known here
+    assert "pictures.example" not in (plain or ())
+    assert allowing == {*LOOPBACK, host, "pictures.example", "10.1.2.3"}
+
+
+@pytest.mark.parametrize("given", ["https://pictures.example", "pictures.example:443", "pictures.example/a", "*", ""])
+def test_what_is_no_name_is_one_sentence(given: str) -> None:
+    with pytest.raises(UserError, match=r"is no host name; give it alone, like pictures\.example"):
+        names("127.0.0.1", [given])
 
 
 def test_a_port_in_use_is_one_sentence(tmp_path: Path) -> None:
@@ -63,9 +77,9 @@ def test_a_real_gallery_is_served_until_ctrl_c(photos: Path, tmp_path: Path) -> 
     grey = Preprocess(size=16, resize=16, channels=1, mean=(0.5,), std=(0.5,))
     Embedder(EmbeddingModel(ModelSpec("small", 8, "always", grey))).save(tmp_path / "model")
     index_data(tmp_path / "model", str(photos), tmp_path / "gallery.index")
-    command = "import sys; from nearkin.serve import serve; serve(sys.argv[1], port=0)"
+    command = ["serve", str(tmp_path / "gallery.index"), "--port", "0", "--allow-host", "pictures.example"]
     server = subprocess.Popen(
-        [sys.executable, "-c", command, str(tmp_path / "gallery.index")],
+        [sys.executable, "-m", "nearkin", *command],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -83,7 +97,12 @@ def test_a_real_gallery_is_served_until_ctrl_c(photos: Path, tmp_path: Path) -> 
         )
         with urllib.request.urlopen(request, timeout=20) as answer:
             assert b'"name":"class' in answer.read()
-        strange = urllib.request.Request(f"{said[1]}/api/health", headers={"Host": "evil.example"})
+        known, strange = (
+            urllib.request.Request(f"{said[1]}/api/health", headers={"Host": name})
+            for name in ("pictures.example", "evil.pictures.example")
+        )
+        with urllib.request.urlopen(known, timeout=20) as answer:
+            assert answer.status == 200
         with pytest.raises(urllib.error.HTTPError, match="400"):
             urllib.request.urlopen(strange, timeout=20)
         server.send_signal(signal.SIGINT)

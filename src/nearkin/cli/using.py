@@ -77,12 +77,12 @@ def search(
 
     if picture is not None:
         check_picture_name(picture)
-    opened = Gallery.open(gallery)
-    found = opened.search(opened.encode(pictures), k, label)
-    print_hits(pictures, found)
-    if picture is not None:
-        draw_hits(picture, opened, pictures, found)
-        typer.echo(f"picture: {picture}")
+    with Gallery.open(gallery) as opened:
+        found = opened.search(opened.encode(pictures), k, label)
+        print_hits(pictures, found)
+        if picture is not None:
+            draw_hits(picture, opened, pictures, found)
+            typer.echo(f"picture: {picture}")
 
 
 @app.command()
@@ -104,9 +104,9 @@ def match(
     from nearkin.search.matching import calibrate
     from nearkin.search.matching import match as match_pictures
 
-    opened = Gallery.open(gallery)
-    calibration = calibrate(opened, false_accepts, k)
-    print_matches(pictures, match_pictures(opened, pictures, false_accepts, k, calibration))
+    with Gallery.open(gallery) as opened:
+        calibration = calibrate(opened, false_accepts, k)
+        print_matches(pictures, match_pictures(opened, pictures, false_accepts, k, calibration))
     print_calibration(calibration)
 
 
@@ -116,6 +116,10 @@ def serve(
     host: Annotated[str, typer.Option(help="0.0.0.0 lets other machines in.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="Where to listen.")] = 8000,
     open_browser: Annotated[bool, typer.Option("--open", help="Open it in a browser.")] = False,
+    allow_host: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help="A further name it is called by, as behind a proxy; may be repeated."),
+    ] = None,
 ) -> None:
     """A web page to search a gallery: drop a picture, see its neighbours, walk through the map.
 
@@ -123,7 +127,7 @@ def serve(
     """
     from nearkin.serve import serve as serve_gallery
 
-    serve_gallery(gallery, host, port, open_browser)
+    serve_gallery(gallery, host, port, open_browser, allow_host or ())
 
 
 @app.command()

@@ -12,7 +12,7 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import torch
 from PIL import Image
@@ -22,7 +22,7 @@ from nearkin.errors import UserError
 from nearkin.files import cannot_write, write_bytes, write_json
 from nearkin.models import Embedder
 from nearkin.search.lock import hold
-from nearkin.search.store import Embeddings, Entry, Hit, Store
+from nearkin.search.store import Embeddings, Hit, Store
 
 FORMAT = 1
 DESCRIPTION = "gallery.json"
@@ -33,8 +33,8 @@ FEW = 64  # so many pictures are read here sooner than processes start that woul
 class Gallery:
     """Entries, their vectors, and the model that made them.
 
-    >>> gallery = Gallery.open("photos.index")  # doctest: +SKIP
-    >>> gallery.search(gallery.encode([Path("query.jpg")]), k=3)  # doctest: +SKIP
+    >>> with Gallery.open("photos.index") as gallery:  # doctest: +SKIP
+    ...     gallery.search(gallery.encode([Path("query.jpg")]), k=3)
     [[Hit(id=7, entry=Entry(path='/photos/rose/1.jpg', label='rose', …), distance=0.31), …]]
     """
 
@@ -104,13 +104,6 @@ class Gallery:
         """How many items each label has, by name; empty where there are none."""
         return {label: count for label, count in self.store.counts().items() if label}
 
-    def entry(self, id: int) -> Entry:
-        """The item with an id."""
-        entry = self.store.entry(id)
-        if entry is None:
-            raise UserError(f"the gallery has no item {id}; it may have been removed: search again")
-        return entry
-
     @contextmanager
     def writing(self) -> Iterator[None]:
         """Around reading what there is in order to change it: of several who try to, all but the first are refused."""
@@ -119,6 +112,12 @@ class Gallery:
 
     def close(self) -> None:
         self.store.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
 
 def _write(folder: Path, source: Path, store: str) -> None:

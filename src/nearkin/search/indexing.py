@@ -7,7 +7,6 @@ import time
 from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -85,7 +84,7 @@ def index_data(
     place = _place(data, labels)
     if Path(data).is_dir() and _absolute(out).is_relative_to(place):
         raise UserError(f"the gallery {out} would lie among the pictures in {data}; give another place with -o")
-    with closing(Gallery.create(out, model, store)) as gallery, gallery.writing():
+    with Gallery.create(out, model, store) as gallery, gallery.writing():
         indexed = _bring_up_to_date(gallery, labels, place, prune, batch)
         indexed.searched = gallery.store.finish()
         indexed.total = len(gallery)
@@ -98,7 +97,7 @@ def remove_items(gallery: Path, paths: Sequence[str]) -> int:
     >>> remove_items(Path("photos.index"), ["photos/rose/1.jpg", "photos/tulip"])  # doctest: +SKIP
     81
     """
-    with closing(Gallery.open(gallery)) as opened, opened.writing():
+    with Gallery.open(gallery) as opened, opened.writing():
         ids = {entry.path: id for id, entry in opened.store.entries().items()}
         chosen: set[int] = set()
         for path in paths:

@@ -26,12 +26,13 @@ from nearkin.search.approximate import Approximate
 from nearkin.search.exact import Exact, Ids
 from nearkin.search.lock import hold
 from nearkin.search.sqlite_errors import in_words
-from nearkin.search.store import Embeddings, Entry, Hit, checked_entries, checked_query, vanished
+from nearkin.search.store import Embeddings, Entry, Hit, checked_entries, checked_query, in_order, vanished
 
 log = logging.getLogger("nearkin")
 
 WAIT = 30.0  # seconds, for another process that is just committing
 CHUNK = 20_000  # rows read at a time
+AT_ONCE = 900  # ids in a question; old SQLite takes 999
 
 # SQLite's user_version holds the dimension: it is there from the moment the table is.
 TABLES = """
@@ -105,9 +106,9 @@ class LocalStore:
             rows = self._db.execute("SELECT id, path, label, size, modified FROM items ORDER BY id")
             return {id: Entry(*rest) for id, *rest in rows}
 
-    def entry(self, id: int) -> Entry | None:
-        found = self._items([id]) if 0 < id < 2**63 else {}  # what SQLite can hold
-        return found[id][0] if found else None
+    def entries_of(self, ids: Sequence[int]) -> dict[int, Entry]:
+        found = self._select("path, label, size, modified", ids)
+        return {id: Entry(*found[id]) for id in ids if id in found}
 
     def counts(self) -> dict[str, int]:
         with self._lock, in_words(self._path):
@@ -133,11 +134,8 @@ class LocalStore:
             self._db.executemany("DELETE FROM items WHERE id = ?", ((int(id),) for id in ids))
 
     def vectors(self, ids: Sequence[int]) -> Embeddings:
-        found = self._items(ids)
-        missing = [id for id in ids if id not in found]
-        if missing:
-            raise UserError(f"the gallery has no item {missing[0]}; it may have been removed or replaced")
-        return np.array([found[id][1] for id in ids], np.float32).reshape(-1, self._dim)
+        found = self._select("vector", ids)
+        return in_order({id: np.frombuffer(vector, np.float32) for id, (vector,) in found.items()}, ids, self._dim)
 
     def search(self, queries: Embeddings, k: int, label: str | None = None) -> list[list[Hit]]:
         queries = checked_query(queries, self._dim, k)
@@ -224,13 +222,19 @@ class LocalStore:
 
     def _items(self, ids: Sequence[int]) -> dict[int, tuple[Entry, Embeddings]]:
         """Those of these that are there, with their vectors."""
-        command = "SELECT path, label, size, modified, vector FROM items WHERE id = ?"
-        found = {}
+        found = self._select("path, label, size, modified, vector", ids)
+        return {id: (Entry(*row), np.frombuffer(vector, np.float32)) for id, (*row, vector) in found.items()}
+
+    def _select(self, columns: str, ids: Sequence[int]) -> dict[int, list[Any]]:
+        """Of those that are there."""
+        wanted = sorted({int(id) for id in ids if 0 < id < 2**63})  # what SQLite can hold
+        found: dict[int, list[Any]] = {}
         with self._lock, in_words(self._path):
-            for id in {int(id) for id in ids}:
-                row = self._db.execute(command, (id,)).fetchone()
-                if row is not None:
-                    found[id] = Entry(*row[:4]), np.frombuffer(row[4], np.float32)
+            for start in range(0, len(wanted), AT_ONCE):
+                some = wanted[start : start + AT_ONCE]
+                places = ", ".join("?" * len(some))
+                rows = self._db.execute(f"SELECT id, {columns} FROM items WHERE id IN ({places})", some)
+                found |= {id: values for id, *values in rows}
         return found
 
     def _exactly(self, after: int) -> Exact:

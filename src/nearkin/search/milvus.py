@@ -1,13 +1,16 @@
 """Items and their vectors in Milvus: a cluster for galleries that outgrow one machine, or a file of its embedded form.
 
-Milvus knows no transactions. A put goes in batches, each of which first adds the new items and then removes those that
-they replace, and may be repeated without harm: whatever stops it, nothing that was there is lost, and the same put
-again completes it.
+Milvus knows no transactions, but it replaces a row by one with the same key at once: the key is made of the path, so
+that every path is there once, whatever stops a put, which goes in batches and may be repeated without harm. What others
+see is the id, which a replaced item gets anew.
 """
 
 from __future__ import annotations
 
+import errno
+import hashlib
 import logging
+import os
 import random
 import time
 from collections import Counter
@@ -20,10 +23,11 @@ from typing import Any, TypeVar
 import numpy as np
 
 from nearkin.errors import UserError
+from nearkin.files import cannot_write
 from nearkin.search.exact import Exact
 from nearkin.search.milvus_address import TOKEN, place_of, token_for
 from nearkin.search.milvus_client import package, passing, reason
-from nearkin.search.store import Embeddings, Entry, Hit, checked_entries, checked_query, vanished
+from nearkin.search.store import Embeddings, Entry, Hit, checked_entries, checked_query, in_order, vanished
 
 log = logging.getLogger("nearkin")
 
@@ -82,12 +86,11 @@ class MilvusStore:
 
     def entries(self) -> dict[int, Entry]:
         rows = sorted(self._all_rows("", ["id", *FIELDS]), key=lambda row: int(row["id"]))
-        last = {row["path"]: row["id"] for row in rows}
-        return {row["id"]: _entry(row) for row in rows if row["id"] == last[row["path"]]}
+        return {row["id"]: _entry(row) for row in rows}
 
-    def entry(self, id: int) -> Entry | None:
-        rows = self._rows(f"id == {id}", FIELDS) if id in IDS else []
-        return _entry(rows[0]) if rows else None
+    def entries_of(self, ids: Sequence[int]) -> dict[int, Entry]:
+        found = self._select(ids, FIELDS)
+        return {id: _entry(found[id]) for id in ids if id in found}
 
     def counts(self) -> dict[str, int]:
         return dict(sorted(Counter(row["label"] for row in self._all_rows("", ["label"])).items()))
@@ -100,26 +103,19 @@ class MilvusStore:
         for start in range(0, len(rows), BATCH):
             batch = rows[start : start + BATCH]
             values = [
-                {"id": id, "vector": vector, **{name: getattr(entry, name) for name in FIELDS}}
+                {"key": _key(entry), "id": id, "vector": vector, **{name: getattr(entry, name) for name in FIELDS}}
                 for id, (entry, vector) in zip(self._new_ids(len(batch)), batch, strict=True)
             ]
-            # Read before: what another writer of the same paths puts meanwhile would see this batch as replaced, too.
-            replaced = self._ids_of([entry.path for entry, _ in batch])
             self._patiently(partial(self._client.upsert, self._collection, values, timeout=ANSWERING))
-            self._delete(replaced)
 
     def remove(self, ids: Collection[int]) -> None:
         for batch in _batches(ids):
-            self._delete(self._ids_of([row["path"] for row in self._rows(f"id in {batch}", ["path"])]))
+            which = f"id in {batch}"
+            self._patiently(partial(self._client.delete, self._collection, filter=which, timeout=ANSWERING))
 
     def vectors(self, ids: Sequence[int]) -> Embeddings:
-        found: dict[int, list[float]] = {}
-        for batch in _batches(ids):
-            found |= {row["id"]: row["vector"] for row in self._rows(f"id in {batch}", ["vector"])}
-        missing = [id for id in ids if id not in found]
-        if missing:
-            raise UserError(f"the gallery has no item {missing[0]}; it may have been removed or replaced")
-        return np.array([found[id] for id in ids], np.float32).reshape(-1, self._dim)
+        found = self._select(ids, ["vector"])
+        return in_order({id: row["vector"] for id, row in found.items()}, ids, self._dim)
 
     def search(self, queries: Embeddings, k: int, label: str | None = None) -> list[list[Hit]]:
         queries = checked_query(queries, self._dim, k)
@@ -141,9 +137,6 @@ class MilvusStore:
         return found
 
     def finish(self) -> str:
-        ids = [row["id"] for row in self._all_rows("", ["id"])]
-        known = self.entries()
-        self._delete(id for id in ids if id not in known)  # left by replacements that were stopped half way
         self._patiently(lambda: self._client.flush(self._collection, timeout=ANSWERING))
         how = "exactly" if self._embedded else "with the index that it chose itself"
         return f"{len(self):,} items are searched {how} by Milvus at {self._address}."
@@ -165,7 +158,7 @@ class MilvusStore:
             self._patiently(self._create)
         about = self._patiently(lambda: self._client.describe_collection(self._collection, timeout=ANSWERING))
         fields = {field["name"]: field["params"] for field in about["fields"]}
-        if fields.keys() != {"id", "vector", *FIELDS}:
+        if fields.keys() != {"key", "id", "vector", *FIELDS}:
             raise UserError(f"the collection {self._collection} at {self._address} is no gallery's; name another one")
         kept = int(fields["vector"]["dim"])
         if kept != self._dim:
@@ -181,36 +174,32 @@ class MilvusStore:
     def _create(self) -> None:
         kinds = self._milvus.DataType
         schema = self._client.create_schema(auto_id=False, enable_dynamic_field=False)
-        schema.add_field("id", kinds.INT64, is_primary=True)
+        schema.add_field("key", kinds.VARCHAR, max_length=64, is_primary=True)
         for name in ("path", "label"):
             schema.add_field(name, kinds.VARCHAR, max_length=LONGEST)
-        for name in ("size", "modified"):
+        for name in ("id", "size", "modified"):
             schema.add_field(name, kinds.INT64)
         schema.add_field("vector", kinds.FLOAT_VECTOR, dim=self._dim)
         index = self._client.prepare_index_params()
         index.add_index("vector", index_type="FLAT" if self._embedded else "AUTOINDEX", metric_type="L2")
+        index.add_index("id", index_type="INVERTED")
         # Strong: what was put is found at once.
         self._client.create_collection(
             self._collection, schema=schema, index_params=index, consistency_level="Strong", timeout=ANSWERING
         )
 
-    def _ids_of(self, paths: list[str]) -> list[int]:
-        """Of a path whose replacement was stopped half way there are several."""
-        return [row["id"] for row in self._rows(f"path in [{', '.join(map(_quoted, paths))}]", ["id"])] if paths else []
-
-    def _delete(self, ids: Iterable[int]) -> None:
-        for batch in _batches(ids):
-            self._patiently(partial(self._client.delete, self._collection, ids=batch, timeout=ANSWERING))
+    def _select(self, ids: Iterable[int], fields: list[str]) -> dict[int, Any]:
+        """The rows of those that are there."""
+        return {row["id"]: row for batch in _batches(ids) for row in self._rows(f"id in {batch}", ["id", *fields])}
 
     def _new_ids(self, count: int) -> list[int]:
-        """They rise with time, so that of two with the same path the higher is the newer one for every writer; by
-        chance within a millisecond, so that writers need not agree; and known before they are sent: sent twice, an
-        item is still there once."""
+        """They rise with time, so that none is given twice; by chance within a millisecond, so that writers need not
+        agree."""
         while True:
             now = time.time_ns() // 1_000_000 * IDS_A_MILLISECOND
             first = now + random.SystemRandom().randrange(IDS_A_MILLISECOND - count)
             ids = list(range(first, first + count))
-            if not self._rows(f"id in {ids}", ["id"]):
+            if not self._select(ids, []):
                 return ids
 
     def _search(self, queries: list[Any], k: int) -> Any:
@@ -218,7 +207,7 @@ class MilvusStore:
             self._collection,
             queries,
             limit=k,
-            output_fields=FIELDS,
+            output_fields=["id", *FIELDS],
             search_params={"metric_type": "L2"},
             timeout=ANSWERING,
         )
@@ -237,7 +226,7 @@ class MilvusStore:
 
     def _hits(self, found: Iterable[Any]) -> list[Hit]:
         # Milvus leaves the root out, and rounding may leave a little less than nothing.
-        hits = [Hit(hit["id"], _entry(hit["entity"]), max(0.0, hit["distance"]) ** 0.5) for hit in found]
+        hits = [Hit(hit["entity"]["id"], _entry(hit["entity"]), max(0.0, hit["distance"]) ** 0.5) for hit in found]
         return sorted(hits, key=_nearness)
 
     def _count(self, which: str) -> int:
@@ -268,6 +257,9 @@ class MilvusStore:
             try:
                 return attempt()
             except self._failures as error:
+                full = os.strerror(errno.ENOSPC)
+                if self._embedded and full in str(error):
+                    raise cannot_write(Path(self._address), OSError(errno.ENOSPC, full)) from error
                 if self._embedded:
                     raise UserError(
                         f"Milvus could not use {self._address} ({reason(error)}); see that no other process uses it"
@@ -309,6 +301,11 @@ def _entry(row: Any) -> Entry:
     return Entry(*(row[name] for name in FIELDS))
 
 
+def _key(entry: Entry) -> str:
+    """Of a fixed length and without characters that mean something in Milvus's filters, unlike the path."""
+    return hashlib.sha256(entry.path.encode()).hexdigest()
+
+
 def _batches(ids: Iterable[int]) -> list[list[int]]:
-    whole = [int(id) for id in ids]
+    whole = [int(id) for id in ids if id in IDS]
     return [whole[start : start + BATCH] for start in range(0, len(whole), BATCH)]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -39,6 +39,17 @@ class Hit:
     distance: float
 
 
+class Gone(UserError):
+    """An item is not, or no longer, in the gallery.
+
+    >>> str(Gone(7))
+    'the gallery has no item 7; it may have been removed or replaced: search again'
+    """
+
+    def __init__(self, id: int) -> None:
+        super().__init__(f"the gallery has no item {id}; it may have been removed or replaced: search again")
+
+
 class Store(Protocol):
     """Entries and their vectors, by ids that the store gives and never gives twice."""
 
@@ -47,8 +58,8 @@ class Store(Protocol):
     def entries(self) -> dict[int, Entry]:
         """All of them, by id, ascending."""
 
-    def entry(self, id: int) -> Entry | None:
-        """One of them; None where it is not there."""
+    def entries_of(self, ids: Sequence[int]) -> dict[int, Entry]:
+        """Those of these that are there, by id, in the order asked for."""
 
     def counts(self) -> dict[str, int]:
         """How many entries each label has, by name; those without one under the empty label."""
@@ -63,7 +74,7 @@ class Store(Protocol):
         """Forgets these; ids that are not there are passed over. All or none."""
 
     def vectors(self, ids: Sequence[int]) -> Embeddings:
-        """(ids, dim), in the order asked for; an id that is not there is a UserError."""
+        """(ids, dim), in the order asked for; an id that is not there is `Gone`."""
 
     def search(self, queries: Embeddings, k: int, label: str | None = None) -> list[list[Hit]]:
         """The k nearest of every query (queries, dim), nearest first; fewer where there are fewer with that label."""
@@ -73,6 +84,14 @@ class Store(Protocol):
 
     def close(self) -> None:
         """Ends the use of it; nothing is lost."""
+
+
+def in_order(found: Mapping[int, Embeddings], ids: Sequence[int], dim: int) -> Embeddings:
+    """Vectors (ids, dim) that were found, in the order asked for."""
+    for id in ids:
+        if id not in found:
+            raise Gone(id)
+    return np.array([found[id] for id in ids], np.float32).reshape(-1, dim)
 
 
 def vanished(place: object) -> UserError:

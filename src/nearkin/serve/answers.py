@@ -53,8 +53,8 @@ class Point(BaseModel):
 
 
 class Map(BaseModel):
-    ready: bool = Field(description="False while it is being computed; ask again in a second.")
-    points: list[Point] = []
+    ready: bool = Field(description="False while it is being computed, or a newer one; ask again in a second.")
+    points: list[Point] = Field(description="Those of the last one while a newer one is being computed.")
 
 
 class Health(BaseModel):

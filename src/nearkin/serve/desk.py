@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
 
 import anyio
 import anyio.to_thread
-import numpy as np
 from fastapi import HTTPException
 from PIL import Image
 
 from nearkin.errors import UserError
 from nearkin.search.gallery import Gallery
-from nearkin.search.store import Embeddings, Entry, Hit
+from nearkin.search.store import Embeddings, Entry, Gone, Hit
 from nearkin.serve.answers import Found, Item, Map, Neighbour
 from nearkin.serve.batching import Batcher
 from nearkin.serve.decoding import Lanes, open_picture
@@ -30,7 +30,6 @@ log = logging.getLogger(__name__)
 ON_THE_MAP = 2_000  # more points could not be told apart, and t-SNE would take minutes
 LOOK_AGAIN = 10.0  # seconds; a gallery can grow while it is served
 DRAW_AGAIN = 30.0  # seconds; the sample takes longer to look up
-AT_A_TIME = 100  # items read for the map, so that searches come in between
 
 T = TypeVar("T")
 
@@ -79,7 +78,7 @@ class Desk:
     async def some_items(self, most: int, label: str | None) -> list[Item]:
         await self._check(label)
         ids = await self._ask(lambda: self._store.some(most, label)) if label else (await self._sample())[:most]
-        entries = await self._ask(lambda: self._entries(ids))
+        entries = await self._ask(lambda: self._store.entries_of(ids))
         return [Item.of(id, entry) for id, entry in entries.items()]
 
     async def map(self) -> Map:
@@ -89,8 +88,9 @@ class Desk:
             raise self._unavailable(failure)
         if failure is not None:
             raise HTTPException(500, "the map could not be computed; the server's log says why")
-        self._map.follow(await self._sample(), self._mapped)
-        return Map(ready=self._map.points is not None, points=self._map.points or [])
+        ids = await self._sample()
+        ready, there = self._map.follow(ids, self._mapped), set(ids)
+        return Map(ready=ready, points=[point for point in self._map.points if point.id in there])
 
     def close(self) -> None:
         self._encode.close()
@@ -99,6 +99,8 @@ class Desk:
     async def _ask(self, question: Callable[[], T]) -> T:
         try:
             return await asyncio.get_running_loop().run_in_executor(self._store_thread, question)
+        except Gone as error:  # since an earlier question
+            raise HTTPException(404, str(error)) from None
         except UserError as error:
             raise self._unavailable(error) from None
 
@@ -113,25 +115,19 @@ class Desk:
             raise HTTPException(422, f"no item has the label '{label}'; choose one of /api/labels, or none")
 
     async def _entry(self, id: int) -> Entry:
-        entry = await self._ask(lambda: self._store.entry(id))
-        if entry is None:
-            raise HTTPException(404, f"the gallery has no item {id}; it may have been removed: search again")
-        return entry
-
-    def _entries(self, ids: Iterable[int]) -> dict[int, Entry]:
-        """Those that are still there."""
-        return {id: entry for id in ids if (entry := self._store.entry(id)) is not None}
+        entries = await self._ask(lambda: self._store.entries_of([id]))
+        if not entries:
+            raise HTTPException(404, str(Gone(id)))
+        return entries[id]
 
     def _mapped(self, ids: list[int]) -> tuple[dict[int, Entry], Embeddings]:
-        def read(some: list[int]) -> tuple[dict[int, Entry], Embeddings]:
-            entries = self._entries(some)
-            return entries, self._store.vectors(list(entries))
+        return self._store_thread.submit(self._read, ids).result()
 
-        starts = range(0, len(ids), AT_A_TIME)
-        parts = [self._store_thread.submit(read, ids[start : start + AT_A_TIME]).result() for start in starts]
-        entries = {id: entry for part, _ in parts for id, entry in part.items()}
-        none = np.zeros((0, 2), np.float32)
-        return entries, np.concatenate([vectors for _, vectors in parts]) if parts else none
+    def _read(self, ids: list[int]) -> tuple[dict[int, Entry], Embeddings]:
+        while True:
+            entries = self._store.entries_of(ids)
+            with suppress(Gone):  # one was removed between the two questions
+                return entries, self._store.vectors(list(entries))
 
 
 def _found(item: Item | None, hits: list[Hit]) -> Found:

@@ -44,7 +44,7 @@ class Door:
             await send(message)
 
         if self._hosts is not None and _name(Headers(scope=scope).get("host", "")) not in self._hosts:
-            sentence = "this server is not called that; use the address that it printed when it started"
+            sentence = "this server is not called that; use the address it printed, or start it with --allow-host"
             await JSONResponse({"detail": sentence}, 400)(scope, receive, send_safely)
             return
         if self._inside >= self._most:

@@ -9,9 +9,7 @@ from io import BytesIO
 from pathlib import Path
 from threading import Lock
 
-from PIL import Image
-
-from nearkin.data.images import FORMATS, MAX_PIXELS, to_rgb
+from nearkin.data.images import Unreadable, read_small
 
 
 @dataclass(frozen=True)
@@ -52,17 +50,10 @@ class Pictures:
 
 
 def _small(path: Path, side: int) -> bytes:
-    try:
-        with Image.open(path, formats=FORMATS) as image:
-            if image.width * image.height > MAX_PIXELS:
-                raise OSError("too many pixels")
-            image.draft("RGB", (2 * side, 2 * side))  # a large JPEG is decoded at a fraction of its size
-            picture = to_rgb(image, max(1, max(image.size) // (2 * side)))
-        picture.thumbnail((side, side))
-        encoded = BytesIO()
-        picture.save(encoded, "JPEG", quality=85)
-    except OSError:
-        raise
-    except Exception as error:  # decoders meet hostile bytes and raise nearly anything
-        raise OSError("not readable") from error
+    picture = read_small(path, side)
+    if isinstance(picture, Unreadable):
+        raise OSError(picture.reason)
+    picture.thumbnail((side, side))
+    encoded = BytesIO()
+    picture.save(encoded, "JPEG", quality=85)
     return encoded.getvalue()

@@ -1,27 +1,28 @@
-"""Some items that stand for the gallery, drawn without reading it."""
+"""Some items that stand for the gallery, drawn by their ids alone."""
 
 from __future__ import annotations
 
-from itertools import accumulate
-
 import numpy as np
+import numpy.typing as npt
 
 from nearkin.search.store import Store
 
+Ids = npt.NDArray[np.uint64]
+
 
 def sample(store: Store, most: int) -> list[int]:
-    """Ids drawn evenly and in random order; the same ones as long as the gallery does not change."""
-    counts = store.counts()
-    ends = list(accumulate(counts.values()))
-    total = ends[-1] if ends else 0
-    drawn = np.random.default_rng(0).permutation(total)[:most]  # places in the gallery, ordered by label
-    labels = np.searchsorted(ends, drawn, side="right")
-    ids = np.zeros(len(drawn), np.int64)
-    for place, (label, count) in enumerate(counts.items()):
-        mine = np.flatnonzero(labels == place)
-        if len(mine):
-            within = drawn[mine] - (ends[place] - count)
-            found = store.some(int(within.max()) + 1, label)
-            # Another process may have removed some since they were counted.
-            ids[mine] = [found[where] if where < len(found) else 0 for where in within]
-    return [id for id in ids.tolist() if id]
+    """Ids drawn evenly and in random order: those with the lowest hash, so that a gallery that grows changes few."""
+    ids = np.array(store.some(len(store)), np.uint64)
+    lowest: list[int] = ids[np.argsort(_hashes(ids))[:most]].tolist()
+    return lowest
+
+
+def _hashes(ids: Ids) -> Ids:
+    """The last steps of SplitMix64: no two ids share one.
+
+    >>> _hashes(np.array([0, 1], np.uint64)).tolist()
+    [0, 6238072747940578789]
+    """
+    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
+        ids = (ids ^ (ids >> np.uint64(shift))) * np.uint64(factor)
+    return ids ^ (ids >> np.uint64(31))

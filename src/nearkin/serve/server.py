@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import errno
 import ipaddress
+import re
 import socket
 import webbrowser
+from collections.abc import Sequence
 from pathlib import Path
 
 from nearkin.errors import UserError
@@ -13,8 +15,18 @@ from nearkin.errors import UserError
 LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
 
 
-def serve(path: str | Path, host: str = "127.0.0.1", port: int = 8000, open_browser: bool = False) -> None:
-    """Opens the gallery and answers at ``http://host:port``; port 0 takes any free one."""
+def serve(
+    path: str | Path,
+    host: str = "127.0.0.1",
+    port: int = 8000,
+    open_browser: bool = False,
+    allow_hosts: Sequence[str] = (),
+) -> None:
+    """Opens the gallery and answers at ``http://host:port``; port 0 takes any free one.
+
+    Args:
+        allow_hosts: further names by which browsers may call it, as that of a proxy before it.
+    """
     try:
         import python_multipart  # noqa: F401
         import uvicorn
@@ -24,14 +36,13 @@ def serve(path: str | Path, host: str = "127.0.0.1", port: int = 8000, open_brow
         raise UserError(f"serving needs {error.name}; run `pip install 'nearkin[serve]'`") from error
     from nearkin.search.gallery import Gallery
 
+    hosts = names(host, allow_hosts)
     listening = listen(host, port)
     with listening:
         gallery = Gallery.open(path)
-        name = f"[{host}]" if ":" in host else host
-        address = f"http://{name}:{listening.getsockname()[1]}"
+        address = f"http://{_in_address(host)}:{listening.getsockname()[1]}"
         print(f"{len(gallery):,} items at {address} (stop with Ctrl-C)", flush=True)
-        hosts = {*LOOPBACK, name.lower()} if _only_this_machine(host) else None
-        if hosts is None:
+        if not _only_this_machine(host):
             print("everyone who reaches this address can search and see the pictures", flush=True)
         if open_browser:
             webbrowser.open(address)  # it already listens: the browser waits until it is answered
@@ -44,6 +55,20 @@ def serve(path: str | Path, host: str = "127.0.0.1", port: int = 8000, open_brow
             pass  # uvicorn has ended in order and passes on what made it end
         finally:
             gallery.close()
+
+
+def names(host: str, allowed: Sequence[str]) -> set[str] | None:
+    """The names by which the server may be called; None, any, where others reach it by names that nobody gave.
+
+    >>> sorted(names("127.0.0.1", ["Pictures.example"]))
+    ['127.0.0.1', '[::1]', 'localhost', 'pictures.example']
+    """
+    for name in allowed:
+        if not re.fullmatch(r"[\w.-]+|\[[\da-fA-F:.]+\]", name):
+            raise UserError(f"'{name}' is no host name; give it alone, like pictures.example")
+    if not allowed and not _only_this_machine(host):
+        return None
+    return {*LOOPBACK, *(name.lower() for name in (_in_address(host), *allowed))}
 
 
 def listen(host: str, port: int) -> socket.socket:
@@ -63,6 +88,10 @@ def listen(host: str, port: int) -> socket.socket:
             raise UserError(f"port {port} is in use; choose another with --port (0 takes any free one)") from None
         reason = (error.strerror or str(error)).lower()
         raise UserError(f"cannot serve at {host}:{port}: {reason}; choose another --host or --port") from None
+
+
+def _in_address(host: str) -> str:
+    return f"[{host}]" if ":" in host else host
 
 
 def _only_this_machine(host: str) -> bool:

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable
 from threading import Thread
-
-import numpy as np
-import numpy.typing as npt
 
 from nearkin.errors import UserError
 from nearkin.report.map import flat_places
@@ -15,30 +13,35 @@ from nearkin.search.store import Embeddings, Entry
 from nearkin.serve.answers import Point
 
 log = logging.getLogger(__name__)
-Places = npt.NDArray[np.float64]
+REST = 4  # times as long as the last map took none is drawn: an index that runs beside needs the processor too
 Items = Callable[[list[int]], tuple[dict[int, Entry], Embeddings]]
 
 
 class SpaceMap:
-    """Places for items, from a thread of its own: ``points`` is None until they are first known."""
+    """Places for items, from a thread of its own: ``points`` are those last known."""
 
     def __init__(self) -> None:
-        self.points: list[Point] | None = None
+        self.points: list[Point] = []
         self._ids: list[int] | None = None
         self._failure: Exception | None = None
         self._thread: Thread | None = None
+        self._rests_until = 0.0
 
-    def follow(self, ids: list[int], items: Items) -> None:
-        """Begins to draw these, unless they are drawn already or others are being drawn.
+    def follow(self, ids: list[int], items: Items) -> bool:
+        """Begins to draw these, unless they are drawn or too little time has passed; False while some are being drawn.
 
         Args:
             items: ids -> entries by id, and their vectors (entries, dim).
         """
-        if ids != self._ids and (self._thread is None or not self._thread.is_alive()):
-            self._ids = ids
-            # A daemon: the end of the server does not wait for a map that nobody will see.
-            self._thread = Thread(target=self._draw, args=(ids, items), daemon=True, name="map")
-            self._thread.start()
+        if self._thread is not None and self._thread.is_alive():
+            return False
+        if ids == self._ids or time.monotonic() < self._rests_until:
+            return True
+        self._ids = ids
+        # A daemon: the end of the server does not wait for a map that nobody will see.
+        self._thread = Thread(target=self._draw, args=(ids, items), daemon=True, name="map")
+        self._thread.start()
+        return False
 
     def failure(self) -> Exception | None:
         """Why the last attempt failed; told once, and then it can begin again."""
@@ -46,29 +49,15 @@ class SpaceMap:
         return failure
 
     def _draw(self, ids: list[int], items: Items) -> None:
+        began = time.monotonic()
         try:
             entries, vectors = items(ids)
             self.points = [
                 Point(id=id, x=round(x, 4), y=round(y, 4), label=entry.label)
-                for (id, entry), (x, y) in zip(entries.items(), lay_out(vectors).tolist(), strict=True)
+                for (id, entry), (x, y) in zip(entries.items(), flat_places(vectors).tolist(), strict=True)
             ]
+            self._rests_until = time.monotonic() + REST * (time.monotonic() - began)
         except Exception as error:
             if not isinstance(error, UserError):
                 log.exception("the map could not be drawn")
             self._ids, self._failure = None, error
-
-
-def lay_out(vectors: Embeddings) -> Places:
-    """(items, dim) -> (items, 2) in the unit square: t-SNE, or where it has too little to go by, the main directions.
-
-    >>> lay_out(np.array([[0, 0], [3, 0]], dtype=np.float32)).tolist()
-    [[0.0, 0.5], [1.0, 0.5]]
-    """
-    if vectors.shape[1] >= 2 and len(np.unique(vectors, axis=0)) > 4:
-        return flat_places(vectors)
-    centred = vectors.astype(np.float64) - vectors.mean(axis=0) if len(vectors) else np.zeros((0, 2))
-    _, _, directions = np.linalg.svd(centred, full_matrices=False)
-    flat = np.zeros((len(vectors), 2))
-    flat[:, : len(directions[:2])] = centred @ directions[:2].T
-    low, high = flat.min(axis=0, initial=np.inf), flat.max(axis=0, initial=-np.inf)
-    return np.where(high - low > 1e-9, (flat - low) / np.maximum(high - low, 1e-9), 0.5)

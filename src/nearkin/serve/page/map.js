@@ -3,6 +3,7 @@
 const CLOSE = 90;  // so few in sight are shown as pictures
 const EDGE = 28;  // pixels that stay free, and at the right those of the buttons
 const BUTTONS = 48;
+const STILL = 8;  // pixels that a finger may move while it taps
 
 export class SpaceMap {
   constructor({ canvas, tip, hues, thumbnail, open }) {
@@ -30,6 +31,12 @@ export class SpaceMap {
     this.#point(null);
   }
 
+  show(points) {
+    if (JSON.stringify(points) === JSON.stringify(this.points)) return;
+    this.points = points;
+    this.#point(null);
+  }
+
   resize() {
     const { clientWidth: width, clientHeight: height } = this.canvas;
     if (!width || !height) return;
@@ -41,9 +48,15 @@ export class SpaceMap {
   zoom(factor, x = this.canvas.clientWidth / 2, y = this.canvas.clientHeight / 2) {
     const scale = factor ? Math.min(60, Math.max(1, this.view.scale * factor)) : 1;
     const real = scale / this.view.scale;
-    const about = (centre, shift) => (scale === 1 ? 0 : centre - (centre - shift) * real);
-    this.view = { scale, x: about(x, this.view.x), y: about(y, this.view.y) };
+    this.view.scale = scale;
+    this.#shift((real - 1) * (this.view.x - x), (real - 1) * (this.view.y - y));
     this.#point(null);
+  }
+
+  #shift(x, y) {
+    const within = (shift, length) => Math.min(0, Math.max(length * (1 - this.view.scale), shift));
+    this.view.x = within(this.view.x + x, this.canvas.clientWidth);
+    this.view.y = within(this.view.y + y, this.canvas.clientHeight);
   }
 
   place(point) {
@@ -147,7 +160,7 @@ export class SpaceMap {
   #press(event) {
     this.canvas.setPointerCapture(event.pointerId);
     this.fingers.set(event.pointerId, [event.offsetX, event.offsetY]);
-    if (this.fingers.size === 1) this.moved = 0;
+    this.moved = this.fingers.size === 1 ? 0 : Infinity;  // two fingers are no tap
   }
 
   #move(event) {
@@ -160,15 +173,14 @@ export class SpaceMap {
     if (other) {
       const apart = (finger) => Math.hypot(finger[0] - other[0], finger[1] - other[1]) || 1;
       this.zoom(apart(here) / apart(before), ...other);
-    } else if (this.moved > 6 && this.view.scale > 1) {
-      this.view.x += here[0] - before[0];
-      this.view.y += here[1] - before[1];
+    } else if (this.moved > STILL) {
+      this.#shift(here[0] - before[0], here[1] - before[1]);
       this.#point(null);
     }
   }
 
   #release(event) {
-    const clicked = this.fingers.size === 1 && this.moved <= 6;
+    const clicked = this.fingers.size === 1 && this.moved <= STILL;
     this.fingers.delete(event.pointerId);
     const point = clicked && this.#nearest(event.offsetX, event.offsetY, this.reach * 1.5);
     if (point) this.open(point.id);

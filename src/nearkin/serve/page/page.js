@@ -11,6 +11,7 @@ const pictures = new Map();  // number -> uploaded file; they live as long as th
 const answers = new Map();  // address -> what was found there, so that going back is instant
 const hues = new Map();  // label -> hue, the same in the grid and on the map
 const DEFAULT_K = 24;
+const FOLLOW = 30_000;  // milliseconds after which a map in sight asks whether items came or went
 const BEGIN = the("heading").textContent;
 let limits = { max_upload_mb: 20 };
 let inFlight = new AbortController();
@@ -139,19 +140,18 @@ function tile(each) {
 async function showMap(query) {
   const { signal } = inFlight;
   space.mark(query.has("item") ? Number(query.get("item")) : null, query.get("label"));
-  if (space.points.length) space.resize();  // and ask nevertheless: items may have come or gone
+  if (space.points.length) space.resize();
   else tell("Loading the map…");
   try {
-    for (;;) {
+    for (;;) {  // until something else is shown
       const { ready, points } = await api("/api/map", { signal });
-      if (ready) {
+      if (ready || points.length) {
         tell(points.length ? "" : "The gallery is empty.");
         the("map").ariaBusy = "false";
-        space.points = points;
-        return space.paint();
-      }
-      tell("The map is being computed; this takes up to a minute…");
-      await new Promise((wake) => setTimeout(wake, 700));
+        space.show(points);
+      } else tell("The map is being computed; this takes up to a minute…");
+      await new Promise((wake) => setTimeout(wake, ready ? FOLLOW : points.length ? FOLLOW / 10 : 700));
+      while (document.hidden) await new Promise((wake) => setTimeout(wake, 700));
     }
   } catch (error) {
     if (error.name !== "AbortError") tell(error.message);
@@ -189,9 +189,13 @@ document.addEventListener("drop", (event) => {
 });
 the("k").addEventListener("input", () => { the("k-shown").value = the("k").value; });
 the("k").addEventListener("change", () => location.replace(address({ k: the("k").value })));
-the("label").addEventListener("change", () => {
+const filter = () => {
   const words = the("label").value;
   go({ label: hues.has(words) ? words : words.trim() });
+};
+the("label").addEventListener("change", filter);
+the("label").addEventListener("input", ({ inputType }) => {  // not typed: emptied by its cross, or picked from the list
+  if (!inputType || inputType === "insertReplacementText") filter();
 });
 the("query").addEventListener("error", () => { the("query").hidden = true; the("drop").classList.remove("filled"); });
 for (const [id, factor] of [["zoom-in", 1.6], ["zoom-out", 1 / 1.6], ["zoom-all", 0]]) {
@@ -212,4 +216,4 @@ try {
 } catch (error) {
   say(error.message, true);
 }
-await show();
+show();
