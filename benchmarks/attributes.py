@@ -21,7 +21,6 @@ from __future__ import annotations
 import argparse
 import tempfile
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +31,7 @@ from nearkin.data import load_dataset, make_splits
 from nearkin.demo import pixel_space
 from nearkin.evaluation.attribute_columns import ALL
 from nearkin.files import write_json
+from nearkin.report.figures import plain_figure
 from nearkin.report.provenance import provenance
 from nearkin.reproduce.known_classes import known_classes
 from nearkin.workflows import concentrations, evaluate_model
@@ -98,12 +98,8 @@ def as_lists(shares: Mapping[str, float]) -> dict[str, list[float]]:
 
 def draw(results: Results, pixels: Mapping[str, float], file: Path) -> None:
     """Left Fig. 6d, right the errors of both tasks; means over seeds, from the lowest to the highest."""
-    import matplotlib
-
-    matplotlib.use("agg")
-    from matplotlib import pyplot
-
-    figure, (left, right) = pyplot.subplots(1, 2, figsize=(9.6, 4), width_ratios=(3, 2))
+    figure = plain_figure(9.6, 4)
+    left, right = figure.subplots(1, 2, width_ratios=(3, 2))
     sizes = [size for size in pixels if size != "chance"]
     for place, method in enumerate(CHOSEN):
         values = np.array([[run["attributes"][size] for size in sizes] for run in results["plain"][method]])
@@ -122,10 +118,8 @@ def draw(results: Results, pixels: Mapping[str, float], file: Path) -> None:
     right.set_ylabel("error on new examples, by class")
     for axes in (left, right):
         axes.spines[["top", "right"]].set_visible(False)
-    figure.tight_layout()
     file.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(file, dpi=150)
-    pyplot.close(figure)
 
 
 def main() -> None:
@@ -145,8 +139,7 @@ def main() -> None:
     data = known_classes(runs / "known-traits.npz", source, NEW, traits=TRAITS)
     trials = all_trials(data, seeds, {"epochs": 2} if options.quick else {})
     every = [trial for of_task in trials.values() for trial in of_task]
-    with ThreadPoolExecutor(options.jobs) as pool:
-        list(pool.map(lambda trial: carry_out(trial, runs, options.device), every))
+    carry_out(every, runs, options.jobs, options.device)
     unfinished = [trial.run(runs).folder.name for trial in every if not trial.run(runs).scores.is_file()]
     if unfinished:
         raise SystemExit(f"not finished: {', '.join(unfinished)}; the same command goes on with them")

@@ -1,4 +1,5 @@
-"""How long clustering takes: k-means inside thousands of classes, the spectral embedding, k-means with many clusters.
+"""How long clustering takes: k-means inside thousands of classes, spectral embedding, k-means with many clusters,
+exact neighbours.
 
     python benchmarks/clustering.py                                       # the sizes of Stanford Online Products
     python benchmarks/clustering.py --device cuda
@@ -6,7 +7,8 @@
 
 Why these yardsticks: Magnet's cluster index is a k-means of every class, which is a python loop over scikit-learn's
 KMeans anywhere else (measured on 200 classes and extrapolated to all); the spectral embedding is an SVD, numpy's
-anywhere else. "ratio" is the yardstick's time over nearkin's. Both yardsticks run on the CPU, whatever the device.
+anywhere else; exact neighbours are faiss's. "ratio" is the yardstick's time over nearkin's. The yardsticks run on the
+CPU, whatever the device.
 The time of k-means is that of one Lloyd iteration, the start left out.
 """
 
@@ -21,7 +23,7 @@ import torch
 from sklearn.cluster import KMeans
 from torch import Tensor
 
-from nearkin.clustering import kmeans, kmeans_per_group, spectral_embedding
+from nearkin.clustering import kmeans, kmeans_per_group, nearest_neighbours, spectral_embedding
 
 DIM = 128
 SAMPLED_GROUPS = 200
@@ -69,6 +71,17 @@ def lloyd_iteration(items: int, clusters: int, device: str) -> float:
     return float(np.mean(np.diff(ends)))
 
 
+def neighbours(items: int, k: int, device: str) -> tuple[float, float]:
+    import faiss
+
+    x = blobs(items, torch.arange(items) % 1000)
+    index = faiss.IndexFlatL2(DIM)
+    index.add(x.numpy())
+    theirs = seconds(lambda: index.search(x.numpy(), k), "cpu")
+    x = x.to(device)
+    return seconds(lambda: nearest_neighbours(x, x, k), device), theirs
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
@@ -90,6 +103,12 @@ def main() -> None:
     )
     line(f"spectral_embedding, {60000 // part:,} points", *spectral(60000 // part, wanted.device), "numpy SVD")
     line(f"kmeans, {many:,} points, k = {clusters:,}, one iteration", lloyd_iteration(many, clusters, wanted.device))
+    for k in (1, 10, 100, 1000):
+        line(
+            f"nearest_neighbours, {20000 // part:,} points, k = {k:,}",
+            *neighbours(20000 // part, k, wanted.device),
+            "faiss",
+        )
 
 
 if __name__ == "__main__":

@@ -21,21 +21,22 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import subprocess
-import sys
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
 from nearkin.api import make_settings
+from nearkin.compare.jobs import Lane, run_lanes
+from nearkin.compare.task import Task
 from nearkin.data import load_dataset, make_splits
 from nearkin.demo import pixel_space
 from nearkin.evaluation import evaluate
 from nearkin.methods import known_methods
+from nearkin.report.figures import plain_figure
 from nearkin.reproduce.curves import curve, steps_to_reach
 from nearkin.reproduce.known_classes import known_classes
 from nearkin.training import Run
@@ -151,22 +152,16 @@ def choice_trials(seed: int, data: Path) -> list[Trial]:
     ]
 
 
-def carry_out(trial: Trial, folder: Path, device: str) -> None:
-    run = trial.run(folder)
-    if run.scores.is_file():
-        return
-    config = folder / f"{run.folder.name}.toml"
-    settings = make_settings(trial.data, trial.method, trial.settings | {"seed": trial.seed, "device": device})
-    config.write_text(settings.to_toml())
-    where = (
-        ["--resume", str(run.folder)]
-        if run.checkpoint.is_file()
-        else ["--config", str(config), "--out", str(run.folder)]
-    )
-    environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-m", "nearkin", "train", *where]
-    done = subprocess.run(command, capture_output=True, text=True, env=environment)
-    print(f"{run.folder.name}: {'done' if done.returncode == 0 else done.stderr[-600:]}", flush=True)
+def carry_out(trials: Sequence[Trial], folder: Path, jobs: int, device: str) -> None:
+    def lane(trial: Trial) -> Lane:
+        target = trial.run(folder).folder
+        settings = make_settings(trial.data, trial.method, trial.settings | {"seed": trial.seed, "device": device})
+        refused = yield Task(target.name, settings, target)
+        print(f"{target.name}: {refused or 'done'}", flush=True)
+
+    torch.set_num_threads(1)  # here and in processes of its own, so that any number of jobs gives the same scores
+    os.environ["OMP_NUM_THREADS"] = "1"
+    run_lanes(map(lane, trials), len(trials), jobs)
 
 
 def final(run: Run) -> dict[str, float]:
@@ -276,12 +271,8 @@ def report_magnet(trials: Sequence[Trial], folder: Path) -> dict[str, Any]:
 
 def draw(name: str, curves: dict[str, list[list[tuple[int, float]]]], label: str, top: float) -> None:
     """One line for each name, the mean over seeds, with a band from the lowest to the highest."""
-    import matplotlib
-
-    matplotlib.use("agg")
-    from matplotlib import pyplot
-
-    figure, axes = pyplot.subplots(figsize=(6.4, 4))
+    figure = plain_figure(6.4, 4)
+    axes = figure.subplots()
     for title, runs in curves.items():
         if runs:
             steps = [step for step, _ in runs[0]]
@@ -293,9 +284,7 @@ def draw(name: str, curves: dict[str, list[list[tuple[int, float]]]], label: str
     axes.set_ylim((0, top) if "error" in label else (top, 1))
     axes.spines[["top", "right"]].set_visible(False)
     axes.legend(frameon=False)
-    figure.tight_layout()
     figure.savefig(DOCS / "images" / f"{name}.png", dpi=150)
-    pyplot.close(figure)
 
 
 def main() -> None:
@@ -327,9 +316,8 @@ def main() -> None:
         }
     wanted = [trial for name in options.only for trial in trials[name]]
     if "warm" in options.only:
-        carry_out(start, options.runs, options.device)
-    with ThreadPoolExecutor(options.jobs) as pool:
-        list(pool.map(lambda trial: carry_out(trial, options.runs, options.device), wanted))
+        carry_out([start], options.runs, 1, options.device)
+    carry_out(wanted, options.runs, options.jobs, options.device)
     report = {
         "choose": report_choices,
         "table": report_table,

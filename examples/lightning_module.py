@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 import sys
 
-import nearkin.models  # before lightning, which imports torchvision: mends that import beside a CPU build of torch
+import nearkin._torchvision  # before lightning, which imports torchvision: mends that beside a CPU build of torch
 import lightning
 import torch
 from torch import Tensor, nn

@@ -53,6 +53,19 @@ def test_importing_does_not_load_heavy_packages(entry: str) -> None:
     assert not heavy & set(done.stdout.split())
 
 
+def test_rooms_load_what_takes_seconds_only_where_it_is_used() -> None:
+    code = "import nearkin.losses, nearkin.search, nearkin.training, nearkin.report.tables, sys; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    slow = {"torchvision", "torch._dynamo", "timm", "lightning_fabric", "lightning", "nearkin.compare"}
+    assert not slow & set(done.stdout.split())
+
+
+def test_rooms_are_there_without_an_import_of_their_own() -> None:
+    code = "import nearkin; print(nearkin.compare.compare.__name__, hasattr(nearkin, 'nothing'))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout == "compare False\n"
+
+
 def test_losses_and_clustering_know_nothing_of_images_files_or_the_loop() -> None:
     for room in ("losses", "clustering"):
         for file in (ROOT / room).rglob("*.py"):

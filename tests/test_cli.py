@@ -250,7 +250,7 @@ def test_an_unexpected_error_points_at_debug(nearkin: Command, monkeypatch: pyte
     def broken() -> None:
         raise KeyError("a bug")
 
-    monkeypatch.setattr("nearkin.report.tables.print_methods", broken)
+    monkeypatch.setattr("nearkin.report.listing.print_methods", broken)
     outcome = nearkin("methods")
     assert outcome.code == 1
     assert "unexpected KeyError: 'a bug' (add --debug for the traceback)" in outcome.err

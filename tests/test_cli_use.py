@@ -11,6 +11,9 @@ from conftest import Command
 from PIL import Image
 from reference.untrained import save_untrained
 
+from nearkin.data import ImageFiles, sources
+from nearkin.workflows import sample_items
+
 GALLERY = "photos.index"
 
 
@@ -99,6 +102,23 @@ def test_a_run_is_exported_after_a_look_at_its_own_data(nearkin: Command, vector
     pytest.importorskip("onnxruntime")
     assert nearkin("train", vectors, "--epochs", "1", "--out", "run").code == 0
     assert "10 of them real" in nearkin("export", "run", "-o", "x.onnx").out
+
+
+def test_items_to_compare_on_are_found_without_reading_all_and_damaged_ones_passed_over(
+    nearkin: Command, photos: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert nearkin("train", photos, "--backbone", "small", "--epochs", "1", "--out", "run").code == 0
+    monkeypatch.setattr(sources, "find_unreadable", lambda _: pytest.fail("all images were read"))
+    for path in photos.glob("*/[0-3].png"):
+        path.write_bytes(b"damaged")
+    for most, found in ((10, 10), (50, 12)):
+        items = sample_items(Path("run"), most)
+        assert isinstance(items, ImageFiles) and len(set(items.paths)) == len(items) == found
+        assert {path.name for path in items.paths} == {"4.png", "5.png"}
+        assert len({path.parent for path in items.paths}) > 3
+    for path in photos.glob("*/*.png"):
+        path.write_bytes(b"damaged")
+    assert sample_items(Path("run")) is None
 
 
 def test_the_names_of_nearkin_can_be_imported() -> None:

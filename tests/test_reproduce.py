@@ -15,11 +15,13 @@ from conftest import TINY_GLYPHS, Command
 from PIL import Image
 from reference import retrieval
 
+from nearkin import workflows
 from nearkin.clustering import spectral_embedding
 from nearkin.data import load_dataset, make_splits
 from nearkin.errors import Interrupted, OutOfRoom
 from nearkin.evaluation import evaluate
 from nearkin.models import Embedder
+from nearkin.report.figures import plain_figure
 from nearkin.reproduce import measure, work
 from nearkin.reproduce.curves import curve
 from nearkin.reproduce.draw import draw
@@ -288,13 +290,13 @@ def test_magnets_rows_average_sixteen_views_of_pictures_that_are_augmented(
 ) -> None:
     only(monkeypatch, 2)
     asked: list[tuple[int, str]] = []
-    real = measure.embed_everything
+    real = workflows.embed_everything
 
     def listed(embedder: Embedder, dataset: Any, views: int, augment: str) -> Any:
         asked.append((views, augment))
         return real(embedder, dataset, views, augment)
 
-    monkeypatch.setattr(measure, "embed_everything", listed)
+    monkeypatch.setattr(workflows, "embed_everything", listed)
     for augment in ("none", "crop-flip"):
         wishes = Wishes(QUICK | {"augment": augment}, {"dogs120": TINY_GLYPHS})
         assert reproduce("magnet", "table-4", tmp_path, wishes).outcomes[0].scores
@@ -354,7 +356,9 @@ def test_legends_are_outside_the_axes(
 ) -> None:
     only(monkeypatch, 0, 1)
     drawn: list[Any] = []
-    monkeypatch.setattr("matplotlib.pyplot.close", drawn.append)
+    monkeypatch.setattr(
+        "nearkin.reproduce.draw.plain_figure", lambda *size: drawn.append(plain_figure(*size)) or drawn[-1]
+    )
     reproduce(paper, name, tmp_path, Wishes(QUICK, {data: TINY_GLYPHS}))
     monkeypatch.undo()
     (figure,) = drawn

@@ -9,6 +9,7 @@
 from __future__ import annotations
 
 from importlib import import_module
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
@@ -48,6 +49,8 @@ _HOME = {
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOME:
-        raise AttributeError(f"module 'nearkin' has no attribute '{name}'")
-    return getattr(import_module(_HOME[name]), name)
+    if name in _HOME:
+        return getattr(import_module(_HOME[name]), name)
+    if not name.startswith("_") and find_spec(f"nearkin.{name}"):  # a room, such as nearkin.losses
+        return import_module(f"nearkin.{name}")
+    raise AttributeError(f"module 'nearkin' has no attribute '{name}'")

@@ -64,6 +64,10 @@ def write_bytes(target: Path, content: bytes | memoryview) -> None:
         partial.write_bytes(content)
 
 
+def read_json(file: Path) -> Any:
+    return json.loads(file.read_text(encoding="utf-8"))
+
+
 def write_json(target: Path, value: Any) -> None:
     write_text(target, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
 

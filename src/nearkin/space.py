@@ -79,5 +79,18 @@ class Space:
         """Row numbers of what is searched."""
         return self._rows(self.is_gallery)
 
+    @property
+    def own_gallery_rows(self) -> Tensor:
+        """(queries,) where in ``gallery`` each query itself stands; -1 where it is not there.
+
+        >>> searched = torch.tensor([False, True, True])
+        >>> Space(torch.eye(3), torch.zeros(3), torch.arange(3), is_gallery=searched).own_gallery_rows.tolist()
+        [-1, 0, 1]
+        """
+        places = torch.full((len(self),), -1, device=self.embeddings.device)
+        places[self.gallery] = torch.arange(len(self.gallery), device=places.device)
+        return places[self.queries]
+
     def _rows(self, mask: Tensor | None) -> Tensor:
-        return torch.arange(len(self), device=self.embeddings.device) if mask is None else mask.nonzero().squeeze(1)
+        device = self.embeddings.device
+        return torch.arange(len(self), device=device) if mask is None else mask.to(device).nonzero().squeeze(1)

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
 import torch
 
-from nearkin.data import Dataset, without_unreadable
+from nearkin.data import Dataset, Splits, without_unreadable
 from nearkin.data.hierarchy import true_classes
-from nearkin.data.items import Items
+from nearkin.data.images import Unreadable, read_image
+from nearkin.data.items import ImageFiles, Items
 from nearkin.data.sources import load_labelled_or_flat
 from nearkin.errors import UserError, unknown_name
 from nearkin.evaluation import (
@@ -23,12 +26,11 @@ from nearkin.evaluation import (
 )
 from nearkin.evaluation.clusters import PARTITIONS
 from nearkin.files import atomic_path
-from nearkin.methods import make_method
 from nearkin.models import Embedder, embed_views
 from nearkin.models.embed import space_of
 from nearkin.space import Space
 from nearkin.training import DataSettings, Run
-from nearkin.training.prepare import load_splits, report_unreadable
+from nearkin.training.prepare import load_data, load_splits, report_unreadable
 
 log = logging.getLogger("nearkin")
 PARTS = ("train", "validation", "test", "all")
@@ -48,11 +50,11 @@ class Measured:
 
 
 def evaluate_model(
-    model: Path,
-    data: str | None,
-    part: str | None,
-    recall_at: tuple[int, ...],
-    root: Path | None = None,
+    model: str | Path,
+    data: str | Path | None = None,
+    part: str | None = None,
+    recall_at: Sequence[int] = (1, 2, 4, 8),
+    root: str | Path | None = None,
     check_counts: bool = True,
     views: int = 1,
     diagnose: bool = False,
@@ -70,24 +72,20 @@ def evaluate_model(
         raise unknown_name("part", part, PARTS)
     if partition not in PARTITIONS:
         raise unknown_name("clustering", partition, PARTITIONS)
-    dataset, trained_on = _part(model, data, part, root, check_counts)
+    run = Run(model)
+    dataset, trained_on = _part(run, data, part, root, check_counts)
     if attributes and not dataset.attributes:
         raise UserError(
             f"{dataset.name} knows no attributes of its items; give them as further columns of a .csv or .npz"
         )
-    embedder = Embedder.load(model)
-    run = Run(model)
     augment = (run.settings().data.augment if run.config.is_file() else "crop-flip") if views != 1 else "none"
-    space = embed_everything(embedder, dataset, views, augment).to(usual_device())
+    space, known = embed_parts(Embedder.load(model), dataset, trained_on, views, augment)
     evaluation = evaluate(space, recall_at=recall_at, partition=partition)
     scores = dict(evaluation.scores)
     if dataset.name.startswith("vehicleid:"):
         galleries = random_gallery_scores(space, recall_at)
         scores |= {f"random_gallery_{name}": score for name, score in galleries.items()}
     if run.config.is_file():
-        known = None
-        if trained_on is not None:
-            known = embed_everything(embedder, trained_on, views, augment).to(usual_device())
         scores |= _read_out(run, space, known, recall_at)
     if diagnose:
         scores |= diagnostics(space).scores
@@ -110,15 +108,21 @@ def concentrations(space: Space, dataset: Dataset) -> dict[str, dict[str, float]
 
 
 def embed_to_file(
-    model: Path, data: str, out: Path, root: Path | None, unreadable: str, check_counts: bool = True
+    model: str | Path,
+    data: str | Path,
+    out: str | Path,
+    root: str | Path | None = None,
+    unreadable: str = "skip",
+    check_counts: bool = True,
 ) -> tuple[int, int]:
     """Writes vectors, labels and names of everything in ``data``; returns how many and how long they are."""
+    out = Path(out)
     if out.suffix != ".npz":
         raise UserError(f"vectors are written as .npz, not {out.name}; use --out {out.with_suffix('.npz')}")
     embedder = Embedder.load(model)
     dataset, bad = without_unreadable(load_labelled_or_flat(data, root, check_counts), unreadable)
     report_unreadable(bad)
-    vectors = embed_everything(embedder, dataset).embeddings.numpy()
+    vectors = embed_everything(embedder, dataset).embeddings.cpu().numpy()
     labels = np.array([dataset.classes[label] for label in dataset.labels])
     with atomic_path(out) as partial:
         np.savez(partial, vectors=vectors, labels=labels, names=np.array(dataset.items.names()))
@@ -129,52 +133,74 @@ def embed_everything(embedder: Embedder, dataset: Dataset, views: int = 1, augme
     """A space of the whole dataset, on the GPU where there is one; with several views their mean."""
     model = embedder.to(usual_device()).model
     embeddings = embed_views(model, dataset.items, model.spec.preprocess, views, augment, what="embedding")
-    return space_of(embeddings, dataset)
+    return space_of(embeddings.to(usual_device()), dataset)
 
 
-def sample_items(model: Path, most: int = 10) -> Items | None:
-    """Some items that the run was trained on, spread over its data; None where there is no run or its data are gone."""
+def embed_parts(
+    embedder: Embedder, measured: Dataset, trained_on: Dataset | None, views: int = 1, augment: str = "none"
+) -> tuple[Space, Space | None]:
+    """The spaces of what `part_to_measure` gave."""
+    space = embed_everything(embedder, measured, views, augment)
+    return space, None if trained_on is None else embed_everything(embedder, trained_on, views, augment)
+
+
+def part_to_measure(splits: Splits, part: str) -> tuple[Dataset, Dataset | None]:
+    """A part by its own classes, whatever training saw; and the training part, where it is another of these classes."""
+    measured, train = true_classes(getattr(splits, part)), true_classes(splits.train)
+    return measured, train if part != "train" and train.knows_classes_of(measured) else None
+
+
+def sample_items(model: str | Path, most: int = 10) -> Items | None:
+    """Some items of the run's own data that can be read, drawn from all over them; None where there are none.
+
+    No more are read than it takes to find so many: to check all, as training does, would take minutes.
+    """
     run = Run(model)
     if not run.config.is_file():
         return None
     try:
-        dataset = load_splits(run.settings().data, run.settings().training.seed).train
+        items = load_data(run.settings().data).items
     except (UserError, OSError) as error:
         log.warning("compared without real items: %s", error)
         return None
-    return dataset.items.take(np.linspace(0, len(dataset) - 1, min(most, len(dataset))).astype(np.int64))
+    order = np.random.default_rng(0).permutation(len(items)).tolist()
+    readable = (
+        n for n in order if not (isinstance(items, ImageFiles) and isinstance(read_image(items.paths[n]), Unreadable))
+    )
+    chosen = list(islice(readable, most))
+    if not chosen:
+        log.warning("compared without real items: none of the run's %d can be read", len(items))
+        return None
+    return items.take(np.array(chosen))
 
 
 def usual_device() -> str:
     return "cuda" if torch.cuda.is_available() else "cpu"
 
 
-def _read_out(run: Run, space: Space, trained_on: Space | None, recall_at: tuple[int, ...]) -> dict[str, float]:
+def _read_out(run: Run, space: Space, trained_on: Space | None, recall_at: Sequence[int]) -> dict[str, float]:
     """The scores of the method's own read-out, as training reports them."""
-    settings = run.settings()
     try:
-        method = make_method(settings.method, **settings.method_settings)
+        method = run.method()
     except UserError as error:  # one that was registered elsewhere, for instance
         log.warning("the scores of the method's own read-out are left out: %s", error)
         return {}
-    method.remembered = run.remembered()
     return method.read_out(space, trained_on, recall_at)
 
 
 def _part(
-    model: Path, data: str | None, part: str, root: Path | None, check_counts: bool
+    run: Run, data: str | Path | None, part: str, root: str | Path | None, check_counts: bool
 ) -> tuple[Dataset, Dataset | None]:
     """The items to measure; and those that were trained on, where these are others of the same classes."""
-    if not model.exists():
-        raise UserError(f"there is no folder {model}; give a run folder or a model folder")
-    run = Run(model)
+    if not run.folder.exists():
+        raise UserError(f"there is no folder {run.folder}; give a run folder or a model folder")
     seed = 0
     if run.config.is_file():
         settings, seed = run.settings().data, run.settings().training.seed
     elif data is None:
-        raise UserError(f"{model} is no run folder, so it has no data of its own; name some with --data")
+        raise UserError(f"{run.folder} is no run folder, so it has no data of its own; name some with --data")
     if data is not None:
-        settings = DataSettings(source=data, check_counts=check_counts)
+        settings = DataSettings(source=str(data), check_counts=check_counts)
     if root is not None:
         settings = replace(settings, root=str(root))
     if part == "all":
@@ -182,11 +208,7 @@ def _part(
     splits = load_splits(settings, seed)
     if data is None and not run.same_data(splits.digest()) and settings.split != "all":
         log.warning("the data are not what they were when this run began: test classes may have been trained on")
-    dataset: Dataset | None = getattr(splits, part)
-    if dataset is None:
+    if getattr(splits, part) is None:
         raise UserError(f"{settings.source} has no {part} part here; choose another with --part")
-    train = splits.train
-    if settings.collapse_pairs:
-        dataset, train = true_classes(dataset), true_classes(train)
-    known = data is None and part != "train" and train.knows_classes_of(dataset)
-    return dataset, train if known else None
+    measured, trained_on = part_to_measure(splits, part)
+    return measured, trained_on if data is None else None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,7 +12,6 @@ from hypothesis import strategies as st
 
 from nearkin.data import Dataset, Vectors, make_splits
 from nearkin.data.hierarchy import collapse_pairs, collapse_training, true_classes
-from nearkin.errors import UserError
 
 
 def numbered(labels: list[int], split: list[str] | None = None) -> Dataset:
@@ -84,6 +84,13 @@ def test_an_official_validation_part_has_the_pairs_of_training(seed):
     assert splits.validation.labels.tolist() == [label_of[truth] for truth in (0, 3, 5)]
 
 
-def test_a_column_of_the_name_that_pairing_needs_is_refused() -> None:
-    with pytest.raises(UserError, match="has a column true_label"):
-        collapse_pairs(collapse_pairs(numbered([0, 1, 2, 3])))
+def test_no_column_is_taken_for_the_classes() -> None:
+    dataset = replace(numbered([0, 1, 2, 3]), attributes={"true_label": np.array([1, 1, 0, 0])})
+    for each in (dataset, collapse_pairs(dataset)):
+        assert true_classes(each).labels.tolist() == [0, 1, 2, 3]
+        assert each.attributes["true_label"].tolist() == [1, 1, 0, 0]
+
+
+def test_true_classes_are_taken_with_their_items() -> None:
+    pairs = collapse_pairs(numbered([0, 1, 2, 3, 0, 1]))
+    assert true_classes(pairs.take(np.array([5, 2]))).labels.tolist() == [1, 2]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -9,8 +11,10 @@ import pytest
 from PIL import Image
 
 from nearkin.data import images
-from nearkin.data.images import Unreadable, find_unreadable, read_image
+from nearkin.data.images import Unreadable, find_unreadable, read_image, read_small
 from nearkin.data.items import ImageFiles
+
+READERS: list[Callable[[Path], Image.Image | Unreadable]] = [read_image, partial(read_small, side=2)]
 
 
 def read(path: Path) -> np.ndarray:
@@ -80,10 +84,13 @@ def test_a_photo_lying_on_its_side_is_turned_upright(tmp_path: Path) -> None:
     assert read(tmp_path / "x.jpg").shape[:2] == (4, 2)
 
 
+@pytest.mark.parametrize("reader", READERS)
 @pytest.mark.parametrize("content", [b"", b"no image at all", b"\x89PNG\r\n\x1a\n" + b"\0" * 40])
-def test_what_is_no_image_is_a_reason_not_an_exception(tmp_path: Path, content: bytes) -> None:
+def test_what_is_no_image_is_a_reason_not_an_exception(
+    tmp_path: Path, content: bytes, reader: Callable[[Path], object]
+) -> None:
     (tmp_path / "x.jpg").write_bytes(content)
-    outcome = read_image(tmp_path / "x.jpg")
+    outcome = reader(tmp_path / "x.jpg")
     assert isinstance(outcome, Unreadable)
     assert "\n" not in str(outcome)
 
@@ -120,9 +127,10 @@ def test_without_a_cache_the_check_still_works(tmp_path: Path, monkeypatch: pyte
     assert find_unreadable(ImageFiles([tmp_path / "x.png"])) == []
 
 
-def test_formats_that_run_other_programs_are_not_opened(tmp_path: Path) -> None:
+@pytest.mark.parametrize("reader", READERS)
+def test_formats_that_run_other_programs_are_not_opened(tmp_path: Path, reader: Callable[[Path], object]) -> None:
     (tmp_path / "x.jpg").write_bytes(b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 10 10\n%%EndComments\n")
-    assert isinstance(read_image(tmp_path / "x.jpg"), Unreadable)
+    assert isinstance(reader(tmp_path / "x.jpg"), Unreadable)
 
 
 def test_the_check_is_remembered_until_a_file_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -137,9 +145,36 @@ def test_the_check_is_remembered_until_a_file_changes(tmp_path: Path, monkeypatc
     assert len(find_unreadable(files)) == 1
 
 
-def test_a_decompression_bomb_is_not_decoded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("reader", READERS)
+@pytest.mark.parametrize("name", ["x.png", "x.jpg"])
+def test_a_decompression_bomb_is_not_decoded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, reader: Callable[[Path], object]
+) -> None:
+    Image.new("L", (10, 10)).save(tmp_path / name)
+    assert isinstance(reader(tmp_path / name), Image.Image)
     monkeypatch.setattr(images, "MAX_PIXELS", 99)
-    Image.new("L", (10, 10)).save(tmp_path / "x.png")
-    outcome = read_image(tmp_path / "x.png")
+    outcome = reader(tmp_path / name)
     assert isinstance(outcome, Unreadable)
     assert "10×10" in outcome.reason
+
+
+@pytest.mark.parametrize("size", [(900, 700), (100, 60), (1900, 9), (9, 1900)])
+@pytest.mark.parametrize("suffix", [".jpg", ".png", ".tif", ".webp"])
+def test_a_small_reading_shows_the_same_in_fewer_pixels(tmp_path: Path, suffix: str, size: tuple[int, int]) -> None:
+    Image.linear_gradient("L").resize(size).save(tmp_path / f"x{suffix}")
+    small, whole = read_small(tmp_path / f"x{suffix}", side=48), read_image(tmp_path / f"x{suffix}")
+    assert isinstance(small, Image.Image) and isinstance(whole, Image.Image)
+    assert small.mode == "RGB" and min(96, max(size)) <= max(small.size) <= 4 * 48
+    fitting = (max(1, 48 * size[0] // max(size)), max(1, 48 * size[1] // max(size)))
+    thumbnails = (np.asarray(picture.resize(fitting), dtype=int) for picture in (small, whole))
+    assert np.abs(np.subtract(*thumbnails)).max() <= 6
+
+
+def test_a_large_jpeg_is_never_whole_in_memory_for_a_small_reading(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Image.new("RGB", (1600, 1200)).save(tmp_path / "x.jpg")
+    decoded: list[tuple[int, int]] = []
+    monkeypatch.setattr(images, "to_rgb", lambda image, _: decoded.append(image.size) or image)
+    read_small(tmp_path / "x.jpg", side=48)
+    assert decoded == [(200, 150)]

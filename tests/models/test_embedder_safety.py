@@ -194,8 +194,9 @@ HUGE = """
 import resource, sys, time
 from nearkin.errors import UserError
 from nearkin.models import Embedder
-import timm
+from nearkin.models.backbones import load_timm
 
+load_timm()
 before, start = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.process_time()
 try:
     Embedder.load(sys.argv[1])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -29,7 +28,7 @@ def _wide(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def gallery(photos: Path, tmp_path: Path) -> Iterator[Gallery]:
     index_data(save_untrained(tmp_path / "model"), str(photos), tmp_path / "g$ $.index")
-    with closing(Gallery.open(tmp_path / "g$ $.index")) as opened:
+    with Gallery.open(tmp_path / "g$ $.index") as opened:
         yield opened
 
 

@@ -9,11 +9,12 @@ import pytest
 import torch
 from PIL import Image
 
-from nearkin.data import Dataset, ImageArray, Vectors, load_dataset
+from nearkin.data import Dataset, ImageArray, ImageFiles, Vectors, images, load_dataset
 from nearkin.evaluation import evaluate
 from nearkin.models.embed import space_of
 from nearkin.report.map import draw_map, flat_places
 from nearkin.report.neighbours import RIGHT, WRONG, draw_neighbours
+from nearkin.report.thumbnails import thumbnail
 
 
 def colour_share(file: Path, colour: str) -> float:
@@ -37,6 +38,16 @@ def test_right_neighbours_are_green_and_wrong_ones_red(
     draw_neighbours(tmp_path / "n.png", dataset, space, evaluate(space, kept_neighbours=1, clustering=False), rows=4)
     assert (colour_share(tmp_path / "n.png", RIGHT) > 0.01) == right
     assert (colour_share(tmp_path / "n.png", WRONG) > 0.01) == wrong
+
+
+def test_an_item_that_cannot_be_decoded_has_no_thumbnail(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    Image.new("RGB", (10, 5)).save(tmp_path / "x.jpg")
+    items = ImageFiles([tmp_path / "x.jpg", tmp_path / "gone.jpg"])
+    seen = thumbnail(items, 0, 64)
+    assert seen is not None and seen.size == (64, 32)
+    assert thumbnail(items, 1, 64) is None
+    monkeypatch.setattr(images, "MAX_PIXELS", 49)
+    assert thumbnail(items, 0, 64) is None
 
 
 def test_the_map_draws_grey_pictures_photos_and_vectors(tmp_path: Path, photos: Path) -> None:
@@ -64,5 +75,22 @@ def test_the_map_keeps_clusters_together() -> None:
     assert between > 3 * within
 
 
-def test_a_space_of_two_points_can_be_drawn() -> None:
-    assert flat_places(np.eye(2, dtype=np.float32)).shape == (2, 2)
+@pytest.mark.parametrize("distinct", [1, 2, 3, 4])
+def test_items_at_one_point_of_the_space_are_at_one_place_of_the_map(distinct: int) -> None:
+    points = np.arange(20) % distinct
+    places = flat_places(np.random.default_rng(0).normal(size=(distinct, 5)).astype(np.float32)[points])
+    assert np.abs(places - places[points]).max() < 1e-6
+    assert len(np.unique(places[:distinct].round(3), axis=0)) == distinct
+
+
+def test_a_line_stays_a_line_in_its_order() -> None:
+    numbers = np.random.default_rng(0).normal(size=40).astype(np.float32)
+    across, down = flat_places(numbers[:, None]).T
+    assert (down == 0.5).all() and abs(np.corrcoef(across, numbers)[0, 1]) > 0.999
+
+
+@pytest.mark.parametrize("vectors", [np.zeros((0, 4)), np.ones((1, 4)), np.ones((30, 4)), np.eye(2), np.eye(6)])
+def test_a_map_of_nearly_nothing_is_still_a_map(vectors: np.ndarray) -> None:
+    places = flat_places(vectors.astype(np.float32))
+    assert places.shape == (len(vectors), 2)
+    assert ((places >= 0) & (places <= 1)).all()

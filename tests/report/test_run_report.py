@@ -21,7 +21,6 @@ from nearkin.data import ImageArray, Vectors
 from nearkin.errors import UserError
 from nearkin.evaluation import evaluate
 from nearkin.report import run_facts
-from nearkin.report.map import flat_places
 from nearkin.report.run_classes import class_scores, confusions, worst_queries
 from nearkin.report.run_report import write_report
 from nearkin.report.run_sheet import COLUMNS, Sheet
@@ -150,6 +149,15 @@ def test_vectors_have_a_report_without_pictures(vectors: str, tmp_path: Path) ->
     page = Page(write_report(run.folder, figures=False))
     assert "Map of the space" in page.text and "data:image" not in page.html
     assert set(page.map["cell"]) == {-1} and set(page.map["nearest"]) != {-1}
+
+
+def test_a_column_that_is_called_true_label_is_no_label(vectors: str, tmp_path: Path) -> None:
+    with np.load(vectors) as columns:
+        np.savez(tmp_path / "named.npz", **columns, true_label=np.arange(192) % 2)
+    folder = nearkin.train(tmp_path / "named.npz", out=tmp_path / "run", **QUICK).folder
+    facts = run_facts.gather(folder)
+    assert facts.looked is not None and facts.looked.evaluation is not None
+    assert facts.looked.evaluation.scores["recall@1"] == pytest.approx(facts.after["recall@1"])
 
 
 def test_without_a_test_part_another_one_is_shown(blots: str, tmp_path: Path) -> None:
@@ -293,9 +301,3 @@ def test_a_sheet_holds_every_picture_at_its_place() -> None:
         means = np.abs(pixels.astype(float) - there).mean(axis=(1, 2))
         assert int(means.argmin()) == item
     assert Sheet("v", Vectors(np.zeros((2, 2), np.float32)), 16).cell(1) == -1
-
-
-def test_a_collapsed_or_one_dimensional_space_can_be_drawn() -> None:
-    assert (flat_places(np.ones((5, 3), np.float32)) == 0.5).all()
-    line = flat_places(np.arange(8, dtype=np.float32)[:, None])
-    assert line.shape == (8, 2) and np.isfinite(line).all()

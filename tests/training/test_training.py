@@ -29,6 +29,7 @@ from nearkin.sampling import BatchSampler, GroupSampler
 from nearkin.space import Space
 from nearkin.training import Run, Settings, loop, watch
 from nearkin.training.loop import Trainer
+from nearkin.workflows import evaluate_model
 
 QUICK: dict[str, Any] = {"epochs": 3, "batch_size": 16, "per_class": 4, "dim": 8, "device": "cpu"}
 
@@ -138,6 +139,30 @@ def test_resuming_a_finished_run_changes_nothing(tmp_path: Path) -> None:
     before = weights(run), metrics_without_speed(run)
     again = loop.resume(run.folder)
     assert (weights(again), metrics_without_speed(again)) == before
+
+
+@pytest.mark.parametrize(
+    ("changes", "passes", "saved"),
+    [
+        ({}, 4, 3),  # before, and after every epoch
+        ({"epochs": 0}, 1, 1),
+        ({"evaluate_every": 0}, 1, 3),
+        ({"keep": "best-on-test"}, 4, 3),  # every epoch is better than the one before
+        ({"keep": "best-on-test", "learning_rate": 0.03}, 5, 1),  # the first epoch is the best
+        ({"keep": "last", "validation": 0.34}, 5, 3),  # other classes are measured on the way than at the end
+    ],
+)
+def test_no_model_is_embedded_or_saved_twice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changes: dict[str, Any], passes: int, saved: int
+) -> None:
+    calls: list[str] = []
+    embed, save = loop.embed_dataset, Embedder.save
+    monkeypatch.setattr(loop, "embed_dataset", lambda *args: calls.append("embed") or embed(*args))
+    monkeypatch.setattr(Embedder, "save", lambda *args: calls.append("save") or save(*args))
+    run = loop.train(settings(**changes), tmp_path / "run")
+    assert (calls.count("embed"), calls.count("save")) == (passes, saved)
+    kept = evaluate_model(run.folder).scores
+    assert run.read_scores()["after"] == pytest.approx({name: kept[name] for name in run.read_scores()["after"]})
 
 
 def test_image_files_with_augmentation_resume_exactly(photos: Path, tmp_path: Path) -> None:

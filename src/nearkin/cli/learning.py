@@ -32,7 +32,7 @@ def train(
     method: Annotated[str | None, typer.Option(help="See `nearkin methods`. Default: rank.")] = None,
     out: Annotated[Path | None, typer.Option(help="The run's folder. Default: a new one under runs/.")] = None,
     config: Annotated[Path | None, typer.Option(help="Repeat a run from its config.toml.")] = None,
-    recipe: Annotated[str | None, typer.Option(help="Settings of a paper, or tuned ones; see `nearkin recipes`.")] = None,
+    recipe: Annotated[str | None, typer.Option(help="A paper's or tuned settings; see `nearkin recipes`.")] = None,
     resume: Annotated[Path | None, typer.Option(help="Continue this run from its last checkpoint.")] = None,
     backbone: Annotated[
         str | None, typer.Option(help="small, mlp, linear, torchvision:googlenet, any of timm.")

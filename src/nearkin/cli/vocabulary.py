@@ -13,14 +13,14 @@ from nearkin.cli.app import app
 @app.command()
 def datasets(root: Annotated[Path | None, typer.Option(help="Where to look for them.")] = None) -> None:
     """List the datasets known by name, their sizes, and whether they are found."""
-    from nearkin.report.tables import print_datasets
+    from nearkin.report.listing import print_datasets
 
     print_datasets(root)
 
 
 @app.command()
 def recipes() -> None:
-    """List the papers' own settings, by dataset and method: train with --recipe NAME."""
+    """List the papers' own settings and tuned ones, by dataset and method: train with --recipe NAME."""
     from nearkin.recipes import known_recipes, recipe_description
     from nearkin.report.listing import print_pairs
 
@@ -30,6 +30,6 @@ def recipes() -> None:
 @app.command()
 def methods() -> None:
     """List the methods, their batches and their settings."""
-    from nearkin.report.tables import print_methods
+    from nearkin.report.listing import print_methods
 
     print_methods()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -40,9 +41,10 @@ def _kept(function: Callable[..., Any]) -> Callable[..., Any]:
     return kept
 
 
+@cache
 def _digest_of_sources() -> str:
     """Names the state of all compiled code: numba would miss a change in another file than the function's own."""
     digest = hashlib.sha256()
-    for source in sorted(PACKAGE.glob("*/_*.py")):
+    for source in sorted(PACKAGE.glob("*/_[!_]*.py")):
         digest.update(source.read_bytes())
     return digest.hexdigest()[:16]

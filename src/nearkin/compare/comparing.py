@@ -7,7 +7,6 @@ curve on the test part is reported, as the papers did; its numbers are optimisti
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict
@@ -18,7 +17,6 @@ import numpy as np
 
 from nearkin.compare.concatenation import concatenated_scores
 from nearkin.compare.jobs import Lane, run_lanes
-from nearkin.compare.once import measured_once
 from nearkin.compare.plan import (
     PROTOCOLS,
     check_request,
@@ -35,15 +33,16 @@ from nearkin.errors import UserError
 from nearkin.files import write_json, write_text
 from nearkin.training import Run, Settings
 from nearkin.training.baseline import backbone_scores
+from nearkin.training.once import measured_once
 from nearkin.training.prepare import absolute, load_splits
 
 log = logging.getLogger("nearkin")
 
 
 def compare(
-    data: str,
+    data: str | Path,
     methods: Sequence[str],
-    out: Path,
+    out: str | Path,
     seeds: int = 3,
     protocol: str = "fair",
     settings: dict[str, Any] | None = None,
@@ -65,9 +64,9 @@ def compare(
             classes with seed 0; 0: the settings as they are.
         concatenate: also measure the models of each method's seeds together.
 
-    >>> compare("glyphs", ["rank", "triplet"], Path("runs/two"), settings={"epochs": 5})  # doctest: +SKIP
+    >>> compare("glyphs", ["rank", "triplet"], "runs/two", settings={"epochs": 5})  # doctest: +SKIP
     """
-    given = settings or {}
+    data, out, given = str(data), Path(out), settings or {}
     check_request(seeds, protocol, given, jobs, tune, concatenate)
     names = names_of(methods)
     wanted = {name: settings_of(name, names, absolute(data), given | PROTOCOLS[protocol]) for name in names}
@@ -135,20 +134,19 @@ def _gathered(out: Path, names: Sequence[str], seeds: int) -> dict[str, dict[str
     found: dict[str, dict[str, list[float]]] = {}
     for name in names:
         runs = [Run(out / f"{name}-{seed}") for seed in range(seeds)]
-        after = [json.loads(run.scores.read_text(encoding="utf-8"))["after"] for run in runs]
+        after = [run.read_scores()["after"] for run in runs]
         found[name] = {score: [one[score] for one in after] for score in COLUMNS}
     return dict(sorted(found.items(), key=lambda item: -float(np.mean(item[1]["map@r"]))))
 
 
 def _curve(run: Run) -> list[tuple[int, float]]:
-    evaluations = (record for record in run.read_metrics() if record["kind"] == "evaluation")
-    return [(record["epoch"], record["map@r"]) for record in evaluations if "map@r" in record]
+    return [(record["epoch"], record["map@r"]) for record in run.evaluations() if "map@r" in record]
 
 
 def _backbone(out: Path, settings: Settings) -> dict[str, float]:
-    data, model = vars(settings.data), vars(settings.model)
-    of = {"data": data, "model": model, "items": load_splits(settings.data, seed=0).digest()}
-    return measured_once(out / "backbone.json", of, lambda: backbone_scores(settings))
+    of = (settings.data, settings.model, load_splits(settings.data, seed=0).digest())
+    scores = measured_once(out / "backbone", of, lambda: backbone_scores(settings))
+    return {name: scores[name] for name in COLUMNS}
 
 
 def _write(comparison: Comparison, out: Path, command: str) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Sequence
 from dataclasses import replace
@@ -10,13 +9,14 @@ from pathlib import Path
 
 import torch
 
-from nearkin.compare.once import measured_once
+from nearkin.compare.result import COLUMNS
 from nearkin.evaluation import evaluate
 from nearkin.models import Embedder, embed_items
 from nearkin.models.embed import space_of
 from nearkin.space import Space
 from nearkin.training import Run
 from nearkin.training.devices import make_fabric
+from nearkin.training.once import measured_once
 from nearkin.training.prepare import load_splits
 
 
@@ -47,5 +47,5 @@ def concatenated_scores(out: Path, method: str, seeds: int) -> dict[str, float]:
         ]
         return evaluate(concatenated(spaces).to(device)).scores
 
-    of = [json.loads(run.scores.read_text(encoding="utf-8")) for run in runs]
-    return measured_once(out / "concatenated" / f"{method}-{seeds}.json", of, measure)
+    scores = measured_once(out / "concatenated", (method, [run.read_scores() for run in runs]), measure)
+    return {name: scores[name] for name in COLUMNS}

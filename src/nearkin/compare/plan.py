@@ -10,7 +10,7 @@ from typing import Any
 
 from nearkin.api import make_settings
 from nearkin.errors import UserError, unknown_name
-from nearkin.files import write_json
+from nearkin.files import read_json, write_json
 from nearkin.methods import known_methods, method_class
 from nearkin.training import Run, Settings
 from nearkin.training.prepare import load_splits
@@ -69,7 +69,7 @@ def check_same_settings(out: Path, protocol: str, wanted: dict[str, Settings], t
     """
     file = out / "settings.json"
     now: dict[str, Any] = {name: {"protocol": protocol} | each.to_tables() for name, each in wanted.items()}
-    before: dict[str, Any] = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+    before: dict[str, Any] = read_json(file) if file.is_file() else {}
     for name in wanted:
         then = dict(before.get(name, {}))
         other_trials = then.pop("trials", 0) != tune

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -10,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from nearkin.errors import Interrupted, OutOfRoom, UserError
-from nearkin.files import write_json
+from nearkin.files import read_json, write_json
 from nearkin.report.provenance import provenance
 from nearkin.training import Run, Settings
 from nearkin.training.carry_out import carry_out
@@ -50,13 +49,13 @@ def attempt(task: Task) -> str | None:
 def seconds_of(run: Run) -> float:
     """How long the run was worked on, all its parts together; 0 where nobody noted it."""
     file = run.folder / SECONDS
-    return float(json.loads(file.read_text(encoding="utf-8"))) if file.is_file() else 0.0
+    return float(read_json(file)) if file.is_file() else 0.0
 
 
 def made(runs: Iterable[Run]) -> dict[str, str]:
     """When, on what and with which nearkin the runs were finished; what differs between them stands side by side."""
     files = (run.folder / MADE for run in runs)
-    each = [json.loads(file.read_text(encoding="utf-8")) for file in files if file.is_file()]
+    each = [read_json(file) for file in files if file.is_file()]
     names = dict.fromkeys(name for one in each for name in one)
     return {name: ", ".join(sorted({one[name] for one in each if name in one})) for name in names}
 

@@ -7,7 +7,6 @@ can be stopped anywhere and continued, or extended by further trials.
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass
@@ -18,7 +17,7 @@ from nearkin.compare.jobs import Lane, run_lanes
 from nearkin.compare.plan import with_settings
 from nearkin.compare.task import Task
 from nearkin.errors import UserError
-from nearkin.files import write_json
+from nearkin.files import read_json, write_json
 from nearkin.methods import method_class
 from nearkin.methods.ranges import Between, Range
 from nearkin.training import Run, Settings
@@ -65,7 +64,7 @@ def tune(
     """
     _optuna()  # says what to install before anything is trained
     file = out / "tune" / "trials.json"
-    stored = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+    stored = read_json(file) if file.is_file() else {}
     known = {name: [Trial(**trial) for trial in stored.get(name, [])] for name in stored | dict(wanted)}
 
     def search(name: str, settings: Settings) -> Lane:
@@ -115,8 +114,8 @@ def _study(settings: Settings, ranges: Mapping[str, Range]) -> tuple[Study, dict
 
 
 def _best_validation(run: Run) -> float:
-    evaluations = (record for record in run.read_metrics() if record["kind"] == "evaluation")
-    return max((float(record["map@r"]) for record in evaluations if record["part"] == "validation"), default=0.0)
+    scores = (record["map@r"] for record in run.evaluations() if record["part"] == "validation")
+    return max(map(float, scores), default=0.0)
 
 
 def _optuna() -> Any:

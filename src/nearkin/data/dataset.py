@@ -27,6 +27,7 @@ class Dataset:
         split: (items,) "train", "validation" or "test", where the source says so; None where it does not.
         is_query, is_gallery: (items,) for datasets whose test set is searched in another set than itself.
         attributes: further columns by name, each (items,).
+        true_labels: (items,) the labels before classes were paired; None where they were not.
     """
 
     name: str
@@ -37,6 +38,7 @@ class Dataset:
     is_query: Mask | None = None
     is_gallery: Mask | None = None
     attributes: Mapping[str, npt.NDArray[np.generic]] = field(default_factory=dict)
+    true_labels: Indices | None = None
 
     def __post_init__(self) -> None:
         columns = {
@@ -65,6 +67,7 @@ class Dataset:
             is_query=None if self.is_query is None else self.is_query[indices],
             is_gallery=None if self.is_gallery is None else self.is_gallery[indices],
             attributes={name: column[indices] for name, column in self.attributes.items()},
+            true_labels=None if self.true_labels is None else self.true_labels[indices],
         )
 
     def where(self, mask: Mask) -> Dataset:

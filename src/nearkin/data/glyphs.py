@@ -241,10 +241,9 @@ def _alike_pairs(pictures: Pictures) -> Indices:
 
 def _lowest_connected(count: int, pairs: Indices) -> Indices:
     """For each of ``count`` nodes the lowest one that the pairs connect it with."""
-    lowest = np.arange(count)
-    while True:
-        before = lowest.copy()
-        for here, there in (pairs.T, pairs.T[::-1]):
-            np.minimum.at(lowest, here, lowest[there])
-        if np.array_equal(lowest, before):
-            return lowest
+    from scipy.sparse import coo_array
+    from scipy.sparse.csgraph import connected_components
+
+    links = coo_array((np.ones(len(pairs)), pairs.T), shape=(count, count))
+    component: Indices = connected_components(links, directed=False)[1]
+    return np.unique(component, return_index=True)[1][component]

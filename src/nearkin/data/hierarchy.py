@@ -15,16 +15,12 @@ import numpy as np
 from nearkin.data.dataset import Dataset
 from nearkin.data.items import Indices
 from nearkin.data.splits import Splits
-from nearkin.errors import UserError
-
-TRUE_LABEL = "true_label"
 
 
 def collapse_pairs(dataset: Dataset, seed: int = 0) -> Dataset:
     """The dataset with its classes collapsed to random pairs; ``true_classes`` undoes it.
 
-    A pair's label is none of its classes' labels, so that nobody takes one for the other; the attribute ``true_label``
-    keeps the classes themselves.
+    A pair's label is none of its classes' labels, so that nobody takes one for the other.
 
     >>> from nearkin.data.items import Vectors
     >>> letters = Dataset("letters", Vectors(np.eye(4)), np.array([0, 1, 2, 3]), ["a", "b", "c", "d"])
@@ -49,11 +45,7 @@ def collapse_training(splits: Splits, seed: int = 0) -> Splits:
 
 def true_classes(dataset: Dataset) -> Dataset:
     """A collapsed dataset by its own classes again; any other as it is."""
-    if TRUE_LABEL not in dataset.attributes:
-        return dataset
-    attributes = dict(dataset.attributes)
-    labels = attributes.pop(TRUE_LABEL).astype(np.int64)
-    return replace(dataset, labels=labels, attributes=attributes)
+    return dataset if dataset.true_labels is None else replace(dataset, labels=dataset.true_labels, true_labels=None)
 
 
 def _partners(groups: Sequence[Indices], classes: int, seed: int) -> Indices:
@@ -69,10 +61,6 @@ def _partners(groups: Sequence[Indices], classes: int, seed: int) -> Indices:
 
 def _collapsed(dataset: Dataset, partner: Indices) -> Dataset:
     """Labels beyond those of the classes: the pair of classes a < b has the label a + number of classes."""
-    if TRUE_LABEL in dataset.attributes:
-        raise UserError(
-            f"{dataset.name} has a column {TRUE_LABEL}, the name for classes before they are paired; rename it"
-        )
     classes = len(partner)
     names = [
         dataset.classes[a] if a == b else f"{dataset.classes[min(a, b)]} + {dataset.classes[max(a, b)]}"
@@ -82,5 +70,5 @@ def _collapsed(dataset: Dataset, partner: Indices) -> Dataset:
         dataset,
         labels=classes + np.minimum(dataset.labels, partner[dataset.labels]),
         classes=[*dataset.classes, *names],
-        attributes={**dataset.attributes, TRUE_LABEL: dataset.labels},
+        true_labels=dataset.labels,
     )

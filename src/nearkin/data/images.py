@@ -49,6 +49,22 @@ def read_image(path: Path) -> Image.Image | Unreadable:
     return _attempt(path, to_rgb)
 
 
+def read_small(path: Path, side: int) -> Image.Image | Unreadable:
+    """The same for a thumbnail: a large picture is decoded only as finely as a square of ``side`` pixels can show.
+
+    It is still at least twice as wide or as high as that, if the file is, so that scaling it down looks good.
+
+    >>> read_small(Path("no-such-file.jpg"), side=64).reason
+    'no such file'
+    """
+
+    def decode(image: Image.Image) -> Image.Image:
+        image.draft("RGB", (2 * side, 2 * side))  # a JPEG leaves out what is finer
+        return to_rgb(image, max(1, max(image.size) // (2 * side)))
+
+    return _attempt(path, decode)
+
+
 def to_rgb(image: Image.Image, smaller: int = 1) -> Image.Image:
     """Any Pillow image upright and as RGB: sixteen bits are scaled, transparency lies on white.
 

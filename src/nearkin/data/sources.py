@@ -19,7 +19,7 @@ from nearkin.errors import UserError, unknown_name
 ON_UNREADABLE = ("skip", "stop")
 
 
-def load_dataset(source: str, root: Path | None = None, check_counts: bool = True) -> Dataset:
+def load_dataset(source: str | Path, root: str | Path | None = None, check_counts: bool = True) -> Dataset:
     """Loads a dataset from a path or by name.
 
     Args:
@@ -29,12 +29,13 @@ def load_dataset(source: str, root: Path | None = None, check_counts: bool = Tru
         root: where to look for a benchmark first.
         check_counts: whether a benchmark must have as many images as its authors published.
     """
+    source = str(source)
     path = Path(source).expanduser()
     name, _, options = source.partition(":")
     if name == "glyphs":
         return glyphs(**_glyph_options(options))
     if is_benchmark(source):
-        return load_benchmark(source, root, check_counts)
+        return load_benchmark(source, Path(root) if root else None, check_counts)
     if path.is_dir():
         return load_folder(path)
     if not path.exists():
@@ -48,7 +49,7 @@ def load_dataset(source: str, root: Path | None = None, check_counts: bool = Tru
     raise UserError(f"{source} is no folder, .csv or .npz; give one of these or a name from `nearkin datasets`")
 
 
-def load_labelled_or_flat(source: str, root: Path | None = None, check_counts: bool = True) -> Dataset:
+def load_labelled_or_flat(source: str | Path, root: str | Path | None = None, check_counts: bool = True) -> Dataset:
     """As ``load_dataset``; but a folder that holds only images needs no classes to be embedded."""
     folder = Path(source).expanduser()
     if folder.is_dir() and not any(path.is_dir() for path in folder.iterdir()):

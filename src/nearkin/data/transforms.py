@@ -9,7 +9,6 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from nearkin import _torchvision  # noqa: F401
 from nearkin.errors import unknown_name
 
 AUGMENTATIONS = ("none", "crop-flip", "resized-crop-flip")
@@ -45,6 +44,7 @@ def make_transform(preprocess: Preprocess, augment: str = "none") -> Transform:
     >>> make_transform(Preprocess(4, 4, 1, (0.5,), (0.5,)))(Image.new("RGB", (8, 6))).shape
     torch.Size([1, 4, 4])
     """
+    from nearkin import _torchvision  # noqa: F401, I001 (first)
     from torchvision.transforms import InterpolationMode, v2
 
     if augment not in AUGMENTATIONS:

@@ -82,10 +82,7 @@ def shares_among_neighbours(space: Space, columns: Tensor, count: int, sizes: Se
     """The same for ``count`` numbered attributes, in columns (columns, items): the one an item has, or HAS_NONE."""
     device = space.embeddings.device
     columns, sizes = columns.to(device), tuple(sorted(set(sizes)))
-    queries, gallery = space.queries.to(device), space.gallery.to(device)
-    rows_of = torch.full((len(space),), -1, device=device)
-    rows_of[gallery] = torch.arange(len(gallery), device=device)
-    own = rows_of[queries]  # (Q,) the query's own gallery row, or -1
+    queries, gallery, own = space.queries, space.gallery, space.own_gallery_rows
     _check(sizes, columns[:, queries], len(gallery) - int((own >= 0).any()))
 
     searched = space.embeddings[gallery]

@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from nearkin.errors import UserError
-from nearkin.evaluation import ranks
 from nearkin.evaluation.evaluate import check_space
+from nearkin.evaluation.ranks import recalls_at
 from nearkin.evaluation.retrieval import retrieve
 from nearkin.progress import track
 from nearkin.space import Space
@@ -77,4 +77,4 @@ def cmc(first: Tensor, up_to: int) -> Tensor:
     >>> cmc(torch.tensor([1, 3, 0, 1, 2]), up_to=4).tolist()
     [0.5, 0.75, 1.0, 1.0]
     """
-    return torch.tensor([ranks.recall_at(first, k) for k in range(1, up_to + 1)], dtype=torch.float64)
+    return torch.tensor(recalls_at(first, range(1, up_to + 1)), dtype=torch.float64)

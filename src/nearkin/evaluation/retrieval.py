@@ -77,10 +77,7 @@ def retrieve(space: Space, kept_neighbours: int = 10, block_bytes: int | None = 
     ([1, 1, 0, 2], [[1, 2], [0, 2], [3, 1], [2, 1]])
     """
     device = space.embeddings.device
-    queries, gallery = space.queries.to(device), space.gallery.to(device)
-    own = torch.full((len(space),), -1, device=device)
-    own[gallery] = torch.arange(len(gallery), device=device)
-    own = own[queries]  # (Q,) the query's own gallery row, or -1
+    queries, gallery, own = space.queries, space.gallery, space.own_gallery_rows
     positives = _Positives(space.labels.to(device), queries, gallery, own)
     if not bool(positives.counts.any()):
         raise UserError(

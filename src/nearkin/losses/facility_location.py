@@ -29,7 +29,8 @@ from nearkin.errors import UserError
 from nearkin.losses.batch import checked
 
 
-@torch.compiler.disable  # type: ignore[untyped-decorator]
+# As torch.optim does: the public decorator would load the compiler, a second, with this file.
+@torch._disable_dynamo  # type: ignore[attr-defined]
 def facility_location_loss(
     embeddings: Tensor,
     labels: Tensor,

@@ -16,7 +16,18 @@ from nearkin.methods.base import (
     known_methods,
     make_method,
     method_class,
+    parse_method,
     register,
 )
 
-__all__ = ["Batch", "Embed", "Every", "Method", "known_methods", "make_method", "method_class", "register"]
+__all__ = [
+    "Batch",
+    "Embed",
+    "Every",
+    "Method",
+    "known_methods",
+    "make_method",
+    "method_class",
+    "parse_method",
+    "register",
+]

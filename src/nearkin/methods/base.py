@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from nearkin.errors import UserError, unknown_name
 from nearkin.evaluation import error_rate, soft_knn_labels
-from nearkin.fields import checked_fields
+from nearkin.fields import checked_fields, parse_assignment
 from nearkin.methods.ranges import Range
 from nearkin.sampling import BatchSampler, GroupSampler
 from nearkin.space import Space
@@ -183,3 +183,13 @@ def make_method(name: str, **settings: Any) -> Method:
     """
     method = method_class(name)
     return method(**checked_fields(method, settings, f"method '{name}'"))
+
+
+def parse_method(text: str) -> Method:
+    """A method from its name and, after a colon, its settings.
+
+    >>> parse_method("rank:alpha=2.0,per_class=4").settings()["alpha"]
+    2.0
+    """
+    name, _, settings = text.partition(":")
+    return make_method(name, **dict(parse_assignment(part) for part in settings.split(",") if part))

@@ -23,9 +23,8 @@ from torch import Tensor, nn
 
 from nearkin.clustering import kmeans, renamed_like
 from nearkin.errors import UserError, unknown_name
-from nearkin.fields import parse_assignment
 from nearkin.losses.batch import group_means
-from nearkin.methods.base import Batch, Embed, Every, Method, known_methods, make_method, register
+from nearkin.methods.base import Batch, Embed, Every, Method, known_methods, make_method, parse_method, register
 from nearkin.methods.ranges import Between, OneOf
 from nearkin.sampling import BatchSampler, PartitionSampler
 from nearkin.space import Space
@@ -84,11 +83,6 @@ class DivideAndConquer(Method):
 
     def check(self, labels: npt.ArrayLike, dim: int, batch_size: int, normalize: str) -> None:
         super().check(labels, dim, batch_size, normalize)
-        if dim % self.slices:
-            raise UserError(
-                f"{self.learners} learners cannot share {dim} dimensions evenly; "
-                f"use --set dim={-(-dim // self.learners) * self.learners}"
-            )
         if 1 < self.slices == dim and normalize == "always":
             raise UserError(f"a slice of one dimension and unit length cannot learn; use --set dim={2 * dim} or more")
         divided = np.unique(labels) if self.partition == "labels" else np.asarray(labels)
@@ -175,10 +169,10 @@ class DivideAndConquer(Method):
 
 
 def _wrapped(text: str) -> Method:
-    """A method from its name and settings, ``rank:alpha=2.0,per_class=4``."""
-    name, _, settings = text.partition(":")
-    method = make_method(name, **dict(parse_assignment(part) for part in settings.split(",") if part))
+    method = parse_method(text)
     if method.refresh is not None:
         able = ", ".join(known.name for known in known_methods() if make_method(known.name).refresh is None)
-        raise UserError(f"divide-and-conquer cannot wrap '{name}', which divides the space itself; wrap one of {able}")
+        raise UserError(
+            f"divide-and-conquer cannot wrap '{method.name}', which divides the space itself; wrap one of {able}"
+        )
     return method

@@ -15,13 +15,11 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from nearkin.errors import UserError, unknown_name
+from nearkin.errors import UserError
 from nearkin.losses import FacilityLocationLoss
 from nearkin.methods.base import Batch, Embed, Method, register
 from nearkin.methods.ranges import Between, OneOf
 from nearkin.sampling import BatchSampler, ClassRatioSampler
-
-EXCHANGES = ("objective", "algorithm-2", "all")
 
 
 @register
@@ -58,8 +56,6 @@ class FacilityLocation(Method):
                 raise UserError(f"{name} must be above 0 and at most 1, not {getattr(self, name)}")
         if self.sub_batches < 1:
             raise UserError(f"sub_batches must be 1 or more, not {self.sub_batches}")
-        if self.exchange not in EXCHANGES:
-            raise unknown_name("exchange", self.exchange, EXCHANGES)
         self.loss = FacilityLocationLoss(self.gamma, exchange=self.exchange)  # type: ignore[arg-type]
 
     def check(self, labels: npt.ArrayLike, dim: int, batch_size: int, normalize: str) -> None:

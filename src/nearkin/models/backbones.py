@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import logging
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from nearkin import _torchvision  # noqa: F401
 from nearkin.data.transforms import Preprocess
 from nearkin.errors import UserError, unknown_name
 from nearkin.models.builtin import FOR_IMAGES, FOR_VECTORS
@@ -54,9 +54,7 @@ def preprocess_of(name: str, image_size: int | None, channels: int = 3) -> Prepr
         return Preprocess(size, size, channels, half, half)
     if name == GOOGLENET:
         return googlenet_preprocess(image_size)
-    from timm.data.config import resolve_model_data_config
-
-    config: dict[str, Any] = resolve_model_data_config(_timm_model(name))
+    config: dict[str, Any] = load_timm().data.resolve_model_data_config(_timm_model(name))
     size = image_size or int(config["input_size"][-1])
     return Preprocess(
         size=size,
@@ -109,9 +107,16 @@ def read_weights(file: Path) -> dict[str, Tensor]:
     return state
 
 
-def _timm_model(name: str) -> nn.Module:
+def load_timm() -> ModuleType:
+    """timm, which imports torchvision, where it is needed: together they take seconds."""
+    from nearkin import _torchvision  # noqa: F401, I001 (first)
     import timm
 
+    return timm
+
+
+def _timm_model(name: str) -> nn.Module:
+    timm = load_timm()
     if name in FOR_VECTORS:
         raise UserError(
             f"backbone '{name}' reads feature vectors, but the data are images; use 'small' or a timm model"
@@ -123,16 +128,12 @@ def _timm_model(name: str) -> nn.Module:
 
 
 def unknown_name_of_timm(name: str) -> UserError:
-    import timm
-
     others = [*FOR_IMAGES, *FOR_VECTORS, GOOGLENET]
-    message = str(unknown_name("backbone", name, [*others, *timm.list_models()])).split(" Known: ")[0]
+    message = str(unknown_name("backbone", name, [*others, *load_timm().list_models()])).split(" Known: ")[0]
     return UserError(f"{message} Known: {', '.join(others)} and every name in timm.list_models()")
 
 
 def _downloaded(name: str) -> dict[str, Tensor]:
-    import timm
-
     if is_builtin(name):
         raise UserError(f"backbone '{name}' has no ImageNet weights; use --set weights=none or a file")
     log.info("fetching the ImageNet weights of %s", name)
@@ -141,7 +142,7 @@ def _downloaded(name: str) -> dict[str, Tensor]:
     try:
         if name == GOOGLENET:
             return googlenet_imagenet_weights()
-        state: dict[str, Tensor] = timm.create_model(name, pretrained=True, num_classes=0).state_dict()
+        state: dict[str, Tensor] = load_timm().create_model(name, pretrained=True, num_classes=0).state_dict()
     # timm, torchvision and the hub raise many kinds, from missing weights to a broken connection.
     except Exception as error:
         reason = str(error).split("\n")[0]

@@ -141,16 +141,21 @@ def _which_classes(training: Training) -> str:
 def _scores(training: Training) -> str:
     if not training.after:
         return "Not measured on a test part."
-    before = {name: _number(value) for name, value in training.before.items()}
-    rows = ((name, before.get(name, "–"), _number(value)) for name, value in training.after.items())
+    before = {name: score_text(name, value) for name, value in training.before.items()}
+    rows = ((name, before.get(name, "–"), score_text(name, value)) for name, value in training.after.items())
     said = f"On the test part, before and after training; the model kept: {escaped(training.chosen)}."
     if training.chosen_on_test:
         said += " **It was chosen on the test part itself, so these scores are optimistic.**"
     return f"{said}\n\n{_table(('score', 'before', 'after'), rows)}"
 
 
-def _number(value: float) -> str:
-    return f"{value:.4f}" if abs(value) <= 1 else f"{value:g}"  # shares, and numbers of queries
+def score_text(name: str, value: float) -> str:
+    """A score as people read it: shares with four decimals, numbers of queries as whole numbers.
+
+    >>> score_text("recall@1", 1.0), score_text("queries", 5200.0)
+    ('1.0000', '5,200')
+    """
+    return f"{value:,.0f}" if name.startswith("queries") else f"{value:.4f}"
 
 
 def _table(header: tuple[str, ...], rows: Iterable[tuple[object, ...]]) -> str:

@@ -61,11 +61,12 @@ def embed_items(
 
 
 def space_of(embeddings: Tensor, dataset: Dataset) -> Space:
-    """Embeddings of a whole dataset together with what the dataset knows about its items."""
-    return Space(
+    """Embeddings of a whole dataset, on their device, together with what the dataset knows about its items."""
+    space = Space(
         embeddings=embeddings,
         labels=torch.from_numpy(dataset.labels),
         items=torch.arange(len(dataset)),
         is_query=None if dataset.is_query is None else torch.from_numpy(dataset.is_query),
         is_gallery=None if dataset.is_gallery is None else torch.from_numpy(dataset.is_gallery),
     )
+    return space.to(embeddings.device)

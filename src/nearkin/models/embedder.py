@@ -24,7 +24,7 @@ from nearkin.data.transforms import Preprocess, Transform, make_transform
 from nearkin.errors import UserError
 from nearkin.fields import checked_fields
 from nearkin.files import write_bytes, write_json
-from nearkin.models.backbones import is_builtin
+from nearkin.models.backbones import is_builtin, load_timm
 from nearkin.models.embed import apply
 from nearkin.models.googlenet import GOOGLENET
 from nearkin.models.model import EmbeddingModel, ModelSpec
@@ -176,7 +176,7 @@ def _check_weights(spec: ModelSpec, weights: Mapping[str, Tensor]) -> int:
     _check_fit([name for name, length in lengths.items() if _shape(weights, name)[:1] != (length,)])
     width = weights[heads[0]].shape[-1]
     if not is_builtin(spec.backbone):
-        import timm  # noqa: F401 (not first where no tensor has values: its constants would stay without)
+        load_timm()  # not first where no tensor has values: its constants would stay without
     with torch.device("meta"):
         wanted = EmbeddingModel(spec, width=width).state_dict()
     names = sorted({*wanted, *weights})

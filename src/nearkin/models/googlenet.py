@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from nearkin import _torchvision  # noqa: F401
 from nearkin.data.transforms import Preprocess
 
 GOOGLENET = "torchvision:googlenet"
@@ -22,6 +21,7 @@ def googlenet() -> nn.Module:
     >>> googlenet().eval()(torch.zeros(1, 3, 32, 32)).shape
     torch.Size([1, 1024])
     """
+    from nearkin import _torchvision  # noqa: F401, I001 (first)
     from torchvision.models import GoogLeNet
 
     network: nn.Module = GoogLeNet(aux_logits=False, init_weights=True)
@@ -42,6 +42,7 @@ def googlenet_preprocess(image_size: int | None = None) -> Preprocess:
 
 def googlenet_imagenet_weights() -> dict[str, Tensor]:
     """torchvision's download, or what it kept of an earlier one."""
+    from nearkin import _torchvision  # noqa: F401, I001 (first)
     from torchvision.models import GoogLeNet_Weights
 
     weights = GoogLeNet_Weights.IMAGENET1K_V1

@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from nearkin.compare.result import Comparison, half_interval
+from nearkin.report.figures import COLOURS, FAINT, INK, SOFT, plain_axes, plain_figure
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-INK, SOFT, FAINT = "#1f2933", "#7b8794", "#e4e7eb"
-COLOURS = (
-    *("#2463eb", "#e8590c", "#2b8a3e", "#9c36b5", "#c92a2a", "#0b7285", "#e67700", "#5c7cfa", "#845ef7", "#66a80f"),
-    *("#d6336c", "#495057", "#a07855"),
-)
 Curve = tuple[Sequence[int], Sequence[float]]  # epochs, mean score
 
 
@@ -79,32 +73,5 @@ def mean_curves(comparison: Comparison) -> dict[str, Curve]:
     return means
 
 
-def svg(figure: Figure) -> str:
-    """The figure as an ``<svg>`` element, the same for the same figure, its texts as text."""
-    from matplotlib import rc_context
-
-    content = io.StringIO()
-    with rc_context({"svg.fonttype": "none", "svg.hashsalt": "nearkin"}):
-        figure.savefig(content, format="svg", metadata={"Date": None})
-    text = content.getvalue()
-    return text[text.index("<svg") :]
-
-
 def colours_of(comparison: Comparison) -> dict[str, str]:
     return {name: COLOURS[number % len(COLOURS)] for number, name in enumerate(comparison.scores)}
-
-
-def plain_figure(width: float, height: float) -> Figure:
-    from matplotlib.figure import Figure
-
-    figure: Figure = Figure((width, height), layout="constrained", facecolor="white")
-    return figure
-
-
-def plain_axes(axes: Axes, title: str) -> None:
-    axes.set_title(title, loc="left", color=INK, fontsize=11, fontweight="bold")
-    axes.spines[["top", "right", "left"]].set_visible(False)
-    axes.spines["bottom"].set_color(SOFT)
-    axes.tick_params(length=0, colors=INK)
-    axes.grid(axis="x", color=FAINT)
-    axes.set_axisbelow(True)

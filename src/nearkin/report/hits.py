@@ -14,6 +14,7 @@ from rich.text import Text
 from nearkin.data.items import ImageFiles
 from nearkin.errors import UserError
 from nearkin.files import atomic_path
+from nearkin.report.figures import plain_figure
 from nearkin.report.thumbnails import thumbnail
 from nearkin.search.gallery import Gallery
 from nearkin.search.matching import Match
@@ -66,25 +67,18 @@ def draw_hits(file: Path, gallery: Gallery, queries: Sequence[Path], hits: Seque
     """One row for each query: the query, and what was found with distances and labels, up to what one can hold."""
     check_picture_name(file)
     queries, hits = queries[:MOST_ROWS], [found[:MOST_HITS] for found in hits[:MOST_ROWS]]
-    import matplotlib
-
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
     columns = 1 + max(map(len, hits))
-    size = (max(4.0, 1.3 * columns), 1.6 * len(queries) + 0.5)
-    figure, grid = plt.subplots(len(queries), columns, figsize=size, squeeze=False)
+    figure = plain_figure(max(4.0, 1.3 * columns), 1.6 * len(queries) + 0.5)
+    grid = figure.subplots(len(queries), columns, squeeze=False)
     for axes, query, found in zip(grid, queries, hits, strict=True):
         _draw(axes[0], Path(query), "query", QUERY)
         for axis, hit in zip(axes[1:], found, strict=False):
             _draw(axis, Path(hit.entry.path), f"{hit.distance:.3f}\n{_short(hit.entry.label)}", FOUND)
         for axis in axes[1 + len(found) :]:
             axis.set_axis_off()
-    figure.suptitle(_plain(f"Nearest of {len(gallery):,} items in {gallery.path.name}"), fontsize=10)
-    figure.tight_layout(pad=0.6, rect=(0, 0, 1, 0.99))
+    figure.suptitle(f"Nearest of {len(gallery):,} items in {gallery.path.name}", fontsize=10, parse_math=False)
     with atomic_path(file) as partial:
         figure.savefig(partial, dpi=110)
-    plt.close(figure)
 
 
 def _draw(axis: Any, path: Path, title: str, colour: str) -> None:
@@ -95,7 +89,7 @@ def _draw(axis: Any, path: Path, title: str, colour: str) -> None:
         axis.set_facecolor(GONE)
         axis.set(xlim=(0, 1), ylim=(0, 1), aspect="equal")
         axis.text(0.5, 0.5, "file is gone", ha="center", va="center", fontsize=8)
-    axis.set_title(_plain(title), fontsize=8)
+    axis.set_title(title, fontsize=8, parse_math=False)
     axis.set_xticks([])
     axis.set_yticks([])
     for spine in axis.spines.values():
@@ -104,8 +98,3 @@ def _draw(axis: Any, path: Path, title: str, colour: str) -> None:
 
 def _short(label: str, most: int = 18) -> str:
     return label if len(label) <= most else label[: most - 1] + "…"
-
-
-def _plain(text: str) -> str:
-    """A name may hold dollar signs, which matplotlib would take for mathematics."""
-    return text.replace("$", r"\$")

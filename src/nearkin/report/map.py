@@ -17,6 +17,7 @@ from nearkin.report.thumbnails import thumbnail
 from nearkin.space import Space
 
 Colour = tuple[int, int, int]
+Places = npt.NDArray[np.float64]
 
 
 def draw_map(
@@ -46,19 +47,31 @@ def draw_map(
         canvas.save(partial)
 
 
-def flat_places(embeddings: npt.NDArray[np.float32], seed: int = 0) -> npt.NDArray[np.float64]:
-    """Where each embedding lies in the unit square: t-SNE, (items, 2); all in the middle where they are one point."""
+def flat_places(embeddings: npt.NDArray[np.float32], seed: int = 0) -> Places:
+    """(items, dim) -> (items, 2) in the unit square: by t-SNE, or where it has too little to go by, by main directions.
+
+    >>> flat_places(np.array([[0, 0], [3, 0]], dtype=np.float32)).tolist()
+    [[0.0, 0.5], [1.0, 0.5]]
+    """
+    points = embeddings.astype(np.float64)
+    few = points.shape[1] < 2 or len(np.unique(points, axis=0)) <= 4  # t-SNE scatters the items of one point
+    flat = _along_main_directions(points) if few else _by_tsne(points, seed)
+    low, high = flat.min(axis=0, initial=np.inf), flat.max(axis=0, initial=-np.inf)
+    return np.where(high - low > 1e-9, (flat - low) / np.maximum(high - low, 1e-9), 0.5)
+
+
+def _along_main_directions(points: Places) -> Places:
+    centred = points - points.mean(axis=0) if len(points) else points
+    directions = np.linalg.svd(centred, full_matrices=False)[2][:2]
+    return np.pad(centred @ directions.T, ((0, 0), (0, 2 - len(directions))))
+
+
+def _by_tsne(points: Places, seed: int) -> Places:
     from sklearn.manifold import TSNE
 
-    if (embeddings == embeddings[:1]).all():
-        return np.full((len(embeddings), 2), 0.5)
-    if embeddings.shape[1] < 2:
-        embeddings = np.pad(embeddings, ((0, 0), (0, 1)))
-    perplexity = min(30.0, max(1.0, (len(embeddings) - 1) / 3))
     with bar("drawing the map", None):
-        flat = TSNE(perplexity=perplexity, init="pca", random_state=seed).fit_transform(embeddings.astype(np.float64))
-    low, high = flat.min(axis=0), flat.max(axis=0)
-    return np.asarray((flat - low) / np.maximum(high - low, 1e-12), dtype=np.float64)
+        tsne = TSNE(perplexity=min(30.0, (len(points) - 1) / 3), init="pca", random_state=seed)
+        return np.asarray(tsne.fit_transform(points), dtype=np.float64)
 
 
 def _place(

@@ -12,6 +12,7 @@ import numpy.typing as npt
 from nearkin.data.dataset import Dataset
 from nearkin.evaluation import Evaluation
 from nearkin.files import atomic_path
+from nearkin.report.figures import plain_figure
 from nearkin.report.thumbnails import thumbnail
 from nearkin.space import Space
 
@@ -39,13 +40,12 @@ def neighbours_figure(
     dataset: Dataset, space: Space, evaluation: Evaluation, chosen: Sequence[int], remark: str = ""
 ) -> Figure:
     """Some queries, as places in ``space.queries``, each in a row with its nearest neighbours."""
-    from matplotlib.figure import Figure
     from matplotlib.patches import Rectangle
 
     labels, neighbours = space.labels.numpy(), evaluation.neighbours.numpy()
     queries = space.queries.numpy()
     columns = 1 + neighbours.shape[1]
-    figure = Figure((0.8 * columns, 0.8 * len(chosen) + 0.6), layout="constrained", facecolor="white")
+    figure = plain_figure(0.8 * columns, 0.8 * len(chosen) + 0.6)
     axes = figure.add_subplot()
     sheet = np.full((STRIDE * len(chosen), STRIDE * columns, 3), 255, np.uint8)
     for row, query in enumerate(chosen):

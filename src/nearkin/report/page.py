@@ -9,7 +9,7 @@ from html import escape
 from importlib.resources import files
 from typing import TYPE_CHECKING
 
-from nearkin.report.comparison_plots import FAINT, INK, SOFT, svg
+from nearkin.report.figures import FAINT, INK, SOFT, svg
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import shlex
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
@@ -16,7 +14,7 @@ from nearkin.models import Embedder
 from nearkin.space import Space
 from nearkin.training import Run, Settings
 from nearkin.training.prepare import load_splits
-from nearkin.workflows import embed_everything, usual_device
+from nearkin.workflows import embed_everything
 
 PARTS = ("train", "validation", "test")
 
@@ -68,23 +66,24 @@ class RunFacts:
     notices: list[str]
 
 
-def gather(folder: Path, part: str = "test") -> RunFacts:
+def gather(folder: str | Path, part: str = "test") -> RunFacts:
     """Reads a run and embeds one of its parts, once; what cannot be had becomes a notice.
 
     Where there is no test part, the validation part stands in for it, or else the training part.
     """
     if part not in PARTS:
         raise unknown_name("part", part, PARTS)
-    run, resume = Run.open(folder), f"nearkin train --resume {shlex.quote(str(folder))}"
+    run = Run.open(folder)
     if not (run.model / "model.json").is_file():
-        raise UserError(f"{folder} has no model yet; go on training with: {resume}")
+        raise UserError(f"{folder} has no model yet; go on training with: {run.resume_command}")
     notices: list[str] = []
-    settings, records, scores = run.settings(), run.read_metrics(), _read_scores(run, resume)
+    settings, records = run.settings(), run.read_metrics()
+    scores = run.read_scores() if run.scores.is_file() else {}
     if not scores:
         epoch = max((record["epoch"] for record in records), default=0)
         notices.append(
             f"Training has not ended (epoch {epoch} of {settings.training.epochs}); this is the model kept so far. "
-            f"Go on with: {resume}"
+            f"Go on with: {run.resume_command}"
         )
         scores = {"before": next((_numbers(each) for each in records if each["kind"] == "before"), {})}
     before, after, chosen = scores.get("before", {}), scores.get("after", {}), scores.get("chosen", "")
@@ -104,16 +103,6 @@ def gather(folder: Path, part: str = "test") -> RunFacts:
     shown = _shown_part(splits, part, notices)
     looked = _look(run, shown, getattr(splits, shown), notices)
     return RunFacts(run, settings, records, chosen, before, after, looked, splits.train, notices)
-
-
-def _read_scores(run: Run, resume: str) -> dict[str, Any]:
-    """What training wrote at its end; nothing where it has not ended."""
-    if not run.scores.is_file():
-        return {}
-    try:
-        return dict(json.loads(run.scores.read_text(encoding="utf-8")))
-    except (TypeError, ValueError) as error:
-        raise UserError(f"{run.scores} is damaged ({error}); delete it and measure again with: {resume}") from error
 
 
 def _numbers(record: dict[str, Any]) -> dict[str, float]:
@@ -137,7 +126,7 @@ def _called(part: str) -> str:
 
 def _look(run: Run, part: str, dataset: Dataset, notices: list[str]) -> Looked:
     dataset = true_classes(dataset)
-    space = embed_everything(Embedder.load(run.folder), dataset).to(usual_device())
+    space = embed_everything(Embedder.load(run.folder), dataset)
     evaluation, intervals = None, {}
     try:
         evaluation = _on_cpu(evaluate(space))

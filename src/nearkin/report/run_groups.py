@@ -93,7 +93,7 @@ def _clusters(facts: RunFacts, cluster_of: Indices, pictures: int) -> list[Group
     divided = [label for label in classes if len(np.unique(cluster_of[train.labels == label])) > 1]
     shown = [*divided, *(label for label in classes if label not in divided)][:SHOWN_CLASSES]
     rows = np.flatnonzero(np.isin(train.labels, shown))
-    points = embed_everything(Embedder.load(facts.run.folder), train.take(rows)).embeddings.numpy()
+    points = embed_everything(Embedder.load(facts.run.folder), train.take(rows)).embeddings.cpu().numpy()
     groups = []
     for label in shown:
         clusters = np.unique(cluster_of[train.labels == label])

@@ -7,9 +7,10 @@ import shlex
 from collections.abc import Sequence
 from datetime import date
 from html import escape
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import version
 from typing import TYPE_CHECKING
 
+from nearkin.models.card import score_text
 from nearkin.report.names import score_name
 from nearkin.report.page import drawing, page, resource, table
 from nearkin.report.provenance import provenance
@@ -130,9 +131,9 @@ def _scores(facts: RunFacts) -> str:
     heads = ("", *(("before training", "after") if before else ("score",)), "95 % interval")
 
     def row(name: str) -> str:
-        low, high = intervals.get(name, (None, None))
-        interval = "" if low is None else f"{low:.4f} – {high:.4f}"
-        cells = (*([_number(before.get(name))] if before else []), _number(after[name]), interval)
+        start = [score_text(name, before[name]) if name in before else ""] if before else []
+        interval = " – ".join(score_text(name, end) for end in intervals.get(name, ()))
+        cells = (*start, score_text(name, after[name]), interval)
         return f"<tr><td>{_abbreviated(name)}</td>{''.join(f'<td>{cell}</td>' for cell in cells)}</tr>"
 
     meanings = "".join(f"<dt>{escape(score_name(name))}</dt><dd>{escape(meaning(name))}</dd>" for name in after)
@@ -142,12 +143,6 @@ def _scores(facts: RunFacts) -> str:
         '<p class="legend">Intervals: percentile bootstrap over classes of queries; the gallery stays as it is.</p>'
         f"<details><summary>What the scores mean</summary><dl>{meanings}</dl></details>"
     )
-
-
-def _number(value: float | None) -> str:
-    if value is None:
-        return ""
-    return f"{value:,.0f}" if value > 1 else f"{value:.4f}"
 
 
 def _side_by_side(figures: dict[str, Figure]) -> str:
@@ -257,17 +252,10 @@ def _groups(grouping: Grouping, classes: Sequence[str], labels: Sequence[int], s
 
 def _repeat(facts: RunFacts) -> str:
     command = f"nearkin train --config {shlex.quote(str(facts.run.config))}"
-    made = provenance() | {"Python": platform.python_version()} | {name: _version(name) for name in ("torch", "timm")}
+    made = provenance() | {"Python": platform.python_version()} | {name: version(name) for name in ("torch", "timm")}
     words = " · ".join(f"{name} {value}" for name, value in made.items())
     return (
         f"<h2>Settings</h2><pre>{escape(facts.run.config.read_text(encoding='utf-8'))}</pre>"
         f"<h2>To repeat it</h2><pre>{escape(command)}</pre>"
         f"<footer>This report was made with: {escape(words)}</footer>"
     )
-
-
-def _version(package: str) -> str:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return "unknown"

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from nearkin.evaluation import Diagnostics
 from nearkin.files import atomic_path, write_text
-from nearkin.report.comparison_plots import COLOURS, FAINT, INK, SOFT, plain_axes, plain_figure, svg
+from nearkin.report.figures import COLOURS, FAINT, INK, SOFT, plain_axes, plain_figure, svg
 from nearkin.report.names import score_name
 
 if TYPE_CHECKING:

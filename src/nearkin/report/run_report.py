@@ -18,7 +18,7 @@ from nearkin.training.choice import PRIMARY
 SHOWN_QUERIES = 12
 
 
-def write_report(run: Path, out: Path | None = None, part: str = "test", figures: bool = True) -> Path:
+def write_report(run: str | Path, out: str | Path | None = None, part: str = "test", figures: bool = True) -> Path:
     """Writes ``report.html`` into the run's folder, or to ``out``; returns where.
 
     Args:
@@ -26,13 +26,13 @@ def write_report(run: Path, out: Path | None = None, part: str = "test", figures
         part: which part of its data to look at: test, validation or train.
         figures: whether the pictures are also written to the run's ``figures/``, as PNG and SVG.
 
-    >>> write_report(Path("runs/demo"))  # doctest: +SKIP
+    >>> write_report("runs/demo")  # doctest: +SKIP
     PosixPath('runs/demo/report.html')
     """
     return write_gathered(gather(run, part), out, figures)
 
 
-def write_gathered(facts: RunFacts, out: Path | None = None, figures: bool = True) -> Path:
+def write_gathered(facts: RunFacts, out: str | Path | None = None, figures: bool = True) -> Path:
     """The same, from what was gathered already."""
     looked = facts.looked
     curves = learning_figures(facts.records, _kept_epoch(facts))
@@ -43,7 +43,7 @@ def write_gathered(facts: RunFacts, out: Path | None = None, figures: bool = Tru
         if looked.evaluation is not None:
             random = random_queries(looked.evaluation, SHOWN_QUERIES).tolist()
             worst = worst_queries(looked.space, looked.evaluation, SHOWN_QUERIES).tolist()
-    target = out or facts.run.folder / "report.html"
+    target = Path(out) if out else facts.run.folder / "report.html"
     write_text(target, run_page(facts, curves, spread, shown, random, worst, find_grouping(facts)))
     if figures:
         folder = facts.run.folder / "figures"

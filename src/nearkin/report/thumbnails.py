@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from PIL import Image
 
-from nearkin.data.images import Unreadable, read_image
+from nearkin.data.images import Unreadable, read_small
 from nearkin.data.items import ImageArray, Items, Vectors
 
 
@@ -15,7 +15,7 @@ def thumbnail(items: Items, index: int, side: int) -> Image.Image | None:
     if isinstance(items, ImageArray):
         picture: Image.Image | Unreadable = Image.fromarray(items.pixels[index]).convert("RGB")
     else:
-        picture = read_image(items.paths[index])
+        picture = read_small(items.paths[index], side)
     if isinstance(picture, Unreadable):
         return None
     scale = side / max(picture.size)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from nearkin.files import atomic_path
+from nearkin.report.figures import plain_figure
 from nearkin.report.names import score_name
 from nearkin.reproduce.curves import Curve, curve, steps_to_reach
 from nearkin.reproduce.measure import space_of_test_part
@@ -31,11 +32,6 @@ def draw(found: Reproduction, file: Path, runs: Path) -> Numbers:
         file: the PNG to write.
         runs: the folder that holds the runs.
     """
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
     done = [outcome for outcome in found.outcomes if outcome.scores]
     figure, numbers = KINDS[found.part.draw](found, done, runs)
     for axes in figure.axes:
@@ -43,10 +39,8 @@ def draw(found: Reproduction, file: Path, runs: Path) -> Numbers:
     data = ", ".join(dict.fromkeys(outcome.plan.data for outcome in done))
     title = f"{found.part.paper.partition(':')[0]}, {found.part.number}, trained again here; {data}"
     figure.suptitle(fill(title, round(15 * figure.get_figwidth())), fontsize=9)
-    figure.tight_layout()
     with atomic_path(file) as partial:
         figure.savefig(partial, dpi=150)
-    pyplot.close(figure)
     return numbers
 
 
@@ -145,10 +139,8 @@ KINDS: dict[str, Callable[[Reproduction, Sequence[Outcome], Path], tuple[Figure,
 
 
 def _panels(number: int, width: float = PER_PANEL) -> tuple[Figure, list[Any]]:
-    from matplotlib import pyplot
-
-    figure, grid = pyplot.subplots(1, number, figsize=(width * number, 3.8), squeeze=False)
-    return figure, list(grid[0])
+    figure = plain_figure(width * number, 3.8)
+    return figure, list(figure.subplots(1, number, squeeze=False)[0])
 
 
 def _label(axes: Any, x: str, y: str, legend: bool = True) -> None:

@@ -2,27 +2,23 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from nearkin.data import Dataset
 from nearkin.data.benchmarks import is_benchmark
-from nearkin.data.hierarchy import true_classes
 from nearkin.evaluation import evaluate, random_gallery_scores
-from nearkin.fields import parse_assignment
-from nearkin.files import write_json
-from nearkin.methods import Method, make_method
+from nearkin.methods import Method, parse_method
 from nearkin.models import Embedder
 from nearkin.reproduce.parts import Row
 from nearkin.space import Space
 from nearkin.training import Run, Settings
 from nearkin.training.baseline import backbone_space
+from nearkin.training.once import measured_once
 from nearkin.training.prepare import load_splits
-from nearkin.workflows import embed_everything, usual_device
+from nearkin.workflows import embed_parts, part_to_measure
 
 RANDOM_GALLERY = "random_gallery_"
 
@@ -30,23 +26,27 @@ RANDOM_GALLERY = "random_gallery_"
 def scores_of(run: Run, row: Row) -> dict[str, float]:
     """By column, between 0 and 1; measured once and kept with the run."""
     names = [row.prefix + column for column in row.columns]
-    scores = json.loads(run.scores.read_text(encoding="utf-8"))["after"]
+    scores = run.read_scores()["after"]
     views = views_at_test(run.settings(), row)
     if row.read or row.test or views > 1 or not set(names) <= set(scores):
 
         def measured() -> dict[str, float]:
             _, space, trained_on = space_of_test_part(run, row.test, views)
-            return _measured(space, trained_on, _method(run, row.read), names)
+            return _measured(space, trained_on, parse_method(row.read) if row.read else run.method(), names)
 
-        scores = _once(run.folder, (names, row.read, row.test, views), measured)
+        scores = measured_once(run.folder, (names, row.read, row.test, views), measured)
     return {column: scores[name] for column, name in zip(row.columns, names, strict=True) if name in scores}
 
 
 def scores_of_backbone(settings: Settings, row: Row, folder: Path, items: str) -> dict[str, float]:
     """By column, what the backbone gives without any training; measured once for these items and kept in the folder."""
     names = [row.prefix + column for column in row.columns]
-    method = make_method(row.read or settings.method)
-    scores = _once(folder, (names, row.read, items), lambda: _measured(backbone_space(settings), None, method, names))
+    method = parse_method(row.read or settings.method)
+
+    def measured() -> dict[str, float]:
+        return _measured(backbone_space(settings), None, method, names)
+
+    scores = measured_once(folder, (names, row.read, items), measured)
     return {column: scores[name] for column, name in zip(row.columns, names, strict=True)}
 
 
@@ -63,23 +63,9 @@ def space_of_test_part(run: Run, test: str = "", views: int = 1) -> tuple[Datase
         data = replace(data, source=test)
     splits = load_splits(data, settings.training.seed)
     assert splits.test is not None  # a run without has no scores
-    tested, trained_on = splits.test, splits.train
-    if data.collapse_pairs:
-        tested, trained_on = true_classes(tested), true_classes(trained_on)
-    embedder = Embedder.load(run.folder)
-    how = (views, data.augment if views > 1 else "none")
-    space = embed_everything(embedder, tested, *how).to(usual_device())
-    if not trained_on.knows_classes_of(tested):
-        return tested, space, None
-    return tested, space, embed_everything(embedder, trained_on, *how).to(usual_device())
-
-
-def _once(folder: Path, wanted: object, measured: Callable[[], dict[str, float]]) -> dict[str, float]:
-    file = folder / f"measured-{hashlib.sha256(repr(wanted).encode()).hexdigest()[:8]}.json"
-    if not file.is_file():
-        write_json(file, measured())
-    scores: dict[str, float] = json.loads(file.read_text(encoding="utf-8"))
-    return scores
+    tested, trained_on = part_to_measure(splits, "test")
+    augment = data.augment if views > 1 else "none"
+    return tested, *embed_parts(Embedder.load(run.folder), tested, trained_on, views, augment)
 
 
 def _measured(space: Space, trained_on: Space | None, method: Method, names: Sequence[str]) -> dict[str, float]:
@@ -91,14 +77,3 @@ def _measured(space: Space, trained_on: Space | None, method: Method, names: Seq
         found = random_gallery_scores(space, recall_at)
         scores |= {RANDOM_GALLERY + name: score for name, score in found.items()}
     return scores
-
-
-def _method(run: Run, read: str) -> Method:
-    """The run's own method, or the one whose read-out is wanted, "magnet:clusters=2"."""
-    if read:
-        name, _, chosen = read.partition(":")
-        return make_method(name, **dict(parse_assignment(part) for part in chosen.split(",") if part))
-    settings = run.settings()
-    method = make_method(settings.method, **settings.method_settings)
-    method.remembered = run.remembered()
-    return method

@@ -14,7 +14,6 @@ from typing import Any
 from nearkin.data.benchmarks import find, is_benchmark
 from nearkin.data.sources import is_dataset_name
 from nearkin.errors import UserError, unknown_name
-from nearkin.methods import make_method
 from nearkin.recipes import read_recipe
 from nearkin.reproduce.differences import (
     changes,
@@ -207,7 +206,7 @@ def _plan(part: Part, row: Row, paper: Settings, source: str | None, wishes: Wis
         changed["source"] = str(known_classes(file, source, part.new_examples).absolute())
     settings = paper.changed(**by_section(paper.method, changed))
     check(settings.training)
-    make_method(settings.method, **settings.method_settings)
+    settings.make_method()
     if is_glyphs and "batch_size" not in given:
         settings = _with_batches_that_can_be_filled(settings)
 
@@ -247,7 +246,7 @@ def _with_batches_that_can_be_filled(settings: Settings) -> Settings:
         return settings
     try:
         labels = load_splits(settings.data, settings.training.seed).train.labels
-        make_method(settings.method, **settings.method_settings).sampler(labels, size, seed=0)
+        settings.make_method().sampler(labels, size, seed=0)
         if size <= len(labels):
             return settings
     except UserError:

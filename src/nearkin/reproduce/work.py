@@ -20,7 +20,7 @@ from nearkin.training.prepare import load_splits
 log = logging.getLogger("nearkin")
 
 
-def reproduce(paper: str, name: str, out: Path | None = None, wishes: Wishes | None = None) -> Reproduction:
+def reproduce(paper: str, name: str, out: str | Path | None = None, wishes: Wishes | None = None) -> Reproduction:
     """Trains what is missing of a table or figure; what ``out`` already holds is not done again.
 
     Args:
@@ -32,7 +32,7 @@ def reproduce(paper: str, name: str, out: Path | None = None, wishes: Wishes | N
     >>> reproduce("rank", "table-1", wishes=Wishes({"epochs": 1}, {"cub200": "glyphs"}))  # doctest: +SKIP
     """
     part = read_part(paper, name)
-    out = out or usual_folder(paper, name)
+    out = Path(out) if out else usual_folder(paper, name)
     planned = plans(part, wishes or Wishes(), out)
     outcomes = []
     for number, plan in enumerate(planned, 1):

@@ -8,7 +8,6 @@ from torch.nn.functional import normalize
 from nearkin.data import Vectors
 from nearkin.errors import UserError
 from nearkin.evaluation import evaluate
-from nearkin.methods import make_method
 from nearkin.models.embed import space_of
 from nearkin.space import Space
 from nearkin.training.devices import make_fabric
@@ -34,7 +33,7 @@ def backbone_space(settings: Settings) -> Space:
     splits = load_splits(settings.data, settings.training.seed)
     if splits.test is None:
         raise UserError(f"{settings.data.source} has no test part here to measure; use another split")
-    settings = resolved(settings, splits, make_method(settings.method, **settings.method_settings))
+    settings = resolved(settings, splits, settings.make_method())
     device = make_fabric(settings.training).device
     model = build_model(settings, splits.train, slices=1).to(device)
     # The training part is not needed, but where methods train a head on these features it was, or will be.
@@ -42,4 +41,4 @@ def backbone_space(settings: Settings) -> Space:
     features, _ = backbone_features(model, splits.test, others, settings.training.batch_size, settings.data.processes)
     assert isinstance(features.items, Vectors)
     unit = normalize(torch.tensor(features.items.values), dim=1)
-    return space_of(unit, splits.test).to(device)
+    return space_of(unit.to(device), splits.test)

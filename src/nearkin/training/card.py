@@ -43,11 +43,11 @@ def training_facts(settings: Settings, parts: Mapping[str, Dataset | None], scor
     tables = settings.to_tables()
     shown = {name: tables[section][name] for section, names in SHOWN.items() for name in names}
     shown["weights"] = Path(settings.model.weights).name
-    train = true_classes(present["train"]) if settings.data.collapse_pairs else present["train"]
+    trained = true_classes(present["train"]).present_classes
     return Training(
         data=present["train"].name,
         parts={name: (len(part.present_classes), len(part)) for name, part in present.items()},
-        new_classes="test" in present and not np.isin(present["test"].present_classes, train.present_classes).any(),
+        new_classes="test" in present and not np.isin(present["test"].present_classes, trained).any(),
         method=settings.method,
         settings={name: value for name, value in tables["method"].items() if name != "name"}
         | {name: value for name, value in shown.items() if value != "" and value is not False},

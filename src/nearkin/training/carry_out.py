@@ -9,10 +9,10 @@ from nearkin.training.run import Run
 from nearkin.training.settings import Settings
 
 
-def carry_out(settings: Settings, folder: Path, tested: bool = True) -> Run:
+def carry_out(settings: Settings, folder: str | Path, tested: bool = True) -> Run:
     """The finished run of a folder, whatever is still to be done for it; ``tested`` as for `train`.
 
-    >>> carry_out(Settings.read(Path("config.toml")), Path("runs/one-of-many"))  # doctest: +SKIP
+    >>> carry_out(Settings.read("config.toml"), "runs/one-of-many")  # doctest: +SKIP
     """
     run = Run(folder)
     if run.scores.is_file():

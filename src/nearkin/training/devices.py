@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import logging
 import os
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from nearkin import _torchvision  # noqa: F401 (fabric may import torchmetrics, which imports torchvision)
 from nearkin.data import Dataset
 from nearkin.data.transforms import Preprocess
 from nearkin.errors import UserError, unknown_name
@@ -18,10 +18,8 @@ from nearkin.models.embed import space_of
 from nearkin.space import Space
 from nearkin.training.settings import TrainingSettings
 
-try:
+if TYPE_CHECKING:
     from lightning_fabric import Fabric
-except ImportError:  # the large `lightning` package carries the same class under another name
-    from lightning.fabric import Fabric  # type: ignore[assignment, no-redef, unused-ignore]
 
 DEVICES = ("auto", "cpu", "cuda")
 PRECISIONS = ("32-true", "bf16-mixed")
@@ -43,7 +41,7 @@ def make_fabric(settings: TrainingSettings, slices: int = 1) -> Fabric:
     for name in ("lightning_fabric", "lightning.fabric"):  # its hints are about choices that are made here
         logging.getLogger(name).setLevel(logging.WARNING)
     processes = int(os.environ.get("WORLD_SIZE", "1"))
-    fabric = Fabric(
+    fabric = _fabric_class()(
         accelerator="cuda" if on_cuda else "cpu",
         devices=int(os.environ.get("LOCAL_WORLD_SIZE", processes)),
         num_nodes=int(os.environ.get("GROUP_WORLD_SIZE", "1")),
@@ -52,6 +50,16 @@ def make_fabric(settings: TrainingSettings, slices: int = 1) -> Fabric:
     )
     fabric.launch()
     return fabric
+
+
+def _fabric_class() -> type[Fabric]:
+    from nearkin import _torchvision  # noqa: F401 (fabric may import torchmetrics, which imports torchvision)
+
+    try:
+        from lightning_fabric import Fabric
+    except ImportError:  # the large `lightning` package carries the same class under another name
+        from lightning.fabric import Fabric  # type: ignore[assignment, no-redef, unused-ignore]
+    return Fabric
 
 
 def seed_device(device: torch.device, seed: int) -> None:
@@ -82,12 +90,11 @@ def embed_dataset(
     batch_size: int,
     workers: int | None,
 ) -> Space:
-    """A fresh space of a dataset, the work shared by all processes; every process gets the whole."""
+    """A fresh space of a dataset, the work shared by all processes; every process gets the whole, on its device."""
     share = -(-len(dataset) // fabric.world_size)
     start = fabric.global_rank * share
     mine = np.arange(start, start + share) % len(dataset)  # wraps, so that all shares are equally long
     items = dataset.items.take(mine) if fabric.world_size > 1 else dataset.items
     # In full precision, so that a run's own scores are those that `nearkin evaluate` finds later.
     embeddings = embed_items(model, items, preprocess, batch_size, workers)
-    embeddings = gathered(fabric, embeddings.to(fabric.device))[: len(dataset)].cpu()
-    return space_of(embeddings, dataset)
+    return space_of(gathered(fabric, embeddings.to(fabric.device))[: len(dataset)], dataset)

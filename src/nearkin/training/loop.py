@@ -26,7 +26,7 @@ from nearkin.data.items import Indices
 from nearkin.data.loader import Draw, input_batches
 from nearkin.errors import Interrupted
 from nearkin.evaluation import evaluate
-from nearkin.methods import Batch, make_method
+from nearkin.methods import Batch
 from nearkin.models import Embedder
 from nearkin.progress import Advance, bar
 from nearkin.sampling import share_of
@@ -47,12 +47,12 @@ from nearkin.training.watch import COLLAPSED, collapse_advice, spread, stop_requ
 log = logging.getLogger("nearkin")
 
 
-def train(settings: Settings, folder: Path, tested: bool = True) -> Run:
+def train(settings: Settings, folder: str | Path, tested: bool = True) -> Run:
     """Trains a new run into ``folder``: scores, metrics, model; without ``tested`` the test part is never looked at."""
     return Trainer(settings, folder, tested=tested).train()
 
 
-def resume(folder: Path, tested: bool = True) -> Run:
+def resume(folder: str | Path, tested: bool = True) -> Run:
     """Continues a run from its last checkpoint, to the same weights as if it had never stopped."""
     return Trainer(Run.open(folder).settings(), folder, resumed=True, tested=tested).train()
 
@@ -60,10 +60,10 @@ def resume(folder: Path, tested: bool = True) -> Run:
 class Trainer:
     """Builds everything a run needs, then steps through it."""
 
-    def __init__(self, settings: Settings, folder: Path, resumed: bool = False, tested: bool = True) -> None:
+    def __init__(self, settings: Settings, folder: str | Path, resumed: bool = False, tested: bool = True) -> None:
         optimise.check(settings.training)
         torch.manual_seed(settings.training.seed)  # before anything that learns is made
-        self.method = make_method(settings.method, **settings.method_settings)
+        self.method = settings.make_method()
         if not resumed:
             Run.check_free(folder)
         self.fabric = make_fabric(settings.training, self.method.slices)
@@ -93,6 +93,8 @@ class Trainer:
         embedding = in_pieces(self.learner, self.training.micro_batch, share)
         self.wrapped, self.optimizer = self.fabric.setup(embedding, optimise.make_optimizer(parts, self.training))
         self.position = Position()
+        self.saved = False  # whether the run holds the model as it is now
+        self.embedded: tuple[str, Space, Space | None] | None = None  # a part, by the model as it is now
         self.run = Run(folder)
         if resumed:
             self.run.check_data(splits.digest())
@@ -134,6 +136,7 @@ class Trainer:
         return self.model.head, None
 
     def _epoch(self, asked: Callable[[], bool], advance: Advance) -> None:
+        self.saved, self.embedded = False, None
         self.learner.train()
         self.method.start_epoch(self.position.epoch)
         started, first, self.seconds_of_looks = time.monotonic(), self.position.batch, 0.0
@@ -176,7 +179,7 @@ class Trainer:
     def _look(self) -> None:
         """Shows the method the whole training part as it is embedded now."""
         started = time.monotonic()
-        self.method.look(self._space(self.train_set).to(self.fabric.device))
+        self.method.look(self._space(self.train_set))
         if self.fabric.world_size > 1:  # sums on a GPU may differ in their last digit from process to process
             for part in (self.method, self.sampler):
                 part.load_state_dict(self.fabric.broadcast(part.state_dict()))
@@ -229,9 +232,11 @@ class Trainer:
         dataset = self.parts[part]
         if dataset is None:
             return {}
-        space, clustering = self._space(dataset).to(self.fabric.device), kind != "evaluation"
-        familiar = self.train_set.knows_classes_of(dataset)
-        trained_on = self._space(self.train_set).to(self.fabric.device) if familiar else None
+        if self.embedded is None or self.embedded[0] != part:
+            familiar = self.train_set.knows_classes_of(dataset)
+            self.embedded = part, self._space(dataset), self._space(self.train_set) if familiar else None
+        _, space, trained_on = self.embedded
+        clustering = kind != "evaluation"
         scores: dict[str, float] = {}
         if self.fabric.is_global_zero:
             scores = evaluate(space, clustering=clustering).scores
@@ -263,11 +268,13 @@ class Trainer:
         return 0 < self.training.patience <= self.position.stale_evaluations
 
     def _finish(self) -> None:
-        if self.training.keep == "last" or not self.run.model.is_dir():
+        if not self.run.model.is_dir() or (self.training.keep == "last" and not self.saved):
             self._save_model()
         self.fabric.barrier()
         self.model.load_state_dict(load_file(self.run.model / "model.safetensors"))
         self.method.remembered = self.run.remembered()
+        if not self.saved or self.fabric.world_size > 1:  # where processes may differ in batch norms
+            self.embedded = None
         after = self._measure("test", "final")
         if self.fabric.is_global_zero:
             untrained = (record for record in self.run.read_metrics() if record["kind"] == "before")
@@ -287,11 +294,10 @@ class Trainer:
         if asked or (every and self.position.step % every == 0):
             self._save_checkpoint()
         if asked:
-            raise Interrupted(
-                f"stopped after step {self.position.step}; continue with: nearkin train --resume {self.run.folder}"
-            )
+            raise Interrupted(f"stopped after step {self.position.step}; continue with: {self.run.resume_command}")
 
     def _save_model(self) -> None:
+        self.saved = True
         if self.fabric.is_global_zero:
             Embedder(self.model).save(self.run.model)
             self.run.remember(self.method.remembered)

@@ -38,11 +38,15 @@ log = logging.getLogger("nearkin")
 
 def load_splits(settings: DataSettings, seed: int) -> Splits:
     """The parts of the data, without unreadable images (they are listed in one warning)."""
-    dataset = load_dataset(settings.source, Path(settings.root) if settings.root else None, settings.check_counts)
-    dataset, unreadable = without_unreadable(dataset, settings.unreadable)
+    dataset, unreadable = without_unreadable(load_data(settings), settings.unreadable)
     report_unreadable(unreadable)
     splits = make_splits(dataset, settings.split or None, settings.validation, seed)
     return collapse_training(splits, seed) if settings.collapse_pairs else splits
+
+
+def load_data(settings: DataSettings) -> Dataset:
+    """All of the data, unreadable images included."""
+    return load_dataset(settings.source, settings.root or None, settings.check_counts)
 
 
 def report_unreadable(unreadable: list[Unreadable]) -> None:

@@ -3,24 +3,26 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from nearkin.errors import UserError
-from nearkin.files import cannot_write, write_json, write_text
+from nearkin.files import cannot_write, read_json, write_json, write_text
+from nearkin.methods import Method
 from nearkin.training.settings import Settings
 
 
 class Run:
     """The files of one run.
 
-    >>> Run(Path("runs/x")).model
+    >>> Run("runs/x").model
     PosixPath('runs/x/model')
     """
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    def __init__(self, folder: str | Path) -> None:
+        self.folder = folder = Path(folder)
         self.config = folder / "config.toml"
         self.metrics = folder / "metrics.jsonl"
         self.checkpoint = folder / "checkpoints" / "last.pt"
@@ -30,7 +32,7 @@ class Run:
         self.readout = folder / "readout.json"
 
     @classmethod
-    def create(cls, folder: Path, settings: Settings, data_digest: str) -> Run:
+    def create(cls, folder: str | Path, settings: Settings, data_digest: str) -> Run:
         """A new run in an empty or new folder."""
         cls.check_free(folder)
         run = cls(folder)
@@ -40,18 +42,18 @@ class Run:
         return run
 
     @staticmethod
-    def check_free(folder: Path) -> None:
+    def check_free(folder: str | Path) -> None:
         """Refuses a folder with anything in it, unless it is a run that ended before it had saved any progress."""
-        if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
-            return
         run = Run(folder)
+        if not run.folder.exists() or (run.folder.is_dir() and not any(run.folder.iterdir())):
+            return
         if not run.data.is_file():
             raise UserError(f"{folder} exists already and is no run; choose another --out")
         if run.checkpoint.is_file() or run.model.is_dir():
             raise UserError(f"{folder} exists already; continue it with --resume {folder}, or choose another --out")
 
     @classmethod
-    def open(cls, folder: Path) -> Run:
+    def open(cls, folder: str | Path) -> Run:
         run = cls(folder)
         if not run.config.is_file():
             raise UserError(f"{folder} is no run (config.toml is missing); give the folder that `nearkin train` wrote")
@@ -59,6 +61,16 @@ class Run:
 
     def settings(self) -> Settings:
         return Settings.read(self.config)
+
+    def method(self) -> Method:
+        """The run's method with all that its read-out needs besides the model."""
+        method = self.settings().make_method()
+        method.remembered = self.remembered()
+        return method
+
+    @property
+    def resume_command(self) -> str:
+        return f"nearkin train --resume {shlex.quote(str(self.folder))}"
 
     def same_data(self, digest: str) -> bool:
         """Whether items, classes and split are what they were when the run began."""
@@ -91,6 +103,10 @@ class Run:
                 continue
         return records
 
+    def evaluations(self) -> list[dict[str, Any]]:
+        """The records of what was measured on the way, after epochs."""
+        return [record for record in self.read_metrics() if record["kind"] == "evaluation"]
+
     def keep_records(self, count: int) -> None:
         """Forgets what was logged after the first ``count`` records: a resumed run will say it again."""
         kept = self.read_metrics()[:count]
@@ -102,10 +118,19 @@ class Run:
             write_json(self.readout, dict(values))
 
     def remembered(self) -> dict[str, float]:
-        return json.loads(self.readout.read_text(encoding="utf-8")) if self.readout.is_file() else {}
+        return read_json(self.readout) if self.readout.is_file() else {}
 
     def write_scores(self, scores: dict[str, Any]) -> None:
         write_json(self.scores, scores)
+
+    def read_scores(self) -> dict[str, Any]:
+        """What training wrote at its end: by what the model was ``chosen``, the test part ``before`` and ``after``."""
+        try:
+            return dict(read_json(self.scores))
+        except (TypeError, ValueError) as error:
+            raise UserError(
+                f"{self.scores} is damaged ({error}); delete it and measure again with: {self.resume_command}"
+            ) from error
 
 
 def next_folder(parent: Path, name: str) -> Path:

@@ -10,7 +10,7 @@ from typing import Any
 
 from nearkin.errors import UserError, unknown_name
 from nearkin.fields import checked_fields
-from nearkin.methods import make_method, method_class
+from nearkin.methods import Method, make_method, method_class
 
 
 @dataclass(frozen=True)
@@ -142,10 +142,10 @@ class Settings:
     method_settings: dict[str, Any] = field(default_factory=dict)
 
     @classmethod
-    def read(cls, file: Path) -> Settings:
+    def read(cls, file: str | Path) -> Settings:
         """From a TOML file such as a run's ``config.toml``."""
         try:
-            tables = tomllib.loads(file.read_text(encoding="utf-8"))
+            tables = tomllib.loads(Path(file).read_text(encoding="utf-8"))
         except FileNotFoundError:
             raise UserError(f"there is no settings file {file}") from None
         except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
@@ -171,12 +171,14 @@ class Settings:
             method_settings=method,
         )
 
+    def make_method(self) -> Method:
+        return make_method(self.method, **self.method_settings)
+
     def to_tables(self) -> dict[str, dict[str, Any]]:
-        method = make_method(self.method, **self.method_settings)
         return {
             "data": dict(vars(self.data)),
             "model": dict(vars(self.model)),
-            "method": {"name": self.method, **method.settings()},
+            "method": {"name": self.method, **self.make_method().settings()},
             "training": dict(vars(self.training)),
         }
 
