@@ -160,3 +160,11 @@ def test_a_comparison_says_when_and_on_what_it_was_made(made: tuple[Comparison, 
     assert stored["made"] == found.made == provenance("cpu")
     assert {"date", "hardware", "nearkin"} <= set(found.made) and "cores" in found.made["hardware"]
     assert all(len(seconds) == 2 and min(seconds) > 0 for seconds in stored["seconds"].values())
+
+
+def test_what_spectral_reads_out_with_sc_is_a_row_of_its_own(tmp_path: Path) -> None:
+    found = compare(GLYPHS, ["spectral"], tmp_path, seeds=1, settings=QUICK | {"batch_size": 24, "dim": 8})
+    after = Run(tmp_path / "spectral-0").read_scores()["after"]
+    assert found.with_sc == {"spectral, with SC": {score: [after[f"with_sc_{score}"]] for score in COLUMNS}}
+    assert after["with_sc_map@r"] != after["map@r"]
+    assert f"| spectral, with SC | {after['with_sc_recall@1']:.4f} |" in found.markdown()

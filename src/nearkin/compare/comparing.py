@@ -13,8 +13,6 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from nearkin.compare.concatenation import concatenated_scores
 from nearkin.compare.jobs import Lane, run_lanes
 from nearkin.compare.plan import (
@@ -27,10 +25,11 @@ from nearkin.compare.plan import (
     settings_of,
     with_settings,
 )
-from nearkin.compare.result import COLUMNS, Comparison
+from nearkin.compare.result import COLUMNS, Comparison, by_falling_map_at_r
 from nearkin.compare.task import Task, made, seconds_of
 from nearkin.errors import UserError
 from nearkin.files import write_json, write_text
+from nearkin.methods.spectral import WITH_SC
 from nearkin.training import Run, Settings
 from nearkin.training.baseline import backbone_scores
 from nearkin.training.once import measured_once
@@ -77,7 +76,7 @@ def compare(
     if len(refused) == len(names):
         raise UserError(next(iter(refused.values())))
     # A method that failed with one seed is not judged by the others: they would be its lucky ones.
-    scores = _gathered(out, [name for name in names if name not in refused], seeds)
+    scores, with_sc = gathered(out, [name for name in names if name not in refused], seeds)
     several = scores if concatenate else {}
     runs = {name: [Run(out / f"{name}-{seed}") for seed in range(seeds)] for name in scores}
     comparison = Comparison(
@@ -91,6 +90,7 @@ def compare(
         curves={name: [_curve(run) for run in each] for name, each in runs.items()},
         backbone=_backbone(out, next(iter(wanted.values()))),
         made=made(run for each in runs.values() for run in each),
+        with_sc=with_sc,
     )
     _write(comparison, out, command_of(data, names, out, seeds, protocol, given, tune, concatenate))
     return comparison
@@ -130,13 +130,17 @@ def _carried_out(
     return {name: failures[name][1] for name in wanted if name in failures}
 
 
-def _gathered(out: Path, names: Sequence[str], seeds: int) -> dict[str, dict[str, list[float]]]:
-    found: dict[str, dict[str, list[float]]] = {}
+def gathered(
+    out: Path, names: Sequence[str], seeds: int
+) -> tuple[dict[str, dict[str, list[float]]], dict[str, dict[str, list[float]]]]:
+    """By method, one number of every score for each seed, by falling MAP@R; and the same with SC, where it is known."""
+    found, with_sc = {}, {}
     for name in names:
-        runs = [Run(out / f"{name}-{seed}") for seed in range(seeds)]
-        after = [run.read_scores()["after"] for run in runs]
+        after = [Run(out / f"{name}-{seed}").read_scores()["after"] for seed in range(seeds)]
         found[name] = {score: [one[score] for one in after] for score in COLUMNS}
-    return dict(sorted(found.items(), key=lambda item: -float(np.mean(item[1]["map@r"]))))
+        if WITH_SC + COLUMNS[0] in after[0]:
+            with_sc[f"{name}, with SC"] = {score: [one[WITH_SC + score] for one in after] for score in COLUMNS}
+    return by_falling_map_at_r(found), with_sc
 
 
 def _curve(run: Run) -> list[tuple[int, float]]:

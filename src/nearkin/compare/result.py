@@ -30,6 +30,7 @@ class Comparison:
         refused: by method, why it could not be trained on these data.
         chosen: by method, the settings that its trials chose; empty where nothing was searched.
         trials: how many each method had.
+        with_sc: by "method, with SC", the scores of the same runs read out with SC, where a method has them.
         concatenated: by "method, N models", the scores of the seeds' models together.
         seconds: by method, how long each run took.
         curves: by method and seed, epochs with the MAP@R that was measured on the way.
@@ -47,6 +48,7 @@ class Comparison:
     curves: dict[str, list[list[tuple[int, float]]]] = field(default_factory=dict)
     backbone: dict[str, float] = field(default_factory=dict)
     made: dict[str, str] = field(default_factory=dict)
+    with_sc: dict[str, dict[str, list[float]]] = field(default_factory=dict)
 
     @property
     def legend(self) -> str:
@@ -55,6 +57,8 @@ class Comparison:
         parts = [IN_WORDS[self.protocol], means]
         if self.trials:
             parts.append(f"settings by {self.trials} trials of each method on validation classes")
+        if self.with_sc:
+            parts.append("with SC: the rows of the test part's singular vectors compared")
         if self.concatenated:
             parts.append("N models: their embeddings concatenated")
         if self.backbone:
@@ -62,10 +66,10 @@ class Comparison:
         return "; ".join(parts)
 
     def all_scores(self) -> dict[str, dict[str, list[float]]]:
-        """Methods, concatenated models and the backbone alone together, by falling MAP@R."""
+        """Methods, their read-outs with SC, concatenated models and the backbone alone together, by falling MAP@R."""
         once = self.concatenated | ({BACKBONE: self.backbone} if self.backbone else {})
         single = {name: {score: [value] for score, value in one.items()} for name, one in once.items()}
-        return dict(sorted((self.scores | single).items(), key=lambda item: -float(np.mean(item[1]["map@r"]))))
+        return by_falling_map_at_r(self.scores | self.with_sc | single)
 
     def rows(self) -> list[list[str]]:
         """One row for each method: its name, then mean and half the 95 % interval of every score."""
@@ -91,6 +95,10 @@ class Comparison:
 
     def _remarks(self) -> list[str]:
         return [f"{method}: {in_words(settings)}" for method, settings in self.chosen.items()]
+
+
+def by_falling_map_at_r(scores: Mapping[str, dict[str, list[float]]]) -> dict[str, dict[str, list[float]]]:
+    return dict(sorted(scores.items(), key=lambda item: -float(np.mean(item[1]["map@r"]))))
 
 
 def mean_in_words(values: Sequence[float]) -> str:
