@@ -105,11 +105,13 @@ def test_truncated_files_are_found_and_listed_by_path(tmp_path: Path) -> None:
     truncate(tmp_path / "cut.jpg")
     truncate(tmp_path / "cut.png")
     Image.new("RGB", (8, 8)).save(tmp_path / "whole.jpg")
-    paths = [tmp_path / name for name in ("whole.jpg", "cut.jpg", "cut.png", "missing.jpg")]
+    (tmp_path / "folder.jpg").mkdir()
+    paths = [tmp_path / name for name in ("whole.jpg", "cut.jpg", "cut.png", "missing.jpg", "folder.jpg")]
     found = find_unreadable(ImageFiles(paths))
     assert [unreadable.path for unreadable in found] == paths[1:]
     assert "truncated" in found[0].reason
     assert found[2].reason == "no such file"
+    assert found[3].reason == "a folder, not a picture"
 
 
 def test_a_rotated_pillow_image_is_turned_like_a_file(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import shutil
 from collections.abc import Iterator
@@ -229,7 +230,9 @@ def test_a_folder_that_is_no_gallery_is_refused(photos: Path, tmp_path: Path) ->
 def test_a_gallery_of_a_newer_version_is_refused(gallery: Gallery) -> None:
     file = gallery.path / "gallery.json"
     file.write_text(json.dumps({"format": 2, "nearkin": "9.1", "else": "unknown"}))
-    with pytest.raises(UserError, match=r"made by a newer nearkin \(9.1\); upgrade"):
+    with pytest.raises(
+        UserError, match=r"made by a newer nearkin \(9.1, format 2; .* up to 1\); upgrade"
+    ):
         Gallery.open(gallery.path)
 
 
@@ -253,3 +256,15 @@ def test_a_description_that_does_not_fit_the_model_is_noticed(gallery: Gallery) 
     file.write_text(json.dumps({**json.loads(file.read_text()), "dim": 5}))
     with pytest.raises(UserError, match="embedded by another model"):
         Gallery.open(gallery.path)
+
+
+def test_a_disk_that_is_full_at_once_names_the_gallery(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(_: Path, __: bytes) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_bytes", full)
+    with pytest.raises(UserError, match=rf"could not write {tmp_path}/new.index: no space left on device"):
+        Gallery.create(tmp_path / "new.index", model)
+    assert not (tmp_path / "new.index").exists()

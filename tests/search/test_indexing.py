@@ -313,17 +313,30 @@ def test_a_gallery_that_cannot_be_written_to_is_told_before_anything_is_embedded
     assert decoded == []
 
 
+def test_paths_may_be_texts_or_paths(photos: Path, model: Path, tmp_path: Path) -> None:
+    assert (
+        index_data(model, photos, tmp_path / "g").added
+        == index_data(str(model), str(photos), str(tmp_path / "h")).added
+    )
+    assert entries(tmp_path / "g") == entries(tmp_path / "h")
+
+
 def test_ctrl_c_ends_the_work_in_order_and_the_same_command_goes_on(photos: Path, model: Path, tmp_path: Path) -> None:
     slow = (
         "import sys, time; from pathlib import Path\n"
         "from nearkin.errors import Interrupted; from nearkin.models import EmbeddingModel\n"
         "from nearkin.search import indexing\n"
-        "forward = EmbeddingModel.forward\n"
-        "EmbeddingModel.forward = lambda self, x: (time.sleep(1), forward(self, x))[1]\n"
-        "try: indexing.index_data(Path(sys.argv[1]), sys.argv[2], Path(sys.argv[3]), batch=2)\n"
+        "forward, calls = EmbeddingModel.forward, []\n"
+        "def waiting(self, x):\n"
+        "    calls.append(x)\n"
+        "    while len(calls) > 2 and not Path(sys.argv[4]).exists(): time.sleep(0.05)\n"
+        "    return forward(self, x)\n"
+        "EmbeddingModel.forward = waiting\n"
+        "try: indexing.index_data(*sys.argv[1:4], batch=2)\n"
         "except Interrupted as error: sys.exit(str(error))\n"
     )
-    command = [sys.executable, "-c", slow, str(model), str(photos), str(tmp_path / "g")]
+    interrupted = tmp_path / "interrupted"
+    command = [sys.executable, "-c", slow, str(model), str(photos), str(tmp_path / "g"), str(interrupted)]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline and process.poll() is None:
@@ -331,6 +344,7 @@ def test_ctrl_c_ends_the_work_in_order_and_the_same_command_goes_on(photos: Path
             break
         time.sleep(0.05)
     process.send_signal(signal.SIGINT)
+    interrupted.touch()
     _, said = process.communicate(timeout=30)
     assert process.returncode == 1 and "the same command goes on from here" in said, said
     kept = len(entries(tmp_path / "g"))
@@ -349,7 +363,7 @@ def test_items_are_removed_by_file_and_by_folder(photos: Path, model: Path, tmp_
 def test_a_folder_whose_name_begins_alike_is_not_removed(photos: Path, model: Path, tmp_path: Path) -> None:
     (photos / "class1").rename(photos / "class22")
     index_data(model, str(photos), tmp_path / "g")
-    assert remove_items(tmp_path / "g", [str(photos / "class2")]) == 6
+    assert remove_items(str(tmp_path / "g"), [photos / "class2"]) == 6
     assert {entry.label for entry in entries(tmp_path / "g").values()} >= {"class22"}
 
 

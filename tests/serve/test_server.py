@@ -21,7 +21,7 @@ from nearkin.errors import UserError
 from nearkin.models import Embedder, EmbeddingModel, ModelSpec
 from nearkin.search.indexing import index_data
 from nearkin.serve import serve
-from nearkin.serve.server import LOOPBACK, listen, names
+from nearkin.serve.server import LOOPBACK, host_name, listen, names, only_this_machine
 
 
 @pytest.mark.parametrize(
@@ -37,18 +37,26 @@ def test_an_address_that_cannot_be_is_one_sentence(host: str, port: int, words: 
         listen(host, port)
 
 
-@pytest.mark.parametrize("host", ["127.0.0.1", "0.0.0.0"])
-def test_further_names_are_answered_once_they_are_allowed_and_no_others(host: str) -> None:
-    plain, allowing = names(host, ()), names(host, ["Pictures.example", "10.1.2.3"])
-    assert (plain is None) == (host == "0.0.0.0")  # others reach it by names that cannot be known here
+@pytest.mark.parametrize("local", [True, False])
+def test_further_names_are_answered_once_they_are_allowed_and_no_others(local: bool) -> None:
+    plain, allowing = names("Photos", (), local), names("Photos", ["pictures.example"], local)
+    assert (plain is None) == (not local)  # others reach it by names that cannot be known here
     assert "pictures.example" not in (plain or ())
-    assert allowing == {*LOOPBACK, host, "pictures.example", "10.1.2.3"}
+    assert allowing == {*LOOPBACK, "photos", "pictures.example"}
 
 
-@pytest.mark.parametrize("given", ["https://pictures.example", "pictures.example:443", "pictures.example/a", "*", ""])
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "LOCALHOST", "127.1", "127.0.0.2", "0.0.0.0"])
+def test_whether_only_this_machine_reaches_it_does_not_depend_on_how_its_address_is_written(host: str) -> None:
+    with listen(host, 0) as listening:
+        assert only_this_machine(listening) == (host != "0.0.0.0")
+
+
+@pytest.mark.parametrize(
+    "given", ["https://pictures.example", "pictures.example:443", "pictures.example/a", "*", "", "a..b"]
+)
 def test_what_is_no_name_is_one_sentence(given: str) -> None:
     with pytest.raises(UserError, match=r"is no host name; give it alone, like pictures\.example"):
-        names("127.0.0.1", [given])
+        host_name(given)
 
 
 def test_a_port_in_use_is_one_sentence(tmp_path: Path) -> None:

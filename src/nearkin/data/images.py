@@ -136,6 +136,8 @@ def _attempt(path: Path, decode: Callable[[Image.Image], Image.Image]) -> Image.
             return decode(image)
     except FileNotFoundError:
         return Unreadable(path, "no such file")
+    except IsADirectoryError:
+        return Unreadable(path, "a folder, not a picture")
     except Image.DecompressionBombError:
         return Unreadable(path, f"more than {MAX_PIXELS:,} pixels")
     except UnidentifiedImageError:

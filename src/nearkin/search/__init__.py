@@ -6,6 +6,7 @@ from pathlib import Path
 
 from nearkin.errors import UserError
 from nearkin.search.gallery import Gallery
+from nearkin.search.milvus_address import FORMS
 from nearkin.search.store import Entry, Hit, Store
 
 __all__ = ["Entry", "Gallery", "Hit", "Store", "open_store"]
@@ -25,7 +26,7 @@ def open_store(address: str, folder: Path, dim: int, create: bool = True) -> Sto
     >>> open_store("redis://localhost", Path(), 64)
     Traceback (most recent call last):
     nearkin.errors.UserError: the store 'redis://localhost' is unknown; leave it out to keep the vectors in the \
-gallery's folder, or write milvus://host:19530/collection
+gallery's folder, or write milvus://host:19530/collection, or milvus://./items.db for a file
     """
     if not address:
         from nearkin.search.local import LocalStore
@@ -36,6 +37,5 @@ gallery's folder, or write milvus://host:19530/collection
 
         return open_milvus(address, folder, dim, create)
     raise UserError(
-        f"the store '{address}' is unknown; leave it out to keep the vectors in the gallery's folder, "
-        "or write milvus://host:19530/collection"
+        f"the store '{address}' is unknown; leave it out to keep the vectors in the gallery's folder, or write {FORMS}"
     )

@@ -18,8 +18,8 @@ import torch
 from PIL import Image
 
 import nearkin
-from nearkin.errors import UserError
-from nearkin.files import cannot_write, write_bytes, write_json
+from nearkin.errors import OutOfRoom, UserError
+from nearkin.files import cannot_write, read_json, write_bytes, write_json
 from nearkin.models import Embedder
 from nearkin.search.lock import hold
 from nearkin.search.store import Embeddings, Hit, Store
@@ -135,6 +135,10 @@ def _write(folder: Path, source: Path, store: str) -> None:
             write_json(begun / DESCRIPTION, {**made, "store": store})
             _refuse_foreign_items(store, begun, dim)
             begun.replace(folder)
+    except OutOfRoom as error:
+        if isinstance(error.__cause__, OSError):  # then it names a file of the unfinished folder, which nobody knows
+            raise cannot_write(folder, error.__cause__) from error
+        raise
     except OSError as error:
         if (folder / DESCRIPTION).exists():  # another process was faster
             return _refuse_another(folder, _digest(source), store)
@@ -172,12 +176,15 @@ def _description(folder: Path) -> dict[str, Any]:
     if not file.is_file():
         raise UserError(f"{folder} is no gallery ({DESCRIPTION} is missing); make one with `nearkin index`")
     try:
-        made = json.loads(file.read_text(encoding="utf-8"))
+        made = read_json(file)
         if int(made["format"]) <= FORMAT:
             return {"dim": int(made["dim"]), "model": str(made["model"]), "store": str(made["store"])}
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise UserError(f"{file} cannot be read ({error}); index again into another folder") from error
-    raise UserError(f"{folder} was made by a newer nearkin ({made.get('nearkin')}); upgrade nearkin to use it")
+    raise UserError(
+        f"{folder} was made by a newer nearkin ({made.get('nearkin')}, format {made['format']}; this one reads up to "
+        f"{FORMAT}); upgrade nearkin to use it"
+    )
 
 
 def _digest(model: Path) -> str:

@@ -54,11 +54,11 @@ class Indexed:
 
 
 def index_data(
-    model: Path,
-    data: str,
-    out: Path,
+    model: str | Path,
+    data: str | Path,
+    out: str | Path,
     store: str = "",
-    root: Path | None = None,
+    root: str | Path | None = None,
     prune: bool = False,
     batch: int = 1024,
     check_counts: bool = True,
@@ -75,11 +75,12 @@ def index_data(
         batch: after how many pictures, if not after a few seconds, they are kept, whatever happens then.
         check_counts: whether a benchmark must have as many images as its authors published.
 
-    >>> index_data(Path("runs/x"), "photos/", Path("photos.index")).added  # doctest: +SKIP
+    >>> index_data("runs/x", "photos/", "photos.index").added  # doctest: +SKIP
     8189
     """
     if batch < 1:
         raise UserError(f"batch={batch} pictures cannot be embedded together; choose batch from 1")
+    data = str(data)
     labels = _labels(data, root, check_counts)
     place = _place(data, labels)
     if Path(data).is_dir() and _absolute(out).is_relative_to(place):
@@ -91,10 +92,10 @@ def index_data(
     return indexed
 
 
-def remove_items(gallery: Path, paths: Sequence[str]) -> int:
+def remove_items(gallery: str | Path, paths: Sequence[str | Path]) -> int:
     """Forgets files, or everything in a folder; returns how many items that were.
 
-    >>> remove_items(Path("photos.index"), ["photos/rose/1.jpg", "photos/tulip"])  # doctest: +SKIP
+    >>> remove_items("photos.index", ["photos/rose/1.jpg", "photos/tulip"])  # doctest: +SKIP
     81
     """
     with Gallery.open(gallery) as opened, opened.writing():
@@ -110,7 +111,7 @@ def remove_items(gallery: Path, paths: Sequence[str]) -> int:
     return len(chosen)
 
 
-def _labels(data: str, root: Path | None, check_counts: bool) -> dict[str, str]:
+def _labels(data: str, root: str | Path | None, check_counts: bool) -> dict[str, str]:
     """The label of every file, by absolute path."""
     dataset = load_labelled_or_flat(data, root, check_counts)
     if not isinstance(dataset.items, ImageFiles):

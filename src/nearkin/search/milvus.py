@@ -33,7 +33,7 @@ log = logging.getLogger("nearkin")
 
 CONNECTING, ANSWERING = 5.0, 20.0  # seconds it may take
 WAITS = (0.5, 1.0, 2.0)  # seconds before each further attempt
-BATCH = 1000
+BATCH = 1000  # rows with their vectors
 LIMIT = 16_384  # of what Milvus returns at once
 LONGEST = 65_535  # bytes of a string
 IDS = range(1, 2**53)  # what a web page, too, can hold exactly
@@ -159,7 +159,10 @@ class MilvusStore:
         about = self._patiently(lambda: self._client.describe_collection(self._collection, timeout=ANSWERING))
         fields = {field["name"]: field["params"] for field in about["fields"]}
         if fields.keys() != {"key", "id", "vector", *FIELDS}:
-            raise UserError(f"the collection {self._collection} at {self._address} is no gallery's; name another one")
+            raise UserError(
+                f"the collection {self._collection} at {self._address} is no gallery's, or another version's; "
+                "name another one"
+            )
         kept = int(fields["vector"]["dim"])
         if kept != self._dim:
             raise UserError(
@@ -243,8 +246,9 @@ class MilvusStore:
 
     def _pages(self, which: str, fields: list[str], at_most: int = -1) -> Iterator[list[Any]]:
         """More rows than Milvus returns at once."""
+        size = BATCH if "vector" in fields else LIMIT  # every page takes long, however short it is
         pages = self._client.query_iterator(
-            self._collection, batch_size=BATCH, limit=at_most, filter=which, output_fields=fields, timeout=ANSWERING
+            self._collection, batch_size=size, limit=at_most, filter=which, output_fields=fields, timeout=ANSWERING
         )
         try:
             yield from iter(pages.next, [])

@@ -15,6 +15,7 @@ log = logging.getLogger("nearkin")
 TOKEN = "NEARKIN_MILVUS_TOKEN"
 TOKEN_FORM = "milvus.example.com=user:password"
 PORT = 19530
+FORMS = f"milvus://host:{PORT}/collection, or milvus://./items.db for a file"
 
 
 def place_of(address: str, folder: Path) -> tuple[str, str]:
@@ -22,9 +23,10 @@ def place_of(address: str, folder: Path) -> tuple[str, str]:
 
     >>> place_of("milvus://localhost/photos", Path())
     ('http://localhost:19530', 'photos')
-    >>> place_of("milvus://localhost", Path())
+    >>> place_of("milvus://host", Path())  # doctest: +NORMALIZE_WHITESPACE
     Traceback (most recent call last):
-    nearkin.errors.UserError: the address 'milvus://localhost' names no collection; write milvus://host:19530/collection
+    nearkin.errors.UserError: the address 'milvus://host' names no collection;
+    write milvus://host:19530/collection, or milvus://./items.db for a file
     """
     rest = address.removeprefix("milvus://")
     if rest.startswith(("/", "./", "../")):
@@ -38,11 +40,13 @@ def place_of(address: str, folder: Path) -> tuple[str, str]:
         parts = urlsplit(f"//{rest}")
         host, port = parts.hostname, parts.port or PORT
     except ValueError as error:
-        raise UserError(f"the address is not understood ({error}); write milvus://host:{PORT}/collection") from error
+        raise UserError(f"the address is not understood ({error}); write {FORMS}") from error
     if "@" in parts.netloc:
         raise UserError(f"an address is kept in the gallery; leave the password out, and set {TOKEN}={TOKEN_FORM}")
+    if host and host.endswith(".db"):
+        raise UserError(f"the address '{address}' names a host; for a file write milvus://./{host}")
     if not host or parts.query not in ("", "tls") or not re.fullmatch(r"/[A-Za-z_]\w{0,254}", parts.path, re.ASCII):
-        raise UserError(f"the address '{address}' names no collection; write milvus://host:{PORT}/collection")
+        raise UserError(f"the address '{address}' names no collection; write {FORMS}")
     host = f"[{host}]" if ":" in host else host
     return f"http{'s' if parts.query else ''}://{host}:{port}", parts.path[1:]
 

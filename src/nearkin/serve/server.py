@@ -36,19 +36,19 @@ def serve(
         raise UserError(f"serving needs {error.name}; run `pip install 'nearkin[serve]'`") from error
     from nearkin.search.gallery import Gallery
 
-    hosts = names(host, allow_hosts)
+    allowed = [host_name(name) for name in allow_hosts]
     listening = listen(host, port)
     with listening:
+        local = only_this_machine(listening)
         gallery = Gallery.open(path)
         address = f"http://{_in_address(host)}:{listening.getsockname()[1]}"
         print(f"{len(gallery):,} items at {address} (stop with Ctrl-C)", flush=True)
-        if not _only_this_machine(host):
+        if not local:
             print("everyone who reaches this address can search and see the pictures", flush=True)
         if open_browser:
             webbrowser.open(address)  # it already listens: the browser waits until it is answered
-        config = uvicorn.Config(
-            make_app(gallery, hosts=hosts), log_level="warning", server_header=False, timeout_graceful_shutdown=3
-        )
+        app = make_app(gallery, hosts=names(host, allowed, local))
+        config = uvicorn.Config(app, log_level="warning", server_header=False, timeout_graceful_shutdown=3)
         try:
             uvicorn.Server(config).run(sockets=[listening])
         except KeyboardInterrupt:
@@ -57,18 +57,33 @@ def serve(
             gallery.close()
 
 
-def names(host: str, allowed: Sequence[str]) -> set[str] | None:
+def names(host: str, allowed: Sequence[str], local: bool) -> set[str] | None:
     """The names by which the server may be called; None, any, where others reach it by names that nobody gave.
 
-    >>> sorted(names("127.0.0.1", ["Pictures.example"]))
+    Args:
+        local: whether only this machine reaches it.
+
+    >>> sorted(names("127.0.0.1", ["pictures.example"], local=True))
     ['127.0.0.1', '[::1]', 'localhost', 'pictures.example']
     """
-    for name in allowed:
-        if not re.fullmatch(r"[\w.-]+|\[[\da-fA-F:.]+\]", name):
-            raise UserError(f"'{name}' is no host name; give it alone, like pictures.example")
-    if not allowed and not _only_this_machine(host):
+    if not allowed and not local:
         return None
-    return {*LOOPBACK, *(name.lower() for name in (_in_address(host), *allowed))}
+    return {*LOOPBACK, _in_address(host).lower(), *allowed}
+
+
+def host_name(given: str) -> str:
+    """A name as browsers send it.
+
+    >>> host_name("Bücher.example")
+    'xn--bcher-kva.example'
+    """
+    try:
+        name = given.encode("idna").decode().lower()
+    except UnicodeError:
+        name = ""
+    if not re.fullmatch(r"[\w.-]+|\[[\da-f:.]+\]", name, re.ASCII):
+        raise UserError(f"'{given}' is no host name; give it alone, like pictures.example")
+    return name
 
 
 def listen(host: str, port: int) -> socket.socket:
@@ -94,12 +109,7 @@ def _in_address(host: str) -> str:
     return f"[{host}]" if ":" in host else host
 
 
-def _only_this_machine(host: str) -> bool:
-    """
-    >>> _only_this_machine("localhost"), _only_this_machine("::1"), _only_this_machine("0.0.0.0")
-    (True, True, False)
-    """
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
+def only_this_machine(listening: socket.socket) -> bool:
+    """By the address that it got, not by how that was written."""
+    address = ipaddress.ip_address(listening.getsockname()[0])
+    return (getattr(address, "ipv4_mapped", None) or address).is_loopback
