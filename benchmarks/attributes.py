@@ -25,14 +25,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from methods import DOCS, KNOWN, KNOWN_CHOSEN, Trial, carry_out, markdown
+from methods import DOCS, KNOWN, KNOWN_CHOSEN, Trial, carry_out, command, markdown
 
+from nearkin.compare.task import made
 from nearkin.data import load_dataset, make_splits
 from nearkin.demo import pixel_space
 from nearkin.evaluation.attribute_columns import ALL
 from nearkin.files import write_json
 from nearkin.report.figures import plain_figure
-from nearkin.report.provenance import provenance
 from nearkin.reproduce.known_classes import known_classes
 from nearkin.workflows import concentrations, evaluate_model
 
@@ -151,7 +151,8 @@ def main() -> None:
     report(results, pixels)
     written = docs / "results" / "attributes.json"
     written.parent.mkdir(parents=True, exist_ok=True)
-    write_json(written, {**provenance(options.device), "seeds": seeds, **results, "raw pixels": pixels})
+    about = {"made": made(trial.run(runs) for trial in every), "command": command(), "seeds": seeds}
+    write_json(written, about | results | {"raw pixels": pixels})
     draw(results, pixels, docs / "images" / "attributes.png")
     print(f"written: {written} and {docs / 'images' / 'attributes.png'}")
 

@@ -5,7 +5,8 @@
     python benchmarks/methods.py --only table --seeds 0   # one experiment, one seed
 
 Finished runs are never repeated (`--runs` keeps them), so it can be stopped and started again. It prints the tables of
-docs/results.md and writes what they are made of: docs/results/methods.json and the pictures docs/images/*.png.
+docs/results.md and writes what they are made of: docs/results/methods.json and the pictures docs/images/*.png. There
+``made`` tells by command when, on what and with which nearkin its runs were finished.
 
     choose     four settings of every method, judged on validation classes (or examples) with another seed
     table      every method and baseline, classes never seen in training
@@ -21,6 +22,8 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shlex
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,7 +34,7 @@ import torch
 
 from nearkin.api import make_settings
 from nearkin.compare.jobs import Lane, run_lanes
-from nearkin.compare.task import Task
+from nearkin.compare.task import Task, made
 from nearkin.data import load_dataset, make_splits
 from nearkin.demo import pixel_space
 from nearkin.evaluation import evaluate
@@ -162,6 +165,11 @@ def carry_out(trials: Sequence[Trial], folder: Path, jobs: int, device: str) -> 
     torch.set_num_threads(1)  # here and in processes of its own, so that any number of jobs gives the same scores
     os.environ["OMP_NUM_THREADS"] = "1"
     run_lanes(map(lane, trials), len(trials), jobs)
+
+
+def command() -> str:
+    """What was typed, without where on this machine it was."""
+    return shlex.join(["python", f"benchmarks/{Path(sys.argv[0]).name}", *sys.argv[1:]])
 
 
 def final(run: Run) -> dict[str, float]:
@@ -331,6 +339,7 @@ def main() -> None:
     for name in options.only:
         for title, rows in report[name](trials[name], options.runs).items():
             known.setdefault(title, {}).update(rows)
+    known.setdefault("made", {})[command()] = made(trial.run(options.runs) for trial in wanted)
     results.write_text(json.dumps(known, indent=1) + "\n")
 
 

@@ -3,7 +3,7 @@
     pip install 'nearkin[search]'
     python benchmarks/search.py                                  # 10,000, 100,000 and 1,000,000 items
     python benchmarks/search.py --sizes 10000 100000             # a rehearsal
-    python benchmarks/search.py --out docs/results/search.json
+    python benchmarks/search.py --links 16 32 --out docs/results/search.json
 
 This is the search of `nearkin.search` without its files: `Exact`, which serves up to 100,000 items, and `Approximate`
 with HNSW, which serves up to a million, and with IVF, which serves more; each with the effort that `nearkin index`
@@ -73,8 +73,9 @@ def blobs(items: int, noise: float) -> tuple[Embeddings, Embeddings]:
     return draw(items), draw(QUERIES)
 
 
-def measure(kind: str, items: int, noise: float) -> Measured:
+def measure(kind: str, items: int, noise: float, links: int) -> Measured:
     """One contestant; in its own process."""
+    approximate.LINKS = links
     torch.zeros(1), faiss.IndexFlatL2(1)  # loading them does not count
     vectors, queries = blobs(items, noise)
     ids = np.arange(items)
@@ -147,6 +148,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sizes", type=int, nargs="+", default=[10_000, 100_000, 1_000_000], help="items")
     parser.add_argument("--noise", type=float, default=0.7, help="of a point about its class, whose own spread is 1")
+    usual = approximate.LINKS
+    parser.add_argument("--links", type=int, nargs="+", default=[usual], help="HNSW's, one contestant for each number")
     parser.add_argument("--out", type=Path, help="also write everything as JSON, after every contestant")
     wanted = parser.parse_args()
     about = {
@@ -162,9 +165,9 @@ def main() -> None:
     print(HEAD, flush=True)
     measured = []
     for items in wanted.sizes:
-        for kind in ("exact", "IVF", "HNSW"):
+        for kind, links in (("exact", usual), ("IVF", usual), *(("HNSW", links) for links in wanted.links)):
             with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as process:
-                measured.append(process.submit(measure, kind, items, wanted.noise).result())
+                measured.append(process.submit(measure, kind, items, wanted.noise, links).result())
             print(row(measured[-1]), flush=True)
             if wanted.out is not None:
                 content = {**about, "measured": [asdict(each) for each in measured]}

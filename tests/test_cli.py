@@ -82,10 +82,10 @@ def test_train_evaluate_embed(nearkin: Command, tmp_path: Path) -> None:
     low, high = json.loads((tmp_path / "scores.json").read_text())["intervals"]["map@r"]
     assert low < scores["map@r"] < high and "95 % interval" in evaluated.out
     assert nearkin("evaluate", run, "--part", "train").code == 0
-    fails(nearkin("evaluate", run, "--views", "3"), "without augmentation all 3 views are the same")
+    fails(nearkin("evaluate", run, "--views", "3"), "trained without augmentation", "leave --views out")
     fails(nearkin("evaluate", run, "--views", "0"), "views=0 must be at least 1")
     diagnosed = nearkin("evaluate", run, "--diagnose").out
-    assert "Intra class distance" in diagnosed and "Spectral decay" in diagnosed
+    assert "Intra class distance" in diagnosed and "Spectral decay" in diagnosed and "sampled" not in diagnosed
 
     embedded = nearkin("embed", run, TINY_GLYPHS, "-o", "vectors.npz")
     assert "96 vectors of 8 numbers" in embedded.out
@@ -119,6 +119,27 @@ def test_views_are_augmented_as_in_training(nearkin: Command, photos: Path, tmp_
         assert nearkin("evaluate", "run", "--views", views, "--diagnose", "--out", f"{views}.json").code == 0
     one, three = (json.loads((tmp_path / f"{views}.json").read_text())["test"] for views in (1, 3))
     assert one.keys() == three.keys() and one["intra_class_distance"] != three["intra_class_distance"]
+    alone = ("evaluate", "run/model", "--data", photos, "--part", "test")  # knows nothing of training: crops and flips
+    assert nearkin(*alone, "--views", "3", "--diagnose", "--out", "alone.json").code == 0
+    assert json.loads((tmp_path / "alone.json").read_text())["test"]["intra_class_distance"] == pytest.approx(
+        three["intra_class_distance"]
+    )
+
+
+def test_distances_of_sampled_pairs_say_so_and_histograms_are_written(nearkin: Command, tmp_path: Path) -> None:
+    labels = np.arange(500) // 50
+    np.savez(tmp_path / "x.npz", vectors=np.random.default_rng(0).normal(size=(500, 5)), labels=labels)
+    assert nearkin("train", "x.npz", "--backbone", "linear", *QUICK, "--out", "run").code == 0
+    outcome = nearkin("evaluate", "run", "--part", "all", "--diagnose", "--out", "scores.json")
+    assert outcome.code == 0, outcome.err
+    assert "Inter class distance, sampled" in outcome.out and "Intra class distance, sampled" not in outcome.out
+    written = json.loads((tmp_path / "scores.json").read_text())
+    histograms = written["distances"]
+    assert histograms["sampled"] == ["inter_class_distance", "distance_ratio"]
+    assert sum(histograms["positives"]) == 10 * 50 * 49 // 2 and sum(histograms["negatives"]) == 100_000
+    middles = np.convolve(histograms["edges"], [0.5, 0.5], "valid")
+    mean = np.average(middles, weights=histograms["positives"])
+    assert mean == pytest.approx(written["all"]["intra_class_distance"], abs=histograms["edges"][1] / 2)
 
 
 def test_scores_that_have_no_interval_are_given_without(nearkin: Command, tmp_path: Path) -> None:

@@ -1,9 +1,10 @@
-"""The tables of docs/results.md are those of the raw numbers beside it."""
+"""The tables of the docs are those of the raw numbers beside them."""
 
 from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterable, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -12,35 +13,179 @@ import numpy as np
 import pytest
 
 from nearkin.compare import Comparison
+from nearkin.compare.result import mean_in_words
+from nearkin.recipes import known_recipes, recipe_description
 
 DOCS = Path(__file__).parents[1] / "docs"
-PAGE = (DOCS / "results.md").read_text(encoding="utf-8")
 COMPARISONS = ("cub", "cars", "flowers", "cub-paper", "cub-tuned", "cub-head")
+SCORES = ("recall@1", "map@r", "nmi_arithmetic")
+LEARNERS = {f"K = {k}": f"learners={k}" for k in (1, 2, 4, 8)} | {
+    "K = 4, random partition": "random-parts",
+    "K = 4, whole classes grouped once": "parts-by-labels",
+    "K = 4, clusters without split embedding": "no-split",
+}
+
+
+def page(name: str = "results") -> str:
+    return (DOCS / f"{name}.md").read_text(encoding="utf-8")
 
 
 def raw(name: str) -> dict[str, Any]:
     return dict(json.loads((DOCS / f"results/{name}.json").read_text(encoding="utf-8")))
 
 
+def table(section: str, head: str, of: str = "results") -> list[list[str]]:
+    """The cells of the one table below a heading whose first line begins so; names without their backticks."""
+    _, text = page(of).split(f"\n## {section}\n")
+    (rows,) = re.findall(rf"^{re.escape(head)}.*\n\|[-:| ]+\|\n((?:\|.*\n)+)", text.partition("\n## ")[0], re.M)
+    lines = [[cell.strip() for cell in line.strip("|").split("|")] for line in rows.splitlines()]
+    return [[name.replace("`", ""), *cells] for name, *cells in lines]
+
+
+def by_name(rows: Sequence[Sequence[str]]) -> dict[str, list[str]]:
+    found = {name: list(cells) for name, *cells in rows}
+    assert len(found) == len(rows)
+    return found
+
+
+def bold(cells: Iterable[str]) -> list[bool]:
+    return [cell.startswith("**") for cell in cells]
+
+
+def plain(cells: Iterable[str]) -> list[str]:
+    return [re.sub(r"^\*\*(.*)\*\*$", r"\1", cell) for cell in cells]
+
+
+def mean_and_deviation(values: Sequence[float]) -> str:
+    return f"{np.mean(values):.4f}" + (f" ± {np.std(values, ddof=1):.4f}" if len(values) > 1 else "")
+
+
+def assert_glyph_row(cells: Sequence[str], found: dict[str, list[float]], prefix: str = "") -> None:
+    """Three scores and, where it is given, the share of time that refreshes took."""
+    assert list(cells[:3]) == [mean_and_deviation(found[prefix + score]) for score in SCORES]
+    share = f"{100 * np.mean(found.get('refresh share', 0)):.0f} %"
+    assert set(cells[3:]) <= {"", share}
+
+
 @pytest.mark.parametrize("name", COMPARISONS)
 def test_a_comparison_stands_there_as_it_was_measured(name: str) -> None:
     found = raw(name)
     table = Comparison(**{field.name: found[field.name] for field in fields(Comparison)}).markdown().split("\n\n")[0]
-    assert table in PAGE
-    assert f"results/{name}.json" in PAGE and f"images/{name}.png" in PAGE
+    assert table in page()
+    assert f"results/{name}.json" in page() and f"images/{name}.png" in page()
     assert all(found["made"][what] for what in ("date", "hardware", "commit")) and found["command"]
 
 
 def test_which_method_sums_up_the_comparisons() -> None:
-    columns = [raw("methods")["table"], *(raw(name)["scores"] for name in ("cub", "cub-tuned", "cars", "flowers"))]
-    rows = re.findall(r"^\| `([\w-]+)` \| (.+) \|$", PAGE.partition("## Which method?")[2].partition("\n## ")[0], re.M)
-    scores = np.array([[100 * np.mean(column[method]["map@r"]) for column in columns] for method, _ in rows])
-    places = (scores[None] > scores[:, None]).sum(1).mean(1) + 1
-    for (_, cells), row, place in zip(rows, scores, places, strict=True):
-        assert [float(cell.strip("* ")) for cell in cells.split("|")] == pytest.approx([*row, place], abs=0.0501)
+    comparisons = [raw(name) for name in ("cub", "cub-tuned", "cars", "flowers")]
+    columns = [raw("methods")["table"], *(found["scores"] for found in comparisons)]
+    every = by_name(table("Which method?", "| MAP@R, % | glyphs | CUB | CUB, tuned | Cars | Flowers | mean place |"))
+    rows = {name: cells for name, cells in every.items() if name in comparisons[1]["scores"]}
+    scores = np.array([[100 * np.mean(column[method]["map@r"]) for column in columns] for method in rows])
+    untuned = np.delete(scores, 2, axis=1)
+    places = (untuned[None] > untuned[:, None]).sum(1).mean(1) + 1
+    for cells, row, place, best in zip(rows.values(), scores, places, scores == scores.max(0), strict=True):
+        assert plain(cells) == [f"{value:.1f}" for value in (*row, place)]
+        assert bold(cells) == [*best, False]
     assert len(rows) == 8 and (np.diff(places) >= 0).all()
+    backbone = [f"{100 * found['backbone']['map@r']:.1f}" for found in comparisons]
+    assert every["features of the frozen backbone"] == ["", *backbone, ""]
+
+
+def test_tuning_is_set_beside_the_defaults() -> None:
+    default, tuned = raw("cub"), raw("cub-tuned")
+    rows = by_name(table("The same tuning for eight methods", "| MAP@R, mean of three seeds | validation, default |"))
+    assert rows.keys() == tuned["scores"].keys()
+    for method, cells in rows.items():
+        highest = [[max(value for _, value in curve) for curve in of["curves"][method]] for of in (default, tuned)]
+        tested = [of["scores"][method]["map@r"] for of in (default, tuned)]
+        assert cells == [f"{np.mean(values):.4f}" for values in (*highest, *tested)]
+
+
+def test_all_methods_on_the_glyphs_are_those_of_the_runs() -> None:
+    rows = by_name(table("All methods on the glyphs", "| | settings | rate | Recall@1 | MAP@R | NMI | refresh"))
+    found = raw("methods")
+    assert rows.keys() == found["table"].keys()
+    for name, (_, rate, *cells) in rows.items():
+        assert_glyph_row(cells, found["table"][name])
+        tried = [each for trial, each in found["choices"].items() if re.fullmatch(rf"choose-{name}-\d", trial)]
+        best = max(tried, key=lambda each: each["score"], default=None)
+        assert rate == (f"{best['settings']['learning_rate']:.0e}".replace("e-0", "e-") if best else "")
+
+
+def test_spectral_with_and_without_sc_is_that_of_the_runs() -> None:
+    rows = by_name(table("Spectral, with and without SC", "| `spectral` | Recall@1 | MAP@R | NMI |"))
+    found = raw("methods")["spectral"]["spectral"]
+    assert_glyph_row(rows["normalised embeddings"], found)
+    assert_glyph_row(rows["with SC"], found, "with_sc_")
+
+
+def test_learners_are_those_of_the_runs() -> None:
+    rows = table("Divide and conquer: how many learners?", "| | Recall@1 | MAP@R | NMI | refresh")
+    found = raw("methods")["learners"]
+    names = [LEARNERS[name.partition(":")[0]] for name, *_ in rows]
+    assert sorted(names) == sorted(found)
+    for name, (_, *cells) in zip(names, rows, strict=True):
+        assert_glyph_row(cells, found[name])
+
+
+def test_the_values_of_alpha_are_those_of_the_figure() -> None:
+    rows = by_name(table("Rank: which α, and what a plane looks like", "| | Recall@1 | Recall@2 | Recall@4 |"))
+    found = {row["method"]: list(row["here"].values()) for row in raw("rank-figure-3")["rows"]}
+    assert rows.keys() == found.keys()
+    for name, cells in rows.items():
+        assert plain(cells) == [f"{value:.1f}" for value in found[name]]
+    here = np.array([found[name] for name in rows])
+    marked = np.array([bold(cells) for cells in rows.values()])
+    assert marked.any(0).all() and (here == here.max(0))[marked].all()  # of equal ones, one may be marked
+
+
+def test_errors_of_hierarchy_recovery_are_those_of_the_runs() -> None:
+    rows = by_name(
+        table("What an embedding knows besides its classes", "| | trained on the classes | trained on pairs")
+    )
+    found, tasks = raw("attributes"), ("plain", "pairs")
+    errors = {method: [[run["error"] for run in found[task][method]] for task in tasks] for method in found["plain"]}
+    lowest = np.mean(list(errors.values()), 2).min(0)
+    assert rows.keys() == errors.keys()
+    for method, cells in rows.items():
+        assert plain(cells) == [mean_and_deviation(each) for each in errors[method]]
+        assert bold(cells) == [np.mean(each) == least for each, least in zip(errors[method], lowest, strict=True)]
+
+
+def test_concentrations_of_attributes_are_those_of_the_runs() -> None:
+    head = "| n | 1 | 2 | 4 | 8 | 16 | 32 | 64 | 128 | by chance |"
+    rows = by_name(table("What an embedding knows besides its classes", head))
+    found = raw("attributes")
+    shares = {method: [run["attributes"] for run in runs] for method, runs in found["plain"].items()}
+    shares["raw pixels"] = [found["raw pixels"]]
+    assert rows.keys() == shares.keys()
+    for name, cells in rows.items():
+        assert cells == [f"{np.mean([each[size] for each in shares[name]]):.3f}" for size in found["raw pixels"]]
+
+
+def test_tuned_recipes_are_listed_with_their_scores() -> None:
+    rows = by_name(table("Tuned here", "| recipe | MAP@R | settings that differ from the defaults |", "recipes"))
+    assert rows.keys() == {name for name in known_recipes() if name.startswith("cub200-lite0/")}
+    for name, (score, settings) in rows.items():
+        assert f"MAP@R {score} on the test classes" in recipe_description(name)
+        found = raw("cub" if settings == "none" else "cub-tuned")["scores"][name.partition("/")[2]]
+        assert score == mean_in_words(found["map@r"])
+
+
+def test_the_speed_of_search_is_as_measured() -> None:
+    rates = ("one_by_one_1_thread", "batches_1_thread", "one_by_one", "batches")
+    expected = [
+        [
+            *(f"{each['items']:,}", each["name"], f"{each['build_seconds']:.1f}", f"{each['megabytes']:,.0f}"),
+            *(f"{each[rate]:,.0f}" for rate in rates),
+            *(f"{each['recall_at_1']:.1%}", f"{each['recall_at_10']:.1%}", f"{each['load']:.1f}"),
+        ]
+        for each in raw("search")["measured"]
+    ]
+    assert table("Search", "| items | search | build s | memory MB |", "performance") == expected
 
 
 def test_every_picture_and_file_of_the_page_is_there() -> None:
-    for place in re.findall(r"\]\(((?:images|results)/[^)]+)\)", PAGE):
+    for place in re.findall(r"\]\(((?:images|results)/[^)]+)\)", page()):
         assert (DOCS / place).is_file(), place

@@ -18,6 +18,7 @@ from nearkin.data.items import ImageFiles, Items
 from nearkin.data.sources import load_labelled_or_flat
 from nearkin.errors import UserError, unknown_name
 from nearkin.evaluation import (
+    Diagnostics,
     column_concentrations,
     confidence_intervals,
     diagnostics,
@@ -40,13 +41,15 @@ PARTS = ("train", "validation", "test", "all")
 class Measured:
     """The scores of a part, and the 95 % intervals of those of retrieval, by bootstrap over the classes of queries.
 
-    ``attributes``, where asked for: by neighbourhood size (and "chance") the share of neighbours that have the same.
+    Where asked for, ``attributes``: by neighbourhood size (and "chance") the share of neighbours that have the same;
+    ``spread``: how the space is used, of which the scores hold what is one number.
     """
 
     part: str
     scores: dict[str, float]
     intervals: dict[str, tuple[float, float]]
     attributes: dict[str, dict[str, float]] = field(default_factory=dict)
+    spread: Diagnostics | None = None
 
 
 def evaluate_model(
@@ -63,9 +66,10 @@ def evaluate_model(
 ) -> Measured:
     """The scores of a model on a part of its own run's data (by default test), or of other data (by default all).
 
-    With several ``views`` the embedding of an item is the mean over so many, augmented as in training; ``diagnose``
-    adds how the space is used, ``attributes`` how far neighbours share what the data know besides the class. A run that
-    was trained on pairs of classes is measured by the classes themselves.
+    With several ``views`` the embedding of an item is the mean over so many, augmented as in training, by crops and
+    flips for a model without its run; ``diagnose`` adds how the space is used, ``attributes`` how far neighbours share
+    what the data know besides the class. A run that was trained on pairs of classes is measured by the classes
+    themselves.
     """
     part = part or ("all" if data else "test")
     if part not in PARTS:
@@ -78,8 +82,7 @@ def evaluate_model(
         raise UserError(
             f"{dataset.name} knows no attributes of its items; give them as further columns of a .csv or .npz"
         )
-    augment = (run.settings().data.augment if run.config.is_file() else "crop-flip") if views != 1 else "none"
-    space, known = embed_parts(Embedder.load(model), dataset, trained_on, views, augment)
+    space, known = embed_parts(Embedder.load(model), dataset, trained_on, views, _augmentation(run, views))
     evaluation = evaluate(space, recall_at=recall_at, partition=partition)
     scores = dict(evaluation.scores)
     if dataset.name.startswith("vehicleid:"):
@@ -87,14 +90,15 @@ def evaluate_model(
         scores |= {f"random_gallery_{name}": score for name, score in galleries.items()}
     if run.config.is_file():
         scores |= _read_out(run, space, known, recall_at)
-    if diagnose:
-        scores |= diagnostics(space).scores
+    spread = diagnostics(space) if diagnose else None
+    if spread:
+        scores |= spread.scores
     try:
         intervals = confidence_intervals(evaluation, space, recall_at, over="classes")
     except UserError as error:  # queries of one class have scores, but no interval
         log.warning("without intervals: %s", error)
         intervals = {}
-    return Measured(part, scores, intervals, concentrations(space, dataset) if attributes else {})
+    return Measured(part, scores, intervals, concentrations(space, dataset) if attributes else {}, spread)
 
 
 def concentrations(space: Space, dataset: Dataset) -> dict[str, dict[str, float]]:
@@ -176,6 +180,15 @@ def sample_items(model: str | Path, most: int = 10) -> Items | None:
 
 def usual_device() -> str:
     return "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def _augmentation(run: Run, views: int) -> str:
+    if views == 1:
+        return "none"
+    augment = run.settings().data.augment if run.config.is_file() else "crop-flip"
+    if views > 1 and augment == "none":
+        raise UserError("this run was trained without augmentation, so all views would be the same; leave --views out")
+    return augment
 
 
 def _read_out(run: Run, space: Space, trained_on: Space | None, recall_at: Sequence[int]) -> dict[str, float]:

@@ -121,9 +121,22 @@ def test_what_all_items_have_in_common_does_not_hide_how_they_spread():
     assert shifted.collapsed_dimensions == diagnostics(Space.of(x, torch.arange(200))).collapsed_dimensions == 0
 
 
-def test_fewer_items_than_dimensions_leave_some_unused():
-    x = torch.randn(5, 16, generator=torch.Generator().manual_seed(0))
-    assert diagnostics(Space.of(x, [0, 0, 1, 1, 2])).collapsed_dimensions == 12 / 16  # four directions around a mean
+@pytest.mark.parametrize(("items", "dim"), [(5, 16), (48, 128), (60, 16), (2, 3)])
+def test_directions_that_so_few_items_cannot_span_are_not_called_collapsed(items, dim):
+    x = torch.randn(items, dim, generator=torch.Generator().manual_seed(0)) + 3
+    assert diagnostics(Space.of(x, torch.arange(items))).collapsed_dimensions == 0
+    x[:, 1:] = 0
+    reach = min(items - 1, dim)
+    assert diagnostics(Space.of(x, torch.arange(items))).collapsed_dimensions == (reach - 1) / reach
+
+
+def test_what_was_sampled_is_named():
+    space = random_space(items=100)
+    positives = sum(n * (n - 1) // 2 for n in space.labels.unique(return_counts=True)[1].tolist())
+    assert diagnostics(space).sampled == ()
+    assert diagnostics(space, pairs=positives).sampled == ("inter_class_distance", "distance_ratio")
+    both = diagnostics(space, pairs=positives - 1).sampled
+    assert both == ("intra_class_distance", "inter_class_distance", "distance_ratio")
 
 
 def test_equal_items_are_spread_nowhere():
@@ -133,6 +146,7 @@ def test_equal_items_are_spread_nowhere():
     assert found.collapsed_dimensions == 1
     nothing = diagnostics(Space.of(torch.zeros(6, 3), [0, 0, 0, 1, 1, 2]))
     assert math.isnan(nothing.spectral_decay) and nothing.collapsed_dimensions == 1
+    assert diagnostics(Space.of(torch.ones(1, 3), [0])).collapsed_dimensions == 1
 
 
 def test_far_from_the_origin_distances_stay_exact():

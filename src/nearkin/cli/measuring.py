@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -23,8 +23,13 @@ def evaluate(
     clustering: Annotated[str, typer.Option(help="How clusters are found: kmeans or spectral.")] = "kmeans",
     attributes: Annotated[bool, typer.Option("--attributes", help="Also how far neighbours share attributes.")] = False,
     diagnose: Annotated[bool, typer.Option("--diagnose", help="Also distances and how dimensions are used.")] = False,
-    views: Annotated[int, typer.Option(help="Random views averaged for every item, augmented as in training.")] = 1,
-    out: Annotated[Path | None, typer.Option(help="Also write the scores as JSON.")] = None,
+    views: Annotated[
+        int,
+        typer.Option(help="Random views averaged per item, augmented as in training (without a run: crops, flips)."),
+    ] = 1,
+    out: Annotated[
+        Path | None, typer.Option(help="Also write the scores as JSON, with --diagnose also histograms of distances.")
+    ] = None,
 ) -> None:
     """Measure a trained model: Recall@K, R-precision, MAP@R, mAP, NMI, AMI, ARI, and what its method reads out."""
     from nearkin.report.tables import print_columns
@@ -35,9 +40,11 @@ def evaluate(
     if out is not None:
         from nearkin.files import write_json
 
-        shares = {"attributes": measured.attributes} if attributes else {}
-        write_json(out, {measured.part: measured.scores, "intervals": measured.intervals, **shares})
-    print_columns({measured.part: measured.scores, "95 % interval": measured.intervals})
+        besides: dict[str, Any] = {"attributes": measured.attributes} if attributes else {}
+        besides |= {"distances": measured.spread.histograms} if measured.spread else {}
+        write_json(out, {measured.part: measured.scores, "intervals": measured.intervals, **besides})
+    sampled = measured.spread.sampled if measured.spread else ()
+    print_columns({measured.part: measured.scores, "95 % interval": measured.intervals}, sampled=sampled)
     if attributes:
         from nearkin.report.attributes import print_attributes
 

@@ -54,8 +54,8 @@ class Diagnostics:
         edges: (BINS + 1,) of the histograms of all kinds, from 0 to the largest distance seen (to 1 if that is 0).
         spectrum: (min(items, dim),) singular values over their sum, descending, in float64; zeros if all items are 0.
         spectral_decay: ρ, 0 for an even spectrum; NaN where all items are 0 and there is no spectrum.
-        collapsed_dimensions: the share of directions in which the items, around their mean, spread at most COLLAPSED
-            as far as in the widest; 1 where all items are equal.
+        collapsed_dimensions: of the min(items - 1, dim) directions that so many items can span around their mean, the
+            share in which they spread at most COLLAPSED as far as in the widest; 1 where all items are equal.
     """
 
     positives: PairDistances
@@ -84,6 +84,23 @@ class Diagnostics:
             "distance_ratio": self.distance_ratio,
             "spectral_decay": self.spectral_decay,
             "collapsed_dimensions": self.collapsed_dimensions,
+        }
+
+    @property
+    def sampled(self) -> tuple[str, ...]:
+        """Names of the scores that are of a sample of pairs, not of all."""
+        intra, inter = not self.positives.exact, not self.negatives.exact
+        of_a_sample = {"intra_class_distance": intra, "inter_class_distance": inter, "distance_ratio": intra or inter}
+        return tuple(name for name, is_sampled in of_a_sample.items() if is_sampled)
+
+    @property
+    def histograms(self) -> dict[str, list[float] | list[int] | list[str]]:
+        """Edges and counts of positive and negative pairs, and what was sampled: plain lists, for a file."""
+        return {
+            "edges": self.edges.tolist(),
+            "positives": self.positives.counts.tolist(),
+            "negatives": self.negatives.counts.tolist(),
+            "sampled": list(self.sampled),
         }
 
 
@@ -120,7 +137,9 @@ def diagnostics(space: Space, pairs: int = 100_000, seed: int = 0, clusters: Ten
     spectrum = _spectrum(space.embeddings)
     around = space.embeddings.double() - space.embeddings[0].double()  # exactly 0 where all items are equal
     around = _spectrum(around - around.mean(0))
-    collapsed = 1 - int((around > COLLAPSED * around[0]).sum()) / space.dim
+    possible = min(len(space) - 1, space.dim)
+    used = int((around > COLLAPSED * around[0]).sum())
+    collapsed = (possible - used) / possible if possible else 1.0
     histogram = torch.from_numpy(edges)
     return Diagnostics(positives, negatives, within, across, histogram, spectrum, _decay(spectrum), collapsed)
 

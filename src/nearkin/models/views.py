@@ -79,4 +79,4 @@ def _check(items: Items, views: int, augment: str) -> None:
     if augment == "none" and views > 1:
         raise UserError(f"without augmentation all {views} views are the same; choose an augmentation or one view")
     if augment != "none" and isinstance(items, Vectors):
-        raise UserError("feature vectors have no random views; embed them with one view and augmentation none")
+        raise UserError("feature vectors have no random views; take one view, which is the usual")

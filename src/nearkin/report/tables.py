@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING
 
 from rich.console import Console
@@ -16,8 +16,12 @@ if TYPE_CHECKING:
     from nearkin.training import Run
 
 
-def print_columns(columns: Mapping[str, Mapping[str, float | tuple[float, float]]], title: str | None = None) -> None:
-    """Scores side by side, one column each; an interval is a pair of numbers."""
+def print_columns(
+    columns: Mapping[str, Mapping[str, float | tuple[float, float]]],
+    title: str | None = None,
+    sampled: Collection[str] = (),
+) -> None:
+    """Scores side by side, one column each; an interval is a pair of numbers, and what is of a sample says so."""
     table = Table(title=title, title_justify="left")
     table.add_column("")
     for name in columns:
@@ -26,7 +30,7 @@ def print_columns(columns: Mapping[str, Mapping[str, float | tuple[float, float]
         if score == "queries_without_positives" and not any(scores.get(score) for scores in columns.values()):
             continue
         values = [_text(score, scores[score]) if score in scores else "" for scores in columns.values()]
-        table.add_row(score_name(score), *values)
+        table.add_row(score_name(score) + (", sampled" if score in sampled else ""), *values)
     Console().print(table)
 
 

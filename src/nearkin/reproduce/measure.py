@@ -7,11 +7,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from nearkin.compare.task import MADE
 from nearkin.data import Dataset
 from nearkin.data.benchmarks import is_benchmark
 from nearkin.evaluation import evaluate, random_gallery_scores
+from nearkin.files import write_json
 from nearkin.methods import Method, parse_method
 from nearkin.models import Embedder
+from nearkin.report.provenance import provenance
 from nearkin.reproduce.parts import Row
 from nearkin.space import Space
 from nearkin.training import Run, Settings
@@ -44,6 +47,7 @@ def scores_of_backbone(settings: Settings, row: Row, folder: Path, items: str) -
     method = parse_method(row.read or settings.method)
 
     def measured() -> dict[str, float]:
+        write_json(folder / MADE, provenance(settings.training.device))
         return _measured(backbone_space(settings), None, method, names)
 
     scores = measured_once(folder, (names, row.read, items), measured)

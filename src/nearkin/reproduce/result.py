@@ -28,10 +28,12 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Reproduction:
-    """A table or figure with what came out for every row."""
+    """A table or figure with what came out for every row; when, on what and by which command the runs were made."""
 
     part: Part
     outcomes: tuple[Outcome, ...]
+    made: Mapping[str, str]
+    command: str
 
     @property
     def title(self) -> str:
@@ -45,6 +47,10 @@ class Reproduction:
             + "".join(f"our NMI is over the {mean} mean of the two entropies; " for mean in means)
             + "the last column tells in what a run differs from the paper."
         )
+
+    @property
+    def origin(self) -> str:
+        return " · ".join([*(f"{name} {value}" for name, value in self.made.items()), self.command])
 
     @property
     def nothing_came_out(self) -> str:
@@ -84,7 +90,7 @@ class Reproduction:
         head = [f"# {self.part.number}", "", f"{self.title}.", "", self.legend, ""]
         table = [_line(self.headings), "|---" * len(self.headings) + "|", *map(_line, self.rows())]
         notes = [f"{number}. {sentence}" for number, sentence in enumerate(self.differences(), 1)]
-        return "\n".join([*head, *table, "", *notes, ""])
+        return "\n".join([*head, *table, "", self.origin, "", *notes, ""])
 
     def record(self) -> dict[str, Any]:
         """Everything, for a machine."""
@@ -94,6 +100,8 @@ class Reproduction:
             "number": self.part.number,
             "caption": self.part.caption,
             "unit": "percent",
+            "made": dict(self.made),
+            "command": self.command,
             "rows": [self._row_record(outcome) for outcome in self.outcomes],
         }
 

@@ -48,7 +48,7 @@ def print_reproduced(paper: str, name: str, out: Path | None, data: Sequence[str
 
 
 def print_reproduction(found: Reproduction) -> None:
-    """The table, and below it in what our rows differ from the paper's."""
+    """The table, and below it when and how our rows were made and in what they differ from the paper's."""
     console = Console(highlight=False)
     console.print(f"{found.title}\n{found.legend}", markup=False)
     # Without lines between columns, and with names of scores in several lines, ten columns fit into 80 characters.
@@ -63,6 +63,7 @@ def print_reproduction(found: Reproduction) -> None:
     for row in found.rows():
         table.add_row(*row, end_section=row[2] == "here")
     console.print(table)
+    console.print(found.origin, markup=False, soft_wrap=True)  # to be copied whole
     for number, sentence in enumerate(found.differences(), 1):
         console.print(f"{number}. {sentence}", markup=False)
 

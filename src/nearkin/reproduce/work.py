@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import logging
+import shlex
 from dataclasses import replace
 from pathlib import Path
 
+from nearkin.compare.task import Task, attempt, made
 from nearkin.errors import Interrupted, OutOfRoom, UserError
 from nearkin.files import write_json, write_text
 from nearkin.reproduce.draw import draw
@@ -14,7 +17,6 @@ from nearkin.reproduce.parts import read_part
 from nearkin.reproduce.plan import Plan, Wishes, plans
 from nearkin.reproduce.result import Outcome, Reproduction
 from nearkin.training import Run
-from nearkin.training.carry_out import carry_out
 from nearkin.training.prepare import load_splits
 
 log = logging.getLogger("nearkin")
@@ -33,13 +35,15 @@ def reproduce(paper: str, name: str, out: str | Path | None = None, wishes: Wish
     """
     part = read_part(paper, name)
     out = Path(out) if out else usual_folder(paper, name)
-    planned = plans(part, wishes or Wishes(), out)
+    wishes = wishes or Wishes()
+    planned = plans(part, wishes, out)
     outcomes = []
     for number, plan in enumerate(planned, 1):
         if not plan.problem:
             log.info("%d of %d: %s, %s", number, len(planned), plan.row.method, plan.data)
         outcomes.append(_outcome(plan, out))
-    found = Reproduction(part, tuple(outcomes))
+    runs = (Run(out / outcome.folder) for outcome in outcomes if outcome.scores)
+    found = Reproduction(part, tuple(outcomes), made(runs), command_of(paper, name, wishes, out))
     record = found.record()
     if part.draw and any(outcome.scores for outcome in outcomes):
         record["drawn"] = draw(found, out / f"{name}.png", out)
@@ -56,6 +60,20 @@ def usual_folder(paper: str, name: str) -> Path:
     return Path("runs") / f"reproduce-{paper}-{name}"
 
 
+def command_of(paper: str, name: str, wishes: Wishes, out: Path) -> str:
+    """What to type to repeat it.
+
+    >>> command_of("rank", "table-1", Wishes({"epochs": 1}, {"cub200": "my photos"}), Path("out"))
+    "nearkin reproduce rank table-1 --data 'cub200=my photos' --set epochs=1 --out out"
+    """
+    words = ["nearkin", "reproduce", paper, name]
+    for dataset, source in wishes.data.items():
+        words += ["--data", f"{dataset}={source}"]
+    for setting, value in wishes.settings.items():
+        words += ["--set", f"{setting}={value if isinstance(value, str) else json.dumps(value)}"]
+    return shlex.join([*words, "--out", str(out)])
+
+
 def _outcome(plan: Plan, out: Path) -> Outcome:
     if plan.settings is None:
         return Outcome(plan, {}, problem=plan.problem)
@@ -64,8 +82,12 @@ def _outcome(plan: Plan, out: Path) -> Outcome:
         if plan.row.untrained:
             scores = scores_of_backbone(plan.settings, plan.row, out / plan.folder, items)
             return Outcome(plan, scores, plan.folder)
-        Run(out / plan.folder).check_data(items)
-        run = carry_out(plan.settings, out / plan.folder)
+        run = Run(out / plan.folder)
+        run.check_data(items)
+        task = Task(plan.row.method, plan.settings, run.folder)
+        refused = None if task.finished else attempt(task)
+        if refused:
+            raise UserError(refused)
         trained = replace(plan, settings=run.settings())  # with what the run itself chose, such as its batches
         scores = scores_of(run, plan.row)
         if not scores:
