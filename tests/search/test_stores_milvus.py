@@ -180,7 +180,7 @@ def test_a_store_that_must_be_there_is_not_made(address: str, port: int, tmp_pat
 
 
 def test_more_entries_than_one_page_are_all_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(milvus, "BATCH", 7)
+    monkeypatch.setattr(milvus, "LIMIT", 7)
     store = open_store("milvus://./vectors.db", tmp_path, 2)
     store.put(entries(30), np.zeros((30, 2), np.float32))
     known = store.entries()
@@ -190,13 +190,40 @@ def test_more_entries_than_one_page_are_all_listed(tmp_path: Path, monkeypatch: 
     store.close()
 
 
+def test_as_many_ids_and_labels_are_read_at_once_as_milvus_gives_but_fewer_vectors(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(milvus, "BATCH", 3)
+    monkeypatch.setattr(milvus, "LIMIT", 7)
+    store = open_store("milvus://./vectors.db", tmp_path, 2)
+    store.put(entries(20), np.zeros((20, 2), np.float32))
+    pages: list[int] = []
+    query_iterator = store._client.query_iterator
+
+    def counted(*arguments: Any, **options: Any) -> Any:
+        iterator = query_iterator(*arguments, **options)
+        following = iterator.next
+        iterator.next = lambda: pages.append(len(page := following())) or page
+        return iterator
+
+    monkeypatch.setattr(store._client, "query_iterator", counted)
+    for look in (lambda: store.some(20), store.counts, store.entries):
+        pages.clear()
+        look()
+        assert pages == [7, 7, 6, 0]
+    pages.clear()
+    store.search(np.zeros((1, 2), np.float32), 1, label="")
+    assert max(pages) == 3
+    store.close()
+
+
 @pytest.mark.usefixtures("server")
 def test_a_collection_that_is_no_gallery_is_refused(port: int, tmp_path: Path) -> None:
     from pymilvus import MilvusClient
 
     client = MilvusClient(f"http://127.0.0.1:{port}")
     client.create_collection("other", dimension=2)
-    with pytest.raises(UserError, match=r"other at .* is no gallery's"):
+    with pytest.raises(UserError, match=r"other at .* is no gallery's, or another version's; name another one"):
         open_store(f"milvus://127.0.0.1:{port}/other", tmp_path, 2)
     client.close()
 
@@ -212,7 +239,10 @@ def test_two_stores_of_one_file_in_one_process_may_be_closed_one_by_one(tmp_path
 @pytest.mark.parametrize(
     ("address", "said"),
     [
-        ("milvus://host:19530", "names no collection"),
+        ("milvus://host:19530", r"names no collection; write .*milvus://\./items\.db for a file"),
+        ("milvus://items.db", r"for a file write milvus://\./items\.db"),
+        ("milvus://items.db/g", r"for a file write milvus://\./items\.db"),
+        ("milvus:items.db", r"is unknown; .*milvus://\./items\.db"),
         ("milvus://host:19530/a-b", "names no collection"),
         ("milvus://host:19530/a/b", "names no collection"),
         ("milvus://host:port/a", "not understood"),

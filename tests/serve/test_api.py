@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from io import BytesIO
 from pathlib import Path
@@ -21,7 +21,7 @@ from nearkin.data import images
 from nearkin.errors import UserError
 from nearkin.report.map import flat_places
 from nearkin.search.gallery import Gallery
-from nearkin.search.store import Entry
+from nearkin.search.store import Entry, Gone
 from nearkin.serve import app, desk, space_map
 from nearkin.serve.answers import shown_name
 from nearkin.serve.app import make_app
@@ -272,8 +272,7 @@ def test_the_map_is_computed_once_and_beside_the_answers(client: TestClient, gal
 def test_a_gallery_that_changes_while_served_is_shown_as_it_is(
     gallery: Gallery, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(desk, "LOOK_AGAIN", 0)
-    monkeypatch.setattr(desk, "DRAW_AGAIN", 0)
+    look_at_every_question(monkeypatch)
     monkeypatch.setattr(space_map, "REST", 0)
     with TestClient(make_app(gallery)) as client:
         assert client.get("/api/items/3/thumbnail").status_code == 200
@@ -294,7 +293,7 @@ def test_a_gallery_that_changes_while_served_is_shown_as_it_is(
 def test_a_map_that_is_no_longer_true_says_so_and_shows_no_removed_items(
     gallery: Gallery, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(desk, "DRAW_AGAIN", 0)
+    look_at_every_question(monkeypatch)
     monkeypatch.setattr(space_map, "REST", 0)
     with TestClient(make_app(gallery)) as client:
         assert len(drawn_map(client)) == 24
@@ -311,7 +310,7 @@ def test_a_map_that_is_no_longer_true_says_so_and_shows_no_removed_items(
 def test_after_a_map_there_is_a_rest_in_which_items_only_vanish(
     gallery: Gallery, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(desk, "DRAW_AGAIN", 0)
+    look_at_every_question(monkeypatch)
     monkeypatch.setattr(space_map, "REST", 1e6)
     with TestClient(make_app(gallery)) as client:
         drawn_map(client)
@@ -321,6 +320,53 @@ def test_after_a_map_there_is_a_rest_in_which_items_only_vanish(
             answer = client.get("/api/map")
             assert answer.status_code == 200
             assert {point["id"] for point in answer.json()["points"]} == {*range(1, 25)} - {3}
+
+
+def look_at_every_question(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("LOOK_AGAIN", "DRAW_AGAIN", "REST"):
+        monkeypatch.setattr(desk, name, 0)
+
+
+def rest_after_work(ask: Callable[[], object], spans: list[tuple[float, float]]) -> float:
+    """Asked without a pause, how many times as long as the first span it takes until the second begins."""
+    until = time.monotonic() + 20
+    while len(spans) < 2 and time.monotonic() < until:
+        ask()
+    (began, ended), (again, _) = spans
+    return (again - ended) / (ended - began)
+
+
+def slowed(work: Callable[..., object], spans: list[tuple[float, float]]) -> Callable[..., object]:
+    def slowly(*arguments: object) -> object:
+        began = time.monotonic()
+        time.sleep(0.05)
+        answer = work(*arguments)
+        spans.append((began, time.monotonic()))
+        return answer
+
+    return slowly
+
+
+@pytest.mark.parametrize(("path", "look"), [("map", "some"), ("labels", "counts")])
+def test_looks_at_a_slow_store_leave_it_to_the_searches(
+    gallery: Gallery, monkeypatch: pytest.MonkeyPatch, path: str, look: str
+) -> None:
+    monkeypatch.setattr(desk, "LOOK_AGAIN", 0)
+    monkeypatch.setattr(desk, "DRAW_AGAIN", 0)
+    looks: list[tuple[float, float]] = []
+    monkeypatch.setattr(gallery.store, look, slowed(getattr(gallery.store, look), looks))
+    with TestClient(make_app(gallery)) as client:
+        assert rest_after_work(lambda: client.get(f"/api/{path}"), looks) > 20
+
+
+def test_after_a_map_the_processor_is_left_to_others(gallery: Gallery, monkeypatch: pytest.MonkeyPatch) -> None:
+    look_at_every_question(monkeypatch)
+    maps: list[tuple[float, float]] = []
+    monkeypatch.setattr(space_map, "flat_places", slowed(flat_places, maps))
+    with TestClient(make_app(gallery)) as client:
+        drawn_map(client)
+        gallery.store.remove([3])
+        assert rest_after_work(lambda: client.get("/api/map"), maps) > 2
 
 
 def drawn_map(client: TestClient) -> set[int]:
@@ -444,7 +490,9 @@ def test_a_store_that_cannot_be_reached_says_so_and_works_again(
     assert len(drawn_map(client)) == 24
 
 
-@pytest.mark.parametrize(("error", "code"), [(UserError("no answer"), 503), (RuntimeError("/secret"), 500)])
+@pytest.mark.parametrize(
+    ("error", "code"), [(UserError("no answer"), 503), (Gone(3), 503), (RuntimeError("/secret"), 500)]
+)
 def test_a_map_that_failed_is_begun_again(
     client: TestClient, gallery: Gallery, monkeypatch: pytest.MonkeyPatch, error: Exception, code: int
 ) -> None:

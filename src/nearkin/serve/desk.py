@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from pathlib import Path
-from typing import TypeVar
+from typing import Generic, TypeVar
 
 import anyio
 import anyio.to_thread
@@ -30,6 +30,8 @@ log = logging.getLogger(__name__)
 ON_THE_MAP = 2_000  # more points could not be told apart, and t-SNE would take minutes
 LOOK_AGAIN = 10.0  # seconds; a gallery can grow while it is served
 DRAW_AGAIN = 30.0  # seconds; the sample takes longer to look up
+REST = 30  # times as long as a look took there is none: searches wait for the same thread
+READ_AGAIN = 3  # times, where items vanish while they are read
 
 T = TypeVar("T")
 
@@ -44,8 +46,9 @@ class Desk:
         self._lanes = Lanes()
         self._readers = anyio.CapacityLimiter(4)
         self._pictures = Pictures()
-        self.labels = Kept(lambda: self._ask(gallery.labels), LOOK_AGAIN)
-        self._sample = Kept(lambda: self._ask(lambda: sample(self._store, ON_THE_MAP)), DRAW_AGAIN)
+        labels, drawn = _Look(gallery.labels), _Look(lambda: sample(self._store, ON_THE_MAP))
+        self.labels = Kept(lambda: self._ask(labels), LOOK_AGAIN)
+        self._sample = Kept(lambda: self._ask(drawn), DRAW_AGAIN)
         self._map = SpaceMap()
 
     async def neighbours_of_picture(self, content: bytes, k: int, label: str | None) -> Found:
@@ -123,11 +126,37 @@ class Desk:
     def _mapped(self, ids: list[int]) -> tuple[dict[int, Entry], Embeddings]:
         return self._store_thread.submit(self._read, ids).result()
 
-    def _read(self, ids: list[int]) -> tuple[dict[int, Entry], Embeddings]:
-        while True:
-            entries = self._store.entries_of(ids)
-            with suppress(Gone):  # one was removed between the two questions
-                return entries, self._store.vectors(list(entries))
+    def _read(self, ids: list[int], again: int = READ_AGAIN) -> tuple[dict[int, Entry], Embeddings]:
+        entries = self._store.entries_of(ids)
+        try:
+            return entries, self._store.vectors(list(entries))
+        except Gone:  # one was removed between the two questions
+            if again == 0:
+                raise
+            return self._read(ids, again - 1)
+
+
+class _Look(Generic[T]):
+    """An answer of the store that is looked up again only after a rest, so that looks take little of its time.
+
+    It is called in the store's thread: how long others kept it waiting does not count.
+
+    >>> look = _Look(lambda: time.sleep(0.01) or time.monotonic())
+    >>> look() == look()
+    True
+    """
+
+    def __init__(self, question: Callable[[], T]) -> None:
+        self._question = question
+        self._answer: tuple[float, T] | None = None  # and until when it rests
+
+    def __call__(self) -> T:
+        began = time.monotonic()
+        if self._answer is None or began > self._answer[0]:
+            answer = self._question()
+            ended = time.monotonic()
+            self._answer = ended + REST * (ended - began), answer
+        return self._answer[1]
 
 
 def _found(item: Item | None, hits: list[Hit]) -> Found:

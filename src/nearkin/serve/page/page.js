@@ -142,19 +142,23 @@ async function showMap(query) {
   space.mark(query.has("item") ? Number(query.get("item")) : null, query.get("label"));
   if (space.points.length) space.resize();
   else tell("Loading the map…");
-  try {
-    for (;;) {  // until something else is shown
+  for (;;) {
+    let wait = FOLLOW / 10;
+    try {
       const { ready, points } = await api("/api/map", { signal });
       if (ready || points.length) {
         tell(points.length ? "" : "The gallery is empty.");
         the("map").ariaBusy = "false";
         space.show(points);
       } else tell("The map is being computed; this takes up to a minute…");
-      await new Promise((wake) => setTimeout(wake, ready ? FOLLOW : points.length ? FOLLOW / 10 : 700));
-      while (document.hidden) await new Promise((wake) => setTimeout(wake, 700));
+      if (ready) wait = FOLLOW;
+      else if (!points.length) wait = 700;
+    } catch (error) {
+      if (error.name === "AbortError") return;  // something else is shown
+      tell(error.message);
     }
-  } catch (error) {
-    if (error.name !== "AbortError") tell(error.message);
+    await new Promise((wake) => setTimeout(wake, wait));
+    while (document.hidden) await new Promise((wake) => setTimeout(wake, 700));
   }
 }
 
