@@ -230,9 +230,7 @@ def test_a_folder_that_is_no_gallery_is_refused(photos: Path, tmp_path: Path) ->
 def test_a_gallery_of_a_newer_version_is_refused(gallery: Gallery) -> None:
     file = gallery.path / "gallery.json"
     file.write_text(json.dumps({"format": 2, "nearkin": "9.1", "else": "unknown"}))
-    with pytest.raises(
-        UserError, match=r"made by a newer nearkin \(9.1, format 2; .* up to 1\); upgrade"
-    ):
+    with pytest.raises(UserError, match=r"made by a newer nearkin \(9.1, format 2; .* up to 1\); upgrade"):
         Gallery.open(gallery.path)
 
 
