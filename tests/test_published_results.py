@@ -189,3 +189,11 @@ def test_the_speed_of_search_is_as_measured() -> None:
 def test_every_picture_and_file_of_the_page_is_there() -> None:
     for place in re.findall(r"\]\(((?:images|results)/[^)]+)\)", page()):
         assert (DOCS / place).is_file(), place
+
+
+def test_the_demo_stands_there_as_it_was_measured() -> None:
+    found, columns = raw("glyphs"), ("recall@1", "map@r", "nmi_arithmetic")
+    for network in ("untrained", "trained"):
+        for seed, scores in found[network].items():
+            cells = [f"{scores[column]:.4f}" for column in columns]
+            assert f"| {seed} | {network} network | {' | '.join(cells)} |" in PAGE.replace("*", "")
