@@ -113,6 +113,8 @@ def test_each_run_is_told_by_the_machine_that_finished_it(tmp_path: Path, monkey
     assert found.made["hardware"] == "one, two"
     monkeypatch.setattr("nearkin.report.provenance.hardware", lambda _: "three")
     assert compare(GLYPHS, ["triplet"], tmp_path, seeds=1, settings=QUICK).made["hardware"] == "one"
+    (tmp_path / "triplet-0" / "made.json").unlink()
+    assert compare(GLYPHS, ["triplet"], tmp_path, seeds=2, settings=QUICK).made["hardware"] == "two, unknown"
 
 
 def test_rows_measured_once_are_measured_again_for_other_data(tmp_path: Path) -> None:

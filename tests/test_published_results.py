@@ -196,4 +196,26 @@ def test_the_demo_stands_there_as_it_was_measured() -> None:
     for network in ("untrained", "trained"):
         for seed, scores in found[network].items():
             cells = [f"{scores[column]:.4f}" for column in columns]
-            assert f"| {seed} | {network} network | {' | '.join(cells)} |" in PAGE.replace("*", "")
+            assert f"| {seed} | {network} network | {' | '.join(cells)} |" in page().replace("*", "")
+
+
+def test_magnet_and_triplet_end_with_the_errors_of_their_curves() -> None:
+    rows = by_name(table("Magnet against triplet", "| start"))
+    curves = {"from scratch": raw("methods")["magnet_known_curves"], "warm": raw("methods")["magnet_warm_curves"]}
+    ways = ("triplet, soft kNN", "magnet, kNC", "magnet, soft kNN")
+    for start, cells in rows.items():
+        assert cells[:3] == [", ".join(f"{curve[-1][1]:.4f}" for curve in curves[start][way]) for way in ways]
+
+
+def test_the_means_of_the_sighted_form_are_those_of_its_seeds() -> None:
+    for row in table("Rank: blind or sighted?", "| |"):
+        for seeds, mean in ((row[2], row[3]), (row[4], row[5])):
+            assert plain([mean]) == [f"{np.mean([float(seed) for seed in seeds.split(', ')]):.4f}"]
+
+
+@pytest.mark.parametrize("file", sorted((DOCS / "results").glob("*.json")), ids=lambda file: file.stem)
+def test_raw_numbers_say_when_on_what_and_by_which_commit_they_were_made(file: Path) -> None:
+    found = raw(file.stem)
+    notes = found.get("made", found)  # one, or one for each command
+    for note in notes.values() if file.stem == "methods" else [notes]:
+        assert all(note[what] for what in ("date", "hardware", "commit"))

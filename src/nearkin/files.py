@@ -47,7 +47,8 @@ def cannot_write(target: Path, error: OSError) -> OutOfRoom:
     reason = (error.strerror or str(error)).lower()
     if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
         return OutOfRoom(
-            f"could not write {target}: {reason}; what was saved before is unharmed: free some space and try again"
+            f"could not write {target}: {reason}; what was saved before is unharmed: "
+            "free some space and try again (a training run goes on with --resume)"
         )
     return OutOfRoom(f"could not write {target}: {reason}; choose another place or mend its permissions")
 

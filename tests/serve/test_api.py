@@ -359,6 +359,44 @@ def test_looks_at_a_slow_store_leave_it_to_the_searches(
         assert rest_after_work(lambda: client.get(f"/api/{path}"), looks) > 20
 
 
+def test_looks_that_fail_leave_the_store_to_the_searches_too(gallery: Gallery, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(desk, "LOOK_AGAIN", 0)
+    looks: list[int] = []
+
+    def failing() -> dict[str, int]:
+        looks.append(1)
+        time.sleep(0.05)
+        raise UserError("Milvus does not answer; see that it runs")
+
+    monkeypatch.setattr(gallery.store, "counts", failing)
+    with TestClient(make_app(gallery)) as client:
+        assert [client.get("/api/labels").status_code for _ in range(5)] == [503] * 5
+    assert len(looks) == 1
+
+
+def test_a_look_rests_a_minute_at_most(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+    monkeypatch.setattr(desk.time, "monotonic", lambda: now[0])
+    looks: list[int] = []
+
+    def slow() -> int:
+        now[0] += 20
+        looks.append(1)
+        return len(looks)
+
+    look = desk._Look(slow)
+    assert [look(), look()] == [1, 1]
+    now[0] += 61
+    assert look() == 2
+
+
+def test_a_label_that_came_after_the_last_look_is_known(client: TestClient, gallery: Gallery) -> None:
+    client.get("/api/labels")
+    gallery.store.put([Entry("/new.png", "quite new", 1, 1)], gallery.store.vectors([1]))
+    assert client.get("/api/items/1/neighbours", params={"label": "quite new"}).status_code == 200
+    assert client.get("/api/items/1/neighbours", params={"label": "unheard of"}).status_code == 422
+
+
 def test_after_a_map_the_processor_is_left_to_others(gallery: Gallery, monkeypatch: pytest.MonkeyPatch) -> None:
     look_at_every_question(monkeypatch)
     maps: list[tuple[float, float]] = []

@@ -54,10 +54,10 @@ def seconds_of(run: Run) -> float:
 
 def made(runs: Iterable[Run]) -> dict[str, str]:
     """When, on what and with which nearkin the runs were finished; what differs between them stands side by side."""
-    files = (run.folder / MADE for run in runs)
-    each = [read_json(file) for file in files if file.is_file()]
+    files = [run.folder / MADE for run in runs]
+    each: list[dict[str, str]] = [read_json(file) if file.is_file() else {} for file in files]
     names = dict.fromkeys(name for one in each for name in one)
-    return {name: ", ".join(sorted({one[name] for one in each if name in one})) for name in names}
+    return {name: ", ".join(sorted({one.get(name, "unknown") for one in each})) for name in names}
 
 
 @contextmanager

@@ -7,8 +7,9 @@ import logging
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import anyio
 import anyio.to_thread
@@ -31,6 +32,7 @@ ON_THE_MAP = 2_000  # more points could not be told apart, and t-SNE would take 
 LOOK_AGAIN = 10.0  # seconds; a gallery can grow while it is served
 DRAW_AGAIN = 30.0  # seconds; the sample takes longer to look up
 REST = 30  # times as long as a look took there is none: searches wait for the same thread
+LONGEST_REST = 60.0  # seconds; one slow look says little about the next
 READ_AGAIN = 3  # times, where items vanish while they are read
 
 T = TypeVar("T")
@@ -114,7 +116,8 @@ class Desk:
         return HTTPException(503, sentence, {"Retry-After": "5"})
 
     async def _check(self, label: str | None) -> None:
-        if label and label not in await self.labels():
+        # The labels may be a minute old, and the store knows those that came since.
+        if label and label not in await self.labels() and not await self._ask(lambda: self._store.some(1, label)):
             raise HTTPException(422, f"no item has the label '{label}'; choose one of /api/labels, or none")
 
     async def _entry(self, id: int) -> Entry:
@@ -148,15 +151,26 @@ class _Look(Generic[T]):
 
     def __init__(self, question: Callable[[], T]) -> None:
         self._question = question
-        self._answer: tuple[float, T] | None = None  # and until when it rests
+        self._outcome: Callable[[], T] = question
+        self._rests_until = 0.0
 
     def __call__(self) -> T:
         began = time.monotonic()
-        if self._answer is None or began > self._answer[0]:
+        if began >= self._rests_until:
+            self._outcome = self._look()
+            self._rests_until = time.monotonic() + min(REST * (time.monotonic() - began), LONGEST_REST)
+        return self._outcome()
+
+    def _look(self) -> Callable[[], T]:
+        try:
             answer = self._question()
-            ended = time.monotonic()
-            self._answer = ended + REST * (ended - began), answer
-        return self._answer[1]
+        except UserError as error:
+            return partial(_refuse, error)
+        return lambda: answer
+
+
+def _refuse(error: UserError) -> Any:
+    raise error
 
 
 def _found(item: Item | None, hits: list[Hit]) -> Found:
