@@ -323,7 +323,8 @@ def test_paths_may_be_texts_or_paths(photos: Path, model: Path, tmp_path: Path) 
 
 def test_ctrl_c_ends_the_work_in_order_and_the_same_command_goes_on(photos: Path, model: Path, tmp_path: Path) -> None:
     slow = (
-        "import sys, time; from pathlib import Path\n"
+        "import signal, sys, time; from pathlib import Path\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # ignored where the tests run in the background
         "from nearkin.errors import Interrupted; from nearkin.models import EmbeddingModel\n"
         "from nearkin.search import indexing\n"
         "forward, calls = EmbeddingModel.forward, []\n"
