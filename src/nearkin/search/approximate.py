@@ -27,10 +27,10 @@ log = logging.getLogger("nearkin")
 
 EXACT_UP_TO = 100_000
 # Up to here, as far as was measured, HNSW finds more (99.6 against IVF's 95.5 % of the ten nearest of a million) for
-# up to three times the time to build (docs/performance.md); beyond, building would count more.
+# up to four times the time to build (docs/performance.md); beyond, building would count more.
 HNSW_UP_TO = 1_000_000
-# Of every item in HNSW's graph. Of the ten nearest of a million blobs 16 find 98.0 % with 2,048 explored, 24 99.2 and
-# 32 99.6 % with 1,024; an item takes 272 bytes beside its vector instead of 144, and building 1.7 times as long.
+# Of every item in HNSW's graph. Of the ten nearest of a million blobs 16 find 98.0 % with 2,048 explored, 32 99.6 %
+# with 1,024; an item takes 272 bytes beside its vector instead of 144, and building 1.5 times as long.
 LINKS = 32
 TRAINED_ON = 40  # items for every cell of IVF; faiss asks for 39
 ENOUGH = 0.99  # of the nearest: then no more effort is made
