@@ -110,19 +110,20 @@ def test_a_table_says_when_on_what_and_by_which_command_its_runs_were_made(
     nearkin: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     only(monkeypatch, 5, 7)  # the network alone, softmax
-    monkeypatch.setattr("nearkin.compare.task.provenance", lambda device: {"date": "2026-01-02", "hardware": device})
-    monkeypatch.setattr("nearkin.reproduce.measure.provenance", lambda _: {"date": "2026-01-01", "commit": "abc"})
+    where = {"hardware": "cpu", "commit": "abc"}
+    monkeypatch.setattr("nearkin.compare.task.provenance", lambda _: {"date": "2026-01-02", **where})
+    monkeypatch.setattr("nearkin.reproduce.measure.provenance", lambda _: {"date": "2026-01-01", **where})
     source = vectors(tmp_path / "x y.npz", 0)
     options = [f"--set={name}={value}" for name, value in VECTORS.items()]
     command = ["reproduce", "spectral", "table-1", f"--data=cub200={source}", *options, "--out", "out"]
     first = nearkin(*command)
     assert first.code == 0, first.err
     record = json.loads((tmp_path / "out" / "table-1.json").read_text())
-    assert record["made"] == {"date": "2026-01-01, 2026-01-02", "commit": "abc", "hardware": "cpu"}
+    assert record["made"] == {"date": "2026-01-01, 2026-01-02", **where}
     words = shlex.split(record["command"])
     assert words[:6] == ["nearkin", "reproduce", "spectral", "table-1", "--data", f"cub200={source}"]
     assert words[6:8] == ["--set", "epochs=1"] and words[-2:] == ["--out", "out"]
-    line = f"date 2026-01-01, 2026-01-02 · commit abc · hardware cpu · {record['command']}"
+    line = f"date 2026-01-01, 2026-01-02 · hardware cpu · commit abc · {record['command']}"
     assert f"\n\n{line}\n\n1. " in (tmp_path / "out" / "table-1.md").read_text()
     assert " ".join(line.split()) in " ".join(first.out.split())
 
