@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from io import BytesIO
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -22,7 +24,7 @@ from nearkin.errors import UserError
 from nearkin.report.map import flat_places
 from nearkin.search.gallery import Gallery
 from nearkin.search.store import Entry, Gone
-from nearkin.serve import app, desk, space_map
+from nearkin.serve import app, desk, kept, space_map
 from nearkin.serve.answers import shown_name
 from nearkin.serve.app import make_app
 from nearkin.serve.pictures import Pictures
@@ -323,8 +325,9 @@ def test_after_a_map_there_is_a_rest_in_which_items_only_vanish(
 
 
 def look_at_every_question(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("LOOK_AGAIN", "DRAW_AGAIN", "REST"):
-        monkeypatch.setattr(desk, name, 0)
+    monkeypatch.setattr(desk, "LOOK_AGAIN", 0)
+    monkeypatch.setattr(desk, "DRAW_AGAIN", 0)
+    monkeypatch.setattr(kept, "REST", 0)
 
 
 def rest_after_work(ask: Callable[[], object], spans: list[tuple[float, float]]) -> float:
@@ -376,18 +379,21 @@ def test_looks_that_fail_leave_the_store_to_the_searches_too(gallery: Gallery, m
 
 def test_a_look_rests_a_minute_at_most(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [0.0]
-    monkeypatch.setattr(desk.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(kept, "time", SimpleNamespace(monotonic=lambda: now[0]))
     looks: list[int] = []
 
-    def slow() -> int:
+    async def slow() -> int:
         now[0] += 20
         looks.append(1)
         return len(looks)
 
-    look = desk._Look(slow)
-    assert [look(), look()] == [1, 1]
-    now[0] += 61
-    assert look() == 2
+    async def answers() -> list[int]:
+        look = kept.Kept(slow, seconds=0)
+        first = [await look(), await look()]
+        now[0] += 61
+        return [*first, await look()]
+
+    assert asyncio.run(answers()) == [1, 1, 2]
 
 
 def test_a_label_that_came_after_the_last_look_is_known(client: TestClient, gallery: Gallery) -> None:

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import TypeVar
 
 import anyio
 import anyio.to_thread
@@ -31,8 +29,6 @@ log = logging.getLogger(__name__)
 ON_THE_MAP = 2_000  # more points could not be told apart, and t-SNE would take minutes
 LOOK_AGAIN = 10.0  # seconds; a gallery can grow while it is served
 DRAW_AGAIN = 30.0  # seconds; the sample takes longer to look up
-REST = 30  # times as long as a look took there is none: searches wait for the same thread
-LONGEST_REST = 60.0  # seconds; one slow look says little about the next
 READ_AGAIN = 3  # times, where items vanish while they are read
 
 T = TypeVar("T")
@@ -48,9 +44,8 @@ class Desk:
         self._lanes = Lanes()
         self._readers = anyio.CapacityLimiter(4)
         self._pictures = Pictures()
-        labels, drawn = _Look(gallery.labels), _Look(lambda: sample(self._store, ON_THE_MAP))
-        self.labels = Kept(lambda: self._ask(labels), LOOK_AGAIN)
-        self._sample = Kept(lambda: self._ask(drawn), DRAW_AGAIN)
+        self.labels = Kept(lambda: self._ask(gallery.labels), LOOK_AGAIN)
+        self._sample = Kept(lambda: self._ask(lambda: sample(self._store, ON_THE_MAP)), DRAW_AGAIN)
         self._map = SpaceMap()
 
     async def neighbours_of_picture(self, content: bytes, k: int, label: str | None) -> Found:
@@ -137,40 +132,6 @@ class Desk:
             if again == 0:
                 raise
             return self._read(ids, again - 1)
-
-
-class _Look(Generic[T]):
-    """An answer of the store that is looked up again only after a rest, so that looks take little of its time.
-
-    It is called in the store's thread: how long others kept it waiting does not count.
-
-    >>> look = _Look(lambda: time.sleep(0.01) or time.monotonic())
-    >>> look() == look()
-    True
-    """
-
-    def __init__(self, question: Callable[[], T]) -> None:
-        self._question = question
-        self._outcome: Callable[[], T] = question
-        self._rests_until = 0.0
-
-    def __call__(self) -> T:
-        began = time.monotonic()
-        if began >= self._rests_until:
-            self._outcome = self._look()
-            self._rests_until = time.monotonic() + min(REST * (time.monotonic() - began), LONGEST_REST)
-        return self._outcome()
-
-    def _look(self) -> Callable[[], T]:
-        try:
-            answer = self._question()
-        except UserError as error:
-            return partial(_refuse, error)
-        return lambda: answer
-
-
-def _refuse(error: UserError) -> Any:
-    raise error
 
 
 def _found(item: Item | None, hits: list[Hit]) -> Found:

@@ -1,4 +1,8 @@
-"""An answer that stays good for some seconds: whoever asks in the meantime gets it, and it is looked up by one only."""
+"""An answer of the store that stays good for some seconds: whoever asks in the meantime gets it, and one looks it up.
+
+A look that took long is followed by a rest in proportion, also one that failed, so that looks take little of the time
+of a store that searches wait for.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +10,11 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable
 from typing import Generic, TypeVar
+
+from fastapi import HTTPException
+
+REST = 30  # times as long as a look took there is none
+LONGEST_REST = 60.0  # seconds; one slow look says little about the next
 
 T = TypeVar("T")
 
@@ -22,12 +31,23 @@ class Kept(Generic[T]):
 
     def __init__(self, look_up: Callable[[], Awaitable[T]], seconds: float) -> None:
         self._look_up, self._seconds = look_up, seconds
-        self._answer: tuple[float, T] | None = None  # and when
+        self._outcome: T | HTTPException
+        self._good_until = 0.0
         self._one_at_a_time = asyncio.Lock()
 
     async def __call__(self) -> T:
         async with self._one_at_a_time:
-            if self._answer is None or time.monotonic() - self._answer[0] > self._seconds:
-                answer = await self._look_up()
-                self._answer = time.monotonic(), answer
-            return self._answer[1]
+            if time.monotonic() >= self._good_until:
+                await self._look()
+        if isinstance(self._outcome, HTTPException):
+            raise self._outcome
+        return self._outcome
+
+    async def _look(self) -> None:
+        began, good_for = time.monotonic(), self._seconds
+        try:
+            self._outcome = await self._look_up()
+        except HTTPException as error:
+            self._outcome, good_for = error, 0.0
+        ended = time.monotonic()
+        self._good_until = ended + max(good_for, min(REST * (ended - began), LONGEST_REST))
