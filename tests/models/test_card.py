@@ -106,6 +106,12 @@ def test_the_length_of_embeddings_is_said(normalize: str, said: str) -> None:
     assert said in model_card(replace(PICTURES, normalize=normalize), TRAINING)
 
 
+def test_a_card_says_that_there_is_no_head() -> None:
+    said = "| head | none: the numbers are the backbone's own features |"
+    assert said in model_card(ModelSpec("mlp", 512, features=3, head="none"), TRAINING)
+    assert said not in model_card(ModelSpec("mlp", 512, features=3), TRAINING)
+
+
 @pytest.mark.parametrize("spec", [PICTURES, ModelSpec("mlp", 8, features=3)])
 def test_the_python_lines_work(spec: ModelSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)

@@ -22,6 +22,7 @@ from nearkin.errors import UserError
 from nearkin.models import Embedder, EmbeddingModel, ModelSpec, embedder
 
 GREY = Preprocess(size=16, resize=16, channels=1, mean=(0.5,), std=(0.5,))
+COLOUR = Preprocess(size=16, resize=16, channels=3, mean=(0.5,) * 3, std=(0.5,) * 3)
 
 
 @pytest.fixture(scope="module")
@@ -130,6 +131,9 @@ def test_a_backbone_from_elsewhere_is_neither_fetched_nor_opened(
         {"slices": -1},
         {"slices": 3},
         {"features": None},
+        {"head": "none"},  # with weights of a head
+        {"head": "bent"},
+        {"head": None},
         {"normalize": "sometimes"},
         {"preprocess": None},
         {"preprocess": "none"},
@@ -243,6 +247,18 @@ def test_a_picture_too_large_to_try_is_not_tried(tmp_path: Path, monkeypatch: py
         loaded = Embedder.load(tmp_path).model
         assert tried == tries
         assert torch.equal(loaded(pictures), model(pictures))
+
+
+@pytest.mark.parametrize("largest_tried", [16, 15])
+@pytest.mark.parametrize("changes", [{"dim": 0}, {"dim": 95}, {"dim": 10**12}, {"slices": 2}, {"head": "linear"}])
+def test_a_model_without_a_head_has_the_dimensions_of_its_backbone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, largest_tried: int, changes: dict[str, Any]
+) -> None:
+    monkeypatch.setattr(embedder, "LARGEST_TRIED", largest_tried)
+    Embedder(EmbeddingModel(ModelSpec("test_resnet", 0, preprocess=COLOUR, head="none"))).save(tmp_path)
+    assert Embedder.load(tmp_path).model.spec.dim == 96
+    rewrite(tmp_path, **changes)
+    refused(tmp_path)
 
 
 def test_learners_that_the_file_does_not_hold_are_not_made(model: Path) -> None:

@@ -139,6 +139,9 @@ def test_a_failed_download_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> N
         (ModelSpec("small", 8, "always", None, 4), "reads images"),
         (ModelSpec("linear", 8, "sometimes", None, 4), "normalisation 'sometimes' is unknown"),
         (ModelSpec("linear", 0, "always", None, 4), "at least one dimension"),
+        (ModelSpec("linear", 4, "always", None, 4, head="bent"), "head 'bent' is unknown"),
+        (ModelSpec("linear", 3, "always", None, 4, head="none"), "the backbone's 4 features for one learner, not 3"),
+        (ModelSpec("linear", 4, "always", None, 4, slices=2, head="none"), "not 4 numbers for 2"),
     ],
 )
 def test_models_that_cannot_be_are_refused(spec: ModelSpec, expected: str) -> None:
@@ -146,7 +149,40 @@ def test_models_that_cannot_be_are_refused(spec: ModelSpec, expected: str) -> No
         EmbeddingModel(spec)
 
 
+def test_without_a_head_the_embedding_is_the_feature_vector() -> None:
+    torch.manual_seed(0)
+    for normalize in ("never", "test", "always"):
+        model = EmbeddingModel(ModelSpec("small", 0, normalize, GREY, head="none")).eval()
+        assert model.spec.dim == 256 and not list(model.head.parameters())
+        features = model.features(pixels())
+        expected = features if normalize == "never" else features / features.norm(dim=1, keepdim=True)
+        torch.testing.assert_close(model(pixels()), expected)
+    torch.testing.assert_close(model(pixels(), 0), expected)  # the only learner
+
+
 class TestEmbedder:
+    def test_a_model_without_a_head_is_saved_and_loaded(self, tmp_path: Path) -> None:
+        images = pixels().squeeze(1).numpy()
+        embedder = Embedder(EmbeddingModel(ModelSpec("small", 0, "always", GREY, head="none")))
+        embedder.save(tmp_path)
+        loaded = Embedder.load(tmp_path)
+        assert loaded.model.spec == embedder.model.spec and loaded.model.spec.dim == 256
+        assert np.array_equal(loaded.encode(images), embedder.encode(images))
+
+    def test_a_model_without_anything_to_learn_is_a_model(self, tmp_path: Path) -> None:
+        vectors = np.array([[3.0, 4.0]], dtype=np.float32)
+        Embedder(EmbeddingModel(ModelSpec("linear", 0, features=2, head="none"))).save(tmp_path)
+        np.testing.assert_allclose(Embedder.load(tmp_path).encode(vectors), vectors / 5)
+
+    def test_a_description_from_before_heads_had_names_means_a_linear_one(self, tmp_path: Path) -> None:
+        embedder = Embedder(small_model())
+        embedder.save(tmp_path)
+        description = json.loads((tmp_path / "model.json").read_text())
+        del description["spec"]["head"]
+        (tmp_path / "model.json").write_text(json.dumps(description))
+        images = pixels().squeeze(1).numpy()
+        assert np.array_equal(Embedder.load(tmp_path).encode(images), embedder.encode(images))
+
     def test_a_saved_model_gives_the_same_embeddings(self, tmp_path: Path) -> None:
         embedder = Embedder(small_model("test"))
         images = pixels().squeeze(1).numpy()

@@ -120,6 +120,7 @@ def _properties(spec: ModelSpec) -> list[tuple[str, object]]:
     return [
         *([("input", f"{spec.features} features")] if spec.preprocess is None else _of_pictures(spec.preprocess)),
         ("backbone", spec.backbone),
+        *([("head", "none: the numbers are the backbone's own features")] if spec.head == "none" else []),
         ("output", f"{spec.dim} numbers, float32, {NORMALIZED[spec.normalize]}"),
         *([("learners", f"{spec.slices}, {spec.dim // spec.slices} numbers each")] if spec.slices > 1 else []),
     ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import chain
 
 import torch
 from torch import Tensor, nn
@@ -32,6 +33,11 @@ def apply(forward: Callable[[Tensor], Tensor], inputs: Tensor, device: torch.dev
     return torch.cat([forward(piece).float().cpu() for piece in pieces])
 
 
+def device_of(model: nn.Module) -> torch.device:
+    """Where a model is; one without anything to learn still has the statistics that it standardises with."""
+    return next(chain(model.parameters(), model.buffers())).device
+
+
 def embed_items(
     model: nn.Module,
     items: Items,
@@ -45,7 +51,7 @@ def embed_items(
 
     ``forward`` names another function of the model to call, for example the one that stops before the head.
     """
-    device = next(model.parameters()).device
+    device = device_of(model)
     was_training = model.training
     model.eval()
     draws = sequential(len(items), batch_size)

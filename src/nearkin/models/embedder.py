@@ -25,7 +25,7 @@ from nearkin.errors import UserError
 from nearkin.fields import checked_fields
 from nearkin.files import write_bytes, write_json
 from nearkin.models.backbones import is_builtin, load_timm
-from nearkin.models.embed import apply
+from nearkin.models.embed import apply, device_of
 from nearkin.models.googlenet import GOOGLENET
 from nearkin.models.model import EmbeddingModel, ModelSpec
 from nearkin.progress import track
@@ -93,7 +93,7 @@ class Embedder:
         batches = self._batches(data, batch_size, workers)
         count = len(data)
         embeddings = np.empty((count, self.model.spec.dim), dtype=np.float32)
-        device = next(self.model.parameters()).device
+        device = device_of(self.model)
         self.model.eval()
         done = 0
         with torch.no_grad():
@@ -159,29 +159,35 @@ def _read_model(folder: Path) -> EmbeddingModel:
     weights = load_file(folder / "model.safetensors")
     width = _check_weights(spec, weights)
     # Built anew: tables that a network keeps beside its weights are in no file.
-    trusted = spec.preprocess is not None and spec.preprocess.size > LARGEST_TRIED
-    model = EmbeddingModel(spec, width=width if trusted else None)
+    model = EmbeddingModel(spec, width=width if _too_large_to_try(spec) else None)
     model.load_state_dict(weights)
     return model
 
 
 def _check_weights(spec: ModelSpec, weights: Mapping[str, Tensor]) -> int:
-    """The width of the features that the head reads, if the weights are those of such a model in all their shapes.
+    """The width of the backbone's features, if the weights are those of such a model in all their shapes.
 
     Nothing is allocated for that: a description alone could ask for more memory and time than there is.
     """
     inputs = spec.features if spec.preprocess is None else spec.preprocess.channels
-    heads = [f"head.project.{learner}.weight" for learner in range(min(spec.slices, len(weights) + 1))]
+    learners = 0 if spec.head == "none" else min(spec.slices, len(weights) + 1)
+    heads = [f"head.project.{learner}.weight" for learner in range(learners)]
     lengths = {"standardise.mean": inputs} | dict.fromkeys(heads, spec.dim // spec.slices)
     _check_fit([name for name, length in lengths.items() if _shape(weights, name)[:1] != (length,)])
-    width = weights[heads[0]].shape[-1]
+    width = weights[heads[0]].shape[-1] if heads else spec.dim
     if not is_builtin(spec.backbone):
         load_timm()  # not first where no tensor has values: its constants would stay without
     with torch.device("meta"):
-        wanted = EmbeddingModel(spec, width=width).state_dict()
+        # Without a head no tensor tells the width; a picture without values finds it in no time.
+        unknown = not heads and _too_large_to_try(spec)
+        wanted = EmbeddingModel(spec, width=None if unknown else width).state_dict()
     names = sorted({*wanted, *weights})
     _check_fit([name for name in names if _shape(weights, name) != _shape(wanted, name)])
     return width
+
+
+def _too_large_to_try(spec: ModelSpec) -> bool:
+    return spec.preprocess is not None and spec.preprocess.size > LARGEST_TRIED
 
 
 def _shape(tensors: Mapping[str, Tensor], name: str) -> tuple[int, ...] | str:
@@ -200,6 +206,8 @@ def _checked_spec(values: dict[str, Any]) -> ModelSpec:
     """A description from anywhere: every key known, every value of its type and in its range."""
     spec = ModelSpec.from_json(values)
     checked_fields(ModelSpec, {name: value for name, value in vars(spec).items() if name != "preprocess"}, "model.json")
+    if spec.dim < 1:
+        raise UserError(f"an embedding needs at least one dimension, not {spec.dim}")
     # timm would look elsewhere for names such as hf-hub:someone/model or local-dir:folder.
     if spec.backbone != GOOGLENET and not re.fullmatch(r"[A-Za-z0-9_.-]+", spec.backbone):
         raise UserError(f"backbone '{spec.backbone}' is no plain name of a network; nothing is fetched from elsewhere")

@@ -17,7 +17,7 @@ from nearkin.data.items import Items, Vectors
 from nearkin.data.loader import input_batches, sequential
 from nearkin.data.transforms import Preprocess
 from nearkin.errors import UserError
-from nearkin.models.embed import apply, embed_items
+from nearkin.models.embed import apply, device_of, embed_items
 from nearkin.models.model import EmbeddingModel
 from nearkin.progress import track
 
@@ -60,7 +60,7 @@ def embed_views(
         for view_seed in view_seeds
     ]
     inputs = track(input_batches(items, preprocess, draws, augment, workers), what, len(draws))
-    device = next(model.parameters()).device
+    device = device_of(model)
     sums = torch.zeros(len(items), model.spec.dim)
     was_training = model.training
     model.eval()

@@ -20,7 +20,7 @@ from nearkin.data.sources import is_dataset_name, load_labelled_or_flat
 from nearkin.data.transforms import make_transform
 from nearkin.errors import Interrupted, UserError
 from nearkin.models import Embedder
-from nearkin.models.embed import apply
+from nearkin.models.embed import apply, device_of
 from nearkin.progress import bar
 from nearkin.search.gallery import Gallery
 from nearkin.search.store import Embeddings, Entry
@@ -221,7 +221,7 @@ def _embedded(
 ) -> Iterator[tuple[list[Entry], Embeddings]]:
     """Readable entries with their vectors (entries, dim), at most ``size`` together."""
     model = embedder.model
-    device = next(model.parameters()).device
+    device = device_of(model)
     with bar("indexing", len(entries)) as advance:
         for some, pictures in _read_ahead(embedder, entries, size):
             unreadable += [picture for picture in pictures if isinstance(picture, Unreadable)]
