@@ -129,8 +129,8 @@ class MetricLearner(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstim
 
     def _settings(self, data: Path, labels: npt.NDArray[np.int64], seed: int) -> Settings:
         tables: dict[str, dict[str, Any]] = {
-            "data": {"source": str(data), "split": "all"},
-            "model": {"backbone": self.backbone, "dim": self.dim},
+            "data": {"source": str(data), "split": "all", "validation": 0.0},
+            "model": {"backbone": self.backbone, "dim": self.dim, "head_init": "random"},
             "method": {**self._per_class(labels), **(self.method_settings or {}), "name": self.method},
             "training": {
                 "epochs": self.epochs,
@@ -139,6 +139,7 @@ class MetricLearner(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstim
                 "device": self.device,
                 "seed": seed,
                 "evaluate_every": 0,
+                "warmup_steps": 0,
             },
         }
         return Settings.from_tables({section: _plain(table) for section, table in tables.items()}, "MetricLearner")

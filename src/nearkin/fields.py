@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import math
 import tomllib
+import types
 import typing
 from dataclasses import fields
 from typing import Any, TypeVar
@@ -101,6 +102,10 @@ def arguments_of(kind: type) -> dict[str, bool]:
 
 
 def _typed(value: Any, wanted: type, what: str) -> Any:
+    if typing.get_origin(wanted) is types.UnionType:  # a setting that may be left open: X | None
+        if value is None:
+            return None
+        wanted = next(each for each in typing.get_args(wanted) if each is not type(None))
     if wanted is float and type(value) is int:
         return float(value)
     if isinstance(value, float) and not math.isfinite(value):

@@ -33,7 +33,7 @@ from nearkin.methods.spectral import WITH_SC
 from nearkin.training import Run, Settings
 from nearkin.training.baseline import backbone_scores
 from nearkin.training.once import measured_once
-from nearkin.training.prepare import absolute, load_splits
+from nearkin.training.prepare import absolute, load_splits, usual_epochs
 
 log = logging.getLogger("nearkin")
 
@@ -68,7 +68,12 @@ def compare(
     data, out, given = str(data), Path(out), settings or {}
     check_request(seeds, protocol, given, jobs, tune, concatenate)
     names = names_of(methods)
-    wanted = {name: settings_of(name, names, absolute(data), given | PROTOCOLS[protocol]) for name in names}
+    shared = {"patience": 0} | given | PROTOCOLS[protocol]
+    if "epochs" not in given:  # by the data alone, so that all methods see as much
+        shared["epochs"] = usual_epochs(
+            len(load_splits(settings_of(names[0], names, absolute(data), shared).data, 0).train)
+        )
+    wanted = {name: settings_of(name, names, absolute(data), shared) for name in names}
     check_same_settings(out, protocol, wanted, tune)
     check_same_data(out, wanted, seeds)
     refused, chosen = _tuned(out, wanted, given, tune, jobs) if tune else ({}, {})

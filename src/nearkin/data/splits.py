@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from nearkin.data.dataset import Dataset, Mask
-from nearkin.data.items import ImageArray, Vectors
+from nearkin.data.dataset import SPLITS, Dataset, Mask
+from nearkin.data.items import ImageArray, Indices, Vectors
 from nearkin.errors import UserError, unknown_name
 
 Parts = npt.NDArray[np.str_]
@@ -19,11 +19,15 @@ HOW = ("official", "classes", "all")
 
 @dataclass(frozen=True)
 class Splits:
-    """The parts of a dataset; ``validation`` and ``test`` are None where there are none."""
+    """The parts of a dataset; ``validation`` and ``test`` are None where there are none.
+
+    ``held_out`` is the share of the training classes that became the validation part.
+    """
 
     train: Dataset
     validation: Dataset | None
     test: Dataset | None
+    held_out: float = 0.0
 
     def digest(self) -> str:
         """Changes when items come or go, or change their class or part; not when the folder moves as a whole.
@@ -31,7 +35,8 @@ class Splits:
         Items without names are told by their content.
         """
         digest = hashlib.sha256()
-        for name, part in vars(self).items():
+        for name in SPLITS:
+            part: Dataset | None = getattr(self, name)
             digest.update(f"{name}\n".encode())
             if part is not None:
                 names = (Path(item).name for item in part.items.names())
@@ -42,7 +47,7 @@ class Splits:
         return digest.hexdigest()
 
 
-def make_splits(dataset: Dataset, how: str | None = None, validation: float = 0.0, seed: int = 0) -> Splits:
+def make_splits(dataset: Dataset, how: str | None = None, validation: float | None = 0.0, seed: int = 0) -> Splits:
     """Splits a dataset.
 
     Args:
@@ -51,11 +56,14 @@ def make_splits(dataset: Dataset, how: str | None = None, validation: float = 0.
             has a split, else by classes.
         validation: the share of the training *classes* to hold out for choosing the model. A share of 1/F makes F
             folds: seeds 0 … F−1 hold out different classes, the next F seeds go through other folds, and so on.
+            None: `usual_validation`, unless the source has a validation split.
     """
     how = how or ("classes" if dataset.split is None else "official")
     if how not in HOW:
         raise unknown_name("split", how, HOW)
     part = _assignment(dataset, how)
+    if validation is None:
+        validation = 0.0 if (part == "validation").any() else usual_validation(dataset.labels[part == "train"])
     if validation:
         part = _hold_out_classes(dataset, part, validation, seed)
     train = _part(dataset, part == "train")
@@ -65,7 +73,21 @@ def make_splits(dataset: Dataset, how: str | None = None, validation: float = 0.
             f"{dataset.name}: the training part has {found}, and two classes are needed to tell them apart; "
             "add classes, or train on all of them with --split all"
         )
-    return Splits(train, _part(dataset, part == "validation"), _part(dataset, part == "test"))
+    return Splits(train, _part(dataset, part == "validation"), _part(dataset, part == "test"), validation)
+
+
+def usual_validation(labels: Indices) -> float:
+    """The share of the training classes to hold out when nothing is said: a tenth, at least 4 classes.
+
+    None are held out of fewer than 8 classes, nor where hardly any class has the two items that a score needs.
+
+    >>> usual_validation(np.arange(17).repeat(2)) == 4 / 17, usual_validation(np.arange(6).repeat(2))
+    (True, 0.0)
+    """
+    sizes = np.unique(labels, return_counts=True)[1]
+    held_out = max(4, round(len(sizes) / 10))
+    too_few = len(sizes) < 8 or (sizes > 1).mean() < 0.5
+    return 0.0 if too_few else held_out / len(sizes)
 
 
 def _assignment(dataset: Dataset, how: str) -> Parts:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
@@ -72,6 +73,7 @@ class Method(ABC):
     minimises: ClassVar[str]
     readout: ClassVar[str] = "nearest neighbours"
     ranges: ClassVar[Mapping[str, Range]] = MappingProxyType({})  # of its settings that a search should try
+    learning_rate: float = 3e-4  # of the head on a pretrained backbone, unless the user says otherwise
     usual_batch: int = 128
     batch_unit: int = 2  # what a batch size that nobody chose must be a multiple of
     needs_pairs: bool = True  # whether it learns from two items of a class, or from labels alone
@@ -91,6 +93,10 @@ class Method(ABC):
                 f"method '{self.name}' compares items of a class, but every class has a single item; "
                 "use --method softmax, or add items"
             )
+
+    def most_dimensions(self, batch_size: int) -> int:  # noqa: ARG002
+        """The longest embedding that can be trained with batches of this size."""
+        return sys.maxsize
 
     def prepare(self, classes: int, dim: int, epochs: int) -> None:  # noqa: B027 (most methods need not know)
         """Builds what depends on the data before training starts, such as a proxy per class; labels are 0…classes−1."""

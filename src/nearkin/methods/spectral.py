@@ -53,10 +53,14 @@ class Spectral(Method):
     def check(self, labels: npt.ArrayLike, dim: int, batch_size: int, normalize: str) -> None:
         super().check(labels, dim, batch_size, normalize)
         if batch_size <= dim:
+            most = self.most_dimensions(batch_size)
             raise UserError(
                 f"the loss of method 'spectral' is always 0 where a batch ({batch_size}) has no more items than the "
-                f"embedding has dimensions ({dim}); use --set dim={max(1, batch_size // 4)} or a larger batch_size"
+                f"embedding has dimensions ({dim}); use --set dim={most} or a larger batch_size"
             )
+
+    def most_dimensions(self, batch_size: int) -> int:
+        return max(1, batch_size // 4)
 
     def sampler(self, labels: npt.ArrayLike, batch_size: int, seed: int) -> BatchSampler:
         if self.class_ratio:

@@ -9,12 +9,19 @@ from __future__ import annotations
 
 import tomllib
 from importlib.resources import files
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from nearkin.errors import unknown_name
 
 if TYPE_CHECKING:
     from nearkin.training.settings import Settings
+
+# What a recipe means where it is silent: the plain training of the papers, on all training classes from a random head.
+PLAIN: dict[str, dict[str, Any]] = {
+    "data": {"validation": 0.0},
+    "model": {"head_init": "random"},
+    "training": {"warmup_steps": 0, "evaluate_every": 1, "patience": 0},
+}
 
 
 def known_recipes() -> list[str]:
@@ -49,7 +56,8 @@ def read_recipe(name: str) -> Settings:
     """
     from nearkin.training.settings import Settings  # here, so that a list of recipes need not wait for torch
 
-    return Settings.from_tables(tomllib.loads(_text(name)), f"recipe {name}")
+    tables = tomllib.loads(_text(name))
+    return Settings.from_tables(tables | {each: PLAIN[each] | tables[each] for each in PLAIN}, f"recipe {name}")
 
 
 def _text(name: str) -> str:

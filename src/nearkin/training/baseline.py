@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch.nn.functional import normalize
 
-from nearkin.data import Vectors
+from nearkin.data import Dataset, Vectors
 from nearkin.errors import UserError
 from nearkin.evaluation import evaluate
 from nearkin.models.embed import space_of
@@ -39,6 +39,11 @@ def backbone_space(settings: Settings) -> Space:
     # The training part is not needed, but where methods train a head on these features it was, or will be.
     others: Parts = {"train": splits.train, "validation": splits.validation} if settings.model.freeze_backbone else {}
     features, _ = backbone_features(model, splits.test, others, settings.training.batch_size, settings.data.processes)
+    return unit_space(features, device)
+
+
+def unit_space(features: Dataset, device: torch.device) -> Space:
+    """Items that are feature vectors, at unit length."""
     assert isinstance(features.items, Vectors)
     unit = normalize(torch.tensor(features.items.values), dim=1)
-    return space_of(unit.to(device), splits.test)
+    return space_of(unit.to(device), features)

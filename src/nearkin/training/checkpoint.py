@@ -23,7 +23,7 @@ class Position:
         step: batches taken so far.
         loss_sum: of the epoch's batches so far.
         spread: of the latest batch's embeddings.
-        best: the best score on the watched part.
+        best: the best score on the watched part, and ``best_epoch``, after how many epochs; 0: before the first.
         stale_evaluations: how many evaluations did not improve on it.
         records: lines in the run's metrics.
     """
@@ -34,6 +34,7 @@ class Position:
     loss_sum: float = 0.0
     spread: float = 1.0
     best: float = -math.inf
+    best_epoch: int = 0
     stale_evaluations: int = 0
     records: int = 0
 

@@ -21,17 +21,19 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from nearkin.data import Dataset
+from nearkin.data import Dataset, Vectors
 from nearkin.data.items import Indices
 from nearkin.data.loader import Draw, input_batches
-from nearkin.errors import Interrupted
+from nearkin.errors import Interrupted, UserError
 from nearkin.evaluation import evaluate
 from nearkin.methods import Batch
 from nearkin.models import Embedder
+from nearkin.models.head_init import init_head
 from nearkin.progress import Advance, bar
 from nearkin.sampling import share_of
 from nearkin.space import Space
 from nearkin.training import optimise
+from nearkin.training.baseline import unit_space
 from nearkin.training.card import write_card
 from nearkin.training.checkpoint import Position, Stateful, load_checkpoint, save_checkpoint
 from nearkin.training.choice import PRIMARY, choice_in_words, watched_part
@@ -39,9 +41,11 @@ from nearkin.training.curves import Curves
 from nearkin.training.decode import hold_decoded
 from nearkin.training.devices import embed_dataset, gathered, make_fabric, seed_device
 from nearkin.training.microbatch import in_pieces
-from nearkin.training.prepare import backbone_features, build_model, load_splits, resolved
+from nearkin.training.prepare import backbone_features, build_model, is_pretrained, load_splits, resolved
 from nearkin.training.run import Run
 from nearkin.training.settings import Settings
+from nearkin.training.shared import Parts
+from nearkin.training.verdict import final_scores
 from nearkin.training.watch import COLLAPSED, collapse_advice, spread, stop_requests, stop_unless_finite
 
 log = logging.getLogger("nearkin")
@@ -75,13 +79,17 @@ class Trainer:
         self.train_set, self.labels = splits.train, splits.train.dense_labels
         self.parts = {"validation": splits.validation, "test": splits.test if tested else None}
         self.watched = watched_part(self.training, self.parts)
-        model = self.settings.model
-        self.method.check(self.labels, model.dim, self.training.batch_size, model.normalize)
-        self.method.prepare(int(self.labels.max()) + 1, model.dim, self.training.epochs)
+        self.model = build_model(self.settings, self.train_set, self.method.slices)
+        spec = self.model.spec
+        self.method.check(self.labels, spec.dim, self.training.batch_size, spec.normalize)
+        self.method.prepare(int(self.labels.max()) + 1, spec.dim, self.training.epochs)
         self.sampler = self.method.sampler(self.labels, self.training.batch_size, self.training.seed)
         share_of(np.arange(self.training.batch_size), 0, self.fabric.world_size)  # refuses what cannot be shared
 
-        self.model = build_model(self.settings, self.train_set, self.method.slices)
+        self.run = Run(folder)
+        begun = resumed and self.run.checkpoint.is_file()
+        wanted = self.settings.model.head_init == "svd" or any(self.parts.values())
+        self.start = self._start() if wanted and is_pretrained(self.settings.model) and not begun else None
         self.learner, self.preprocess = self._learner()
         rates = self.training
         parts: dict[str, tuple[nn.Module, float]] = {
@@ -95,10 +103,9 @@ class Trainer:
         self.position = Position()
         self.saved = False  # whether the run holds the model as it is now
         self.embedded: tuple[str, Space, Space | None] | None = None  # a part, by the model as it is now
-        self.run = Run(folder)
         if resumed:
             self.run.check_data(splits.digest())
-            if self.run.checkpoint.is_file():
+            if begun:
                 self.position = load_checkpoint(self.run.checkpoint, self._stateful(), self.fabric.device)
         if self.fabric.is_global_zero:
             if resumed:
@@ -108,16 +115,42 @@ class Trainer:
         self.curves = Curves(self.run, self.position.step, active=self.fabric.is_global_zero)
 
     def train(self) -> Run:
-        if self.position.step == 0 and self.training.evaluate_every:
-            self._measure("test", "before")
-        total = self.training.epochs * len(self.sampler)
+        if self.position.records == 0:
+            self._measure_start()
+        epochs = self.training.stop_after or self.training.epochs
+        total = epochs * len(self.sampler)
         with stop_requests() as asked, bar("training", total, done=self.position.step) as advance:
-            while self.position.epoch < self.training.epochs and not self._out_of_patience():
+            while self.position.epoch < epochs and not self._out_of_patience():
                 self._epoch(asked, advance)
         if self._out_of_patience():
             log.info("stopped early: %d evaluations without improvement", self.training.patience)
         self._finish()
         return self.run
+
+    def _start(self) -> Parts:
+        """The parts as features of the pretrained backbone, from which the head starts and which training must beat."""
+        self.model.to(self.fabric.device)
+        work = (self.at_once, self.workers)
+        train, others = backbone_features(self.model, self.train_set, self.parts, *work)
+        if self.model.head.project and self.settings.model.head_init == "svd":
+            assert isinstance(train.items, Vectors)
+            init_head(self.model.head, train.items.values, self.training.seed)
+        return {"train": train, **others}
+
+    def _measure_start(self) -> None:
+        """Measures the backbone alone, if it is pretrained, and the model before its first step: it may be the best."""
+        chooses = self.training.keep == "best-on-validation"
+        for part in dict.fromkeys(["validation", "test"] if chooses else ["test"]):
+            if self.start and (features := self.start[part]):
+                space = unit_space(features, self.fabric.device)
+                scores = evaluate(space, clustering=part == "test").scores if self.fabric.is_global_zero else {}
+                self._log("backbone", part=part, **scores)
+            if self.training.evaluate_every:
+                scores = self._measure(part, "before", self.start)
+                if part == "validation":
+                    self.position.best = scores[PRIMARY]
+                    self._save_model()
+        self.start, self.embedded = None, None
 
     def _learner(self) -> tuple[nn.Module, Any]:
         """What is trained and how its inputs are made: the model, or its head alone on features computed once."""
@@ -128,11 +161,17 @@ class Trainer:
                 where = (self.model.spec.preprocess, self.fabric.device, self.workers)
                 self.train_set, self.parts = hold_decoded(self.train_set, self.parts, *where)
             return self.model, self.model.spec.preprocess
+        if not self.model.head.project:
+            raise UserError(
+                "there is nothing to train: the backbone is frozen and there is no head; train a head with --dim 512, "
+                f"or use the backbone as it is: nearkin index {self.model.spec.backbone} PHOTOS"
+            )
         self.model.backbone.requires_grad_(False)
         self.model.to(self.fabric.device)
-
-        work = (self.at_once, self.workers)
-        self.train_set, self.parts = backbone_features(self.model, self.train_set, self.parts, *work)
+        start = self.start or self._start()  # the checkpoint brings the head back
+        self.parts = {name: start[name] for name in self.parts}
+        assert start["train"] is not None
+        self.train_set = start["train"]
         return self.model.head, None
 
     def _epoch(self, asked: Callable[[], bool], advance: Advance) -> None:
@@ -144,7 +183,7 @@ class Trainer:
             self._step(batch)
             advance(note=f"epoch {self.position.epoch + 1}, loss {self.position.mean_loss:.4f}")
             self._save_or_stop(asked())
-        seconds = time.monotonic() - started
+        self.seconds = seconds = time.monotonic() - started
         loss = self.position.mean_loss
         self.position = replace(self.position, epoch=self.position.epoch + 1, batch=0, loss_sum=0.0)
         self._log(
@@ -224,19 +263,25 @@ class Trainer:
         step = self.position.step - self.position.batch + batch
         return self.method.refresh is not None and self.method.refresh.due(self.position.epoch, batch, step)
 
-    def _space(self, dataset: Dataset) -> Space:
-        return embed_dataset(self.fabric, self.learner, dataset, self.preprocess, self.at_once, self.workers)
+    def _space(self, dataset: Dataset, as_features: bool = False) -> Space:
+        learner, preprocess = (self.model.head, None) if as_features else (self.learner, self.preprocess)
+        return embed_dataset(self.fabric, learner, dataset, preprocess, self.at_once, self.workers)
 
-    def _measure(self, part: str, kind: str) -> dict[str, float]:
-        """The scores of a part, logged; nothing where the part does not exist. Clustering is left out on the way."""
-        dataset = self.parts[part]
-        if dataset is None:
+    def _measure(self, part: str, kind: str, start: Parts | None = None) -> dict[str, float]:
+        """The scores of a part, logged; nothing where the part does not exist. Clustering is left out on the way.
+
+        ``start`` holds the parts as features of a backbone that has not changed yet.
+        """
+        parts = start or {"train": self.train_set, **self.parts}
+        dataset, train = parts[part], parts["train"]
+        if dataset is None or train is None:
             return {}
         if self.embedded is None or self.embedded[0] != part:
-            familiar = self.train_set.knows_classes_of(dataset)
-            self.embedded = part, self._space(dataset), self._space(self.train_set) if familiar else None
+            familiar = train.knows_classes_of(dataset)
+            spaces = [self._space(each, bool(start)) for each in ([dataset, train] if familiar else [dataset])]
+            self.embedded = part, spaces[0], spaces[1] if familiar else None
         _, space, trained_on = self.embedded
-        clustering = kind != "evaluation"
+        clustering = part == "test" and kind != "evaluation"
         scores: dict[str, float] = {}
         if self.fabric.is_global_zero:
             scores = evaluate(space, clustering=clustering).scores
@@ -254,10 +299,12 @@ class Trainer:
             score = scores.get(PRIMARY, -math.inf)
             if scores:
                 where = f"epoch {self.position.epoch}/{self.training.epochs}"
-                log.info("%s: loss %.4f, %s %s %.4f", where, loss, self.watched, PRIMARY, score)
+                took = f"{self.seconds:.0f} s"
+                log.info("%s: loss %.4f, %s %s %.4f, %s", where, loss, self.watched, PRIMARY, score, took)
             if self.training.keep != "last":
                 if score > self.position.best:
-                    self.position = replace(self.position, best=score, stale_evaluations=0)
+                    now = self.position.epoch
+                    self.position = replace(self.position, best=score, best_epoch=now, stale_evaluations=0)
                     self._save_model()
                 else:
                     self.position.stale_evaluations += 1
@@ -277,10 +324,9 @@ class Trainer:
             self.embedded = None
         after = self._measure("test", "final")
         if self.fabric.is_global_zero:
-            untrained = (record for record in self.run.read_metrics() if record["kind"] == "before")
-            before = {name: value for name, value in next(untrained, {}).items() if name in after}
             chosen = choice_in_words(self.training, self.watched)
-            scores = {"part": "test", "chosen": chosen, "before": before, "after": after}
+            kept = self.position.epoch if self.training.keep == "last" else self.position.best_epoch
+            scores = final_scores(self.run.read_metrics(), after, chosen, kept, self.model.spec.dim)
             self.run.write_scores(scores)
             parts = {"train": self.train_set, **self.parts}
             write_card(self.run, self.model.spec, self.settings, parts, scores)

@@ -43,7 +43,8 @@ def set_rates(optimizer: Optimizer, factor: float) -> None:
 def rate_factor(step: int, steps_per_epoch: int, settings: TrainingSettings) -> float:
     """The learning rates' factor at a step, counted from 0.
 
-    >>> rate_factor(0, 10, TrainingSettings(epochs=2)), rate_factor(20, 10, TrainingSettings(epochs=2))
+    >>> two_epochs = TrainingSettings(epochs=2, warmup_steps=0)
+    >>> rate_factor(0, 10, two_epochs), rate_factor(20, 10, two_epochs)
     (1.0, 0.0)
     """
     total = settings.epochs * steps_per_epoch
@@ -68,9 +69,10 @@ def check(settings: TrainingSettings) -> None:
         raise unknown_name("optimizer", settings.optimizer, OPTIMIZERS)
     if settings.schedule not in SCHEDULES:
         raise unknown_name("schedule", settings.schedule, SCHEDULES)
+    usual = TrainingSettings()
     for name, value in vars(settings).items():
-        if isinstance(value, int | float) and value < 0:
+        if isinstance(value, int | float) and value < min(0, getattr(usual, name)):
             raise UserError(f"{name} must not be negative, not {value}")
-    for name in ("learning_rate", "decay_every", "decay_factor"):
+    for name in ("decay_every", "decay_factor"):
         if getattr(settings, name) == 0:
             raise UserError(f"{name} must be positive, not 0")

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import math
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -29,18 +31,25 @@ from nearkin.errors import UserError
 from nearkin.files import atomic_path, cache_folder, one_at_a_time
 from nearkin.methods import Method
 from nearkin.models import EmbeddingModel, ModelSpec, embed_items
-from nearkin.models.backbones import is_builtin, load_weights, preprocess_of
-from nearkin.training.settings import DataSettings, Settings
+from nearkin.models.backbones import image_backbone, is_builtin, load_weights, preprocess_of
+from nearkin.training.settings import DataSettings, ModelSettings, Settings, TrainingSettings
 from nearkin.training.shared import Parts, rows_of, shared_files
 
 log = logging.getLogger("nearkin")
+
+FROM_SCRATCH = 1e-3  # the learning rate of a network without pretrained weights
+BACKBONE_SHARE = 0.1  # of the head's learning rate, for a pretrained backbone
+USUAL_ITEMS, LEAST_EPOCHS = 100_000, 10  # how much is trained when nothing is said
+EVALUATIONS = 20  # on the way, about
+PATIENCE = 5  # evaluations without improvement
 
 
 def load_splits(settings: DataSettings, seed: int) -> Splits:
     """The parts of the data, without unreadable images (they are listed in one warning)."""
     dataset, unreadable = without_unreadable(load_data(settings), settings.unreadable)
     report_unreadable(unreadable)
-    splits = make_splits(dataset, settings.split or None, settings.validation, seed)
+    validation = None if settings.validation < 0 else settings.validation
+    splits = make_splits(dataset, settings.split or None, validation, seed)
     return collapse_training(splits, seed) if settings.collapse_pairs else splits
 
 
@@ -71,28 +80,85 @@ def resolved(settings: Settings, splits: Splits, method: Method) -> Settings:
         model = replace(model, normalize=method.normalize)
     if not model.image_size and model.backbone == "small" and isinstance(train.items, ImageArray):
         model = replace(model, image_size=max(train.items.pixels.shape[1:3]))
-    if not training.backbone_learning_rate:
-        share = 1.0 if model.weights == "none" else 0.1
-        training = replace(training, backbone_learning_rate=share * training.learning_rate)
-    if not training.loss_learning_rate:
-        training = replace(training, loss_learning_rate=training.learning_rate)
+    pretrained = is_pretrained(model)
+    if model.freeze_batch_norm is None:
+        model = replace(model, freeze_batch_norm=pretrained)
+    if not model.head_init:
+        model = replace(model, head_init="svd" if pretrained else "random")
     if not training.batch_size:
         training = replace(training, batch_size=_usual_batch(method, train))
-    if not training.keep:
-        training = replace(training, keep="last" if splits.validation is None else "best-on-validation")
+    if model.dim < 0:
+        model = replace(model, dim=_usual_dim(model, train, method, training.batch_size))
+    steps = len(method.sampler(train.dense_labels, training.batch_size, training.seed))
+    if training.epochs < 0:
+        training = replace(training, epochs=usual_epochs(len(train)))
+    training = _usual_training(training, method, steps, pretrained, has_validation=splits.validation is not None)
+    if data.validation < 0:
+        data = replace(data, validation=splits.held_out)
     return replace(settings, data=data, model=model, training=training)
+
+
+def is_pretrained(model: ModelSettings) -> bool:
+    """Whether the backbone knows something before training: it has weights, or the data are features already."""
+    return model.weights != "none" or model.backbone == "linear"
+
+
+def usual_epochs(items: int) -> int:
+    """Passes over so many training items when nothing is said: about as many steps for small data as for larger ones.
+
+    >>> usual_epochs(1_000), usual_epochs(5_000), usual_epochs(60_000)
+    (100, 20, 10)
+    """
+    return max(LEAST_EPOCHS, math.ceil(USUAL_ITEMS / items))
+
+
+def _usual_training(
+    training: TrainingSettings, method: Method, steps: int, pretrained: bool, has_validation: bool
+) -> TrainingSettings:
+    """Fills in what is left open; ``steps`` are those of an epoch."""
+    usual: dict[str, Any] = {}
+    if not training.learning_rate:
+        usual["learning_rate"] = method.learning_rate if pretrained else FROM_SCRATCH
+    rate = usual.get("learning_rate", training.learning_rate)
+    if not training.backbone_learning_rate:
+        usual["backbone_learning_rate"] = BACKBONE_SHARE * rate if pretrained else rate
+    if not training.loss_learning_rate:
+        usual["loss_learning_rate"] = rate
+    if training.warmup_steps < 0:
+        usual["warmup_steps"] = training.epochs * steps // 20 if pretrained else 0
+    if training.evaluate_every < 0:
+        usual["evaluate_every"] = max(1, training.epochs // EVALUATIONS)
+    if not training.keep:
+        usual["keep"] = "best-on-validation" if has_validation else "last"
+    if training.patience < 0:
+        usual["patience"] = PATIENCE if usual.get("keep", training.keep) == "best-on-validation" else 0
+    return replace(training, **usual)
+
+
+def _usual_dim(model: ModelSettings, train: Dataset, method: Method, batch_size: int) -> int:
+    """128; for a pretrained backbone up to 512, at most as many as it has features; a multiple of the slices."""
+    dim = 128
+    if is_pretrained(model):
+        items = train.items
+        if isinstance(items, Vectors):
+            dim = min(512, items.values.shape[1])
+        else:
+            dim = min(512, image_backbone(model.backbone, preprocess_of(model.backbone, model.image_size or None))[1])
+    dim = min(dim, method.most_dimensions(batch_size))
+    return max(method.slices, dim - dim % method.slices)
 
 
 def build_model(settings: Settings, train: Dataset, slices: int) -> EmbeddingModel:
     """An untrained head of so many slices on a backbone with the wanted weights; call it under a fixed torch seed."""
     choice = settings.model
-    spec = ModelSpec(choice.backbone, choice.dim, choice.normalize, slices=slices)
+    head = "linear" if choice.dim else "none"
+    spec = ModelSpec(choice.backbone, choice.dim, choice.normalize, slices=slices, head=head)
     if isinstance(train.items, Vectors):
         spec = replace(spec, features=train.items.values.shape[1])
     else:
         channels = train.items.channels if isinstance(train.items, ImageArray) else 3
         spec = replace(spec, preprocess=preprocess_of(choice.backbone, choice.image_size or None, channels))
-    model = EmbeddingModel(spec, choice.freeze_batch_norm)
+    model = EmbeddingModel(spec, bool(choice.freeze_batch_norm))
     load_weights(model.backbone, choice.backbone, choice.weights)
     if isinstance(train.items, Vectors):
         values = torch.from_numpy(train.items.values)

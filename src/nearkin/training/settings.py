@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 import tomllib
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
 from nearkin.errors import UserError, unknown_name
 from nearkin.fields import checked_fields
 from nearkin.methods import Method, make_method, method_class
+
+HEAD_INIT = ("svd", "random")
 
 
 @dataclass(frozen=True)
@@ -21,7 +23,8 @@ class DataSettings:
         source: a folder, .csv, .npz, or a dataset's name.
         root: where to look for a benchmark.
         split: official, classes or all; empty: official where there is one.
-        validation: share of the training classes held out to choose the model.
+        validation: share of the training classes held out to choose the model; -1: a tenth, at least 4 classes, unless
+            there is a validation split already or ``keep`` does not ask for one.
         collapse_pairs: train on random pairs of classes as one class each; the test part keeps its classes.
         augment: none, crop-flip or resized-crop-flip; empty: crop-flip for files, none for arrays.
         unreadable: skip or stop.
@@ -33,7 +36,7 @@ class DataSettings:
     source: str
     root: str = ""
     split: str = ""
-    validation: float = 0.0
+    validation: float = -1.0
     collapse_pairs: bool = False
     augment: str = ""
     unreadable: str = "skip"
@@ -60,24 +63,31 @@ class ModelSettings:
     Attributes:
         backbone: small, mlp, linear, torchvision:googlenet, or any name of timm; empty: by the kind of data.
         weights: imagenet, none or a file; empty: imagenet for timm, none for the built-in ones.
-        dim: length of the embedding.
+        dim: length of the embedding; 0: the backbone's features as they are, without a head; -1: 512 for a pretrained
+            backbone, otherwise 128.
+        head_init: svd (the main directions of the training features) or random; empty: svd for a pretrained backbone.
         normalize: always, test or never; empty: as the method's paper does.
         image_size: side of the network's input; 0: the backbone's own.
         freeze_backbone: train the head alone, on features computed once.
-        freeze_batch_norm: keep batch norm's statistics as they come with the weights.
+        freeze_batch_norm: keep batch norm's statistics as they come with the weights; None: for a pretrained backbone.
     """
 
     backbone: str = ""
     weights: str = ""
-    dim: int = 128
+    dim: int = -1
+    head_init: str = ""
     normalize: str = ""
     image_size: int = 0
     freeze_backbone: bool = False
-    freeze_batch_norm: bool = False
+    freeze_batch_norm: bool | None = None
 
     def __post_init__(self) -> None:
-        if self.dim < 1 or self.image_size < 0:
-            raise UserError(f"dim ({self.dim}) must be positive and image_size ({self.image_size}) not negative")
+        if self.dim < -1 or self.image_size < 0:
+            raise UserError(
+                f"dim ({self.dim}) and image_size ({self.image_size}) must be positive, or 0: for dim, no head"
+            )
+        if self.head_init not in ("", *HEAD_INIT):
+            raise unknown_name("head_init", self.head_init, HEAD_INIT)
 
 
 @dataclass(frozen=True)
@@ -85,46 +95,51 @@ class TrainingSettings:
     """How it is trained.
 
     Attributes:
-        epochs: passes over the data.
+        epochs: passes over the data; -1: about 100,000 items in all, at least 10 passes.
         batch_size: items in a global batch, over all devices; 0: the method's usual number, or as many as the data
             can fill.
         micro_batch: items embedded at once on a device; the gradient is that of the whole batch; 0: all of them.
         optimizer: adam, adamw, sgd or rmsprop.
-        learning_rate: for the head (and for everything where the next two are 0).
-        backbone_learning_rate: for the backbone; 0: a tenth of the head's where it comes with weights, else the same.
+        learning_rate: for the head (and for everything where the next two are 0); 0: the method's for a pretrained
+            backbone, otherwise 1e-3.
+        backbone_learning_rate: for the backbone; 0: a tenth of the head's if it is pretrained, otherwise the same.
         loss_learning_rate: for what a loss itself learns; 0: the head's.
         momentum: of sgd and rmsprop.
         weight_decay: of the optimiser.
         schedule: constant, cosine, linear or step.
-        warmup_steps: steps over which the rates rise from zero.
+        warmup_steps: steps over which the rates rise from zero; -1: a twentieth of all for a pretrained backbone,
+            otherwise none.
         decay_every, decay_factor: epochs and factor of the step schedule.
         clip_norm: largest gradient norm; 0: not clipped.
-        evaluate_every: epochs between evaluations; 0: only at the end.
+        evaluate_every: epochs between evaluations; 0: only at the end; -1: about 20 in all.
         keep: last, best-on-validation, or best-on-test (the papers' protocol: it chooses on what it reports).
-        patience: evaluations without improvement after which training stops; 0: never.
+        patience: evaluations without improvement after which training stops; 0: never; -1: 5 where the model is chosen
+            on validation classes.
+        stop_after: epochs after which training stops, with the rates as if it went on; 0: all of them.
         checkpoint_steps: steps between checkpoints; 0: one per epoch.
         device: auto, cpu or cuda.
         precision: 32-true or bf16-mixed; empty: bf16-mixed on CUDA.
         seed: of everything random.
     """
 
-    epochs: int = 20
+    epochs: int = -1
     batch_size: int = 0
     micro_batch: int = 0
     optimizer: str = "adamw"
-    learning_rate: float = 1e-3
+    learning_rate: float = 0.0
     backbone_learning_rate: float = 0.0
     loss_learning_rate: float = 0.0
     momentum: float = 0.9
     weight_decay: float = 1e-4
     schedule: str = "cosine"
-    warmup_steps: int = 0
+    warmup_steps: int = -1
     decay_every: int = 10
     decay_factor: float = 0.1
     clip_norm: float = 0.0
-    evaluate_every: int = 1
+    evaluate_every: int = -1
     keep: str = ""
-    patience: int = 0
+    patience: int = -1
+    stop_after: int = 0
     checkpoint_steps: int = 0
     device: str = "auto"
     precision: str = ""
@@ -140,6 +155,10 @@ class Settings:
     training: TrainingSettings = field(default_factory=TrainingSettings)
     method: str = "rank"
     method_settings: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.data.validation < 0 and self.training.keep in ("last", "best-on-test"):  # nothing would be chosen there
+            object.__setattr__(self, "data", replace(self.data, validation=0.0))
 
     @classmethod
     def read(cls, file: str | Path) -> Settings:
@@ -184,7 +203,8 @@ class Settings:
 
     def to_toml(self) -> str:
         blocks = (
-            f"[{section}]\n" + "".join(f"{name} = {_toml(value)}\n" for name, value in table.items())
+            f"[{section}]\n"
+            + "".join(f"{name} = {_toml(value)}\n" for name, value in table.items() if value is not None)
             for section, table in self.to_tables().items()
         )
         return "\n".join(blocks)
@@ -227,6 +247,10 @@ def knows(method: str, setting: str) -> bool:
     except UserError:
         return False
     return True
+
+
+def _line(name: str, value: Any) -> str:
+    return "" if value is None else f"{name} = {_toml(value)}\n"  # TOML has no word for what is left open
 
 
 def _toml(value: Any) -> str:

@@ -1,0 +1,47 @@
+"""One more training, on all classes, with the settings and the number of epochs that held-out classes chose.
+
+The first run measures what the settings are worth on classes it never saw; the second uses every class there is, and
+so has nothing left to be measured on. Its scores name the first run's.
+"""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+from nearkin.training.loop import train
+from nearkin.training.run import Run, next_folder
+from nearkin.training.settings import Settings
+
+log = logging.getLogger("nearkin")
+
+
+def fit_all(run: Run, folder: str | Path | None = None) -> Run:
+    """Trains a finished run's settings once more on all classes.
+
+    Args:
+        run: the finished run.
+        folder: the new run's; by default beside it, with ``-all`` after its name.
+
+    >>> fit_all(Run("runs/photos-rank")).folder  # doctest: +SKIP
+    PosixPath('runs/photos-rank-all')
+    """
+    settings = settings_for_all(run.settings(), run.read_scores()["best_epoch"])
+    folder = Path(folder) if folder else next_folder(run.folder.parent, f"{run.folder.name}-all")
+    log.info("training once more on all classes, for %d epochs", settings.training.stop_after)
+    return train(settings, folder)
+
+
+def settings_for_all(settings: Settings, best_epoch: int) -> Settings:
+    """The same settings for all classes, with the learning rates of the epochs up to the best one.
+
+    >>> from nearkin.api import make_settings
+    >>> again = settings_for_all(make_settings("glyphs", "rank", {"epochs": 20}), best_epoch=7)
+    >>> again.data.split, again.training.epochs, again.training.stop_after
+    ('all', 20, 7)
+    """
+    epochs = settings.training.epochs if best_epoch else 0
+    return settings.changed(
+        data={"split": "all", "validation": 0.0},
+        training={"epochs": epochs, "stop_after": best_epoch, "keep": "last", "patience": 0, "evaluate_every": 0},
+    )

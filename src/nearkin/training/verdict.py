@@ -1,0 +1,112 @@
+"""What training was worth: the scores of a finished run, and one sentence about the model against its backbone."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from nearkin.evaluation import Evaluation
+
+log = logging.getLogger("nearkin")
+
+PRIMARY = Evaluation.primary
+CLEARLY = 0.05  # relative: a last epoch so far below the best one is worth a warning
+ADVICE = (
+    "Try more classes or images, another --method, a lower --learning-rate, a stronger --backbone, or --dim 0 "
+    "(the features as they are)."
+)
+Scores = Mapping[str, float]
+
+
+def final_scores(
+    records: Sequence[Mapping[str, Any]], after: Scores, chosen: str, best_epoch: int, dim: int
+) -> dict[str, Any]:
+    """What ``scores.json`` holds.
+
+    Args:
+        records: the run's metrics.
+        after: scores of the model that was kept on the test split; empty where there is none.
+        chosen: by what it was chosen.
+        best_epoch: after how many epochs it was kept; 0: before the first.
+        dim: length of its embedding.
+
+    >>> records = [
+    ...     {"kind": "backbone", "part": "test", "recall@1": 0.946, "map@r": 0.641},
+    ...     {"kind": "before", "part": "test", "recall@1": 0.940, "map@r": 0.638},
+    ...     {"kind": "training", "loss": 0.1},
+    ... ]
+    >>> final_scores(records, {"recall@1": 0.958, "map@r": 0.66}, "last epoch", 3, 512)["verdict"]
+    'Recall@1 on unseen classes: 0.946 → 0.958 (backbone alone → trained); MAP@R: 0.641 → 0.660.'
+    """
+    trained = any(record["kind"] == "training" for record in records)
+    evaluations = [record for record in records if record["kind"] == "evaluation" and record["part"] == "validation"]
+    validation = {
+        "backbone": _scores_of(records, "backbone", "validation"),
+        "before": _scores_of(records, "before", "validation"),
+        "best": _numbers(max(evaluations, key=lambda record: record[PRIMARY], default={})),
+        "last": _numbers(evaluations[-1] if evaluations else {}),
+    }
+    if best_epoch == 0:
+        validation["best"] = validation["before"]
+    test = {"backbone": _scores_of(records, "backbone", "test"), "before": _scores_of(records, "before", "test")}
+    _warn_of_fall(validation["best"], validation["last"], best_epoch)
+    if after:
+        verdict = _verdict(test["backbone"], test["before"], after, best_epoch, dim, trained, "unseen classes")
+    else:
+        known = (validation["backbone"], validation["before"], validation["best"])
+        verdict = _verdict(*known, best_epoch, dim, trained, "validation classes")
+    outcome, sentence = verdict
+    return {
+        "part": "test",
+        "chosen": chosen,
+        "best_epoch": best_epoch,
+        "outcome": outcome,
+        "verdict": sentence,
+        **test,
+        "after": dict(after),
+        "validation": validation if validation["best"] else {},
+    }
+
+
+def _verdict(
+    backbone: Scores, before: Scores, after: Scores, best_epoch: int, dim: int, trained: bool, where: str
+) -> tuple[str, str]:
+    """The outcome ("better", "not better", or "unknown" where nothing can be compared) and a sentence that says it."""
+    base = backbone or before
+    if not base or not after:
+        return "unknown", "Not measured: there is no split to measure before and after on."
+    name = "backbone alone" if backbone else "untrained network"
+    if not trained:
+        return "unknown", f"Not trained. Recall@1 on {where}: {after['recall@1']:.3f} ({name}: {base['recall@1']:.3f})."
+    if best_epoch == 0:
+        saved = f"the backbone's features projected to {dim} dimensions" if backbone else "the untrained network"
+        return "not better", (
+            f"Training did not beat the {name} (Recall@1 on {where}: {base['recall@1']:.3f}); the model that was saved "
+            f"is {saved} ({after['recall@1']:.3f}). {ADVICE}"
+        )
+    figures = (
+        f"Recall@1 on {where}: {base['recall@1']:.3f} → {after['recall@1']:.3f} ({name} → trained); "
+        f"MAP@R: {base[PRIMARY]:.3f} → {after[PRIMARY]:.3f}."
+    )
+    if after[PRIMARY] > base[PRIMARY]:
+        return "better", figures
+    return "not better", f"{figures} Training did not help. {ADVICE}"
+
+
+def _warn_of_fall(best: Scores, last: Scores, best_epoch: int) -> None:
+    if last and last[PRIMARY] < (1 - CLEARLY) * best[PRIMARY]:
+        log.warning(
+            "the last epoch (MAP@R %.3f on validation classes) is clearly below the best (%.3f, epoch %d), which was "
+            "kept; a lower learning rate or fewer epochs may do better",
+            *(last[PRIMARY], best[PRIMARY], best_epoch),
+        )
+
+
+def _scores_of(records: Sequence[Mapping[str, Any]], kind: str, part: str) -> dict[str, float]:
+    found = (record for record in records if record["kind"] == kind and record["part"] == part)
+    return _numbers(next(found, {}))
+
+
+def _numbers(record: Mapping[str, Any]) -> dict[str, float]:
+    return {name: value for name, value in record.items() if isinstance(value, float)}
