@@ -32,7 +32,9 @@ class Training:
         new_classes: whether no class of the test part was trained on.
         method: the method's name.
         settings: of the method, the model and the training, those that matter.
-        before, after: scores of the test part by name; empty where it was not measured.
+        backbone, before, after: scores of the test split by name, of the pretrained backbone alone and of the model
+            before and after training; empty where they were not measured.
+        verdict: what training was worth, in a sentence.
         chosen: which of the models on the way this is.
         chosen_on_test: whether it was chosen on the part that the scores are of.
         versions: by package.
@@ -44,8 +46,10 @@ class Training:
     new_classes: bool
     method: str
     settings: Mapping[str, object]
+    backbone: Mapping[str, float]
     before: Mapping[str, float]
     after: Mapping[str, float]
+    verdict: str
     chosen: str
     chosen_on_test: bool
     versions: Mapping[str, str]
@@ -56,7 +60,8 @@ def model_card(spec: ModelSpec, training: Training) -> str:
     """A README.md: front matter for hubs, then how to use the model and all that is known about it.
 
     >>> parts = {"train": (6, 48), "test": (6, 48)}
-    >>> training = Training("shoes", parts, True, "rank", {"epochs": 5}, {}, {}, "last epoch", False, {}, "2026-01-31")
+    >>> made = ("rank", {"epochs": 5}, {}, {}, {}, "Not measured.", "last epoch", False, {}, "2026-01-31")
+    >>> training = Training("shoes", parts, True, *made)
     >>> print(model_card(ModelSpec("linear", dim=2, features=3), training).split("\\n\\n")[1])
     # shoes: an embedding by nearkin
     """
@@ -140,14 +145,19 @@ def _which_classes(training: Training) -> str:
 
 
 def _scores(training: Training) -> str:
+    verdict = escaped(training.verdict)
     if not training.after:
-        return "Not measured on a test part."
-    before = {name: score_text(name, value) for name, value in training.before.items()}
-    rows = ((name, before.get(name, "–"), score_text(name, value)) for name, value in training.after.items())
-    said = f"On the test part, before and after training; the model kept: {escaped(training.chosen)}."
+        return verdict
+    columns = {"backbone alone": training.backbone, "before": training.before, "after": training.after}
+    columns = {name: column for name, column in columns.items() if column}
+    rows = (
+        (score, *(score_text(score, column[score]) if score in column else "–" for column in columns.values()))
+        for score in training.after
+    )
+    said = f"On the test split; the model kept: {escaped(training.chosen)}."
     if training.chosen_on_test:
-        said += " **It was chosen on the test part itself, so these scores are optimistic.**"
-    return f"{said}\n\n{_table(('score', 'before', 'after'), rows)}"
+        said += " **It was chosen on the test split itself, so these scores are optimistic.**"
+    return f"{verdict}\n\n{said}\n\n{_table(('score', *columns), rows)}"
 
 
 def score_text(name: str, value: float) -> str:

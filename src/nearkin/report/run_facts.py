@@ -49,7 +49,9 @@ class RunFacts:
     Attributes:
         records: the lines of its metrics.
         chosen: by what its model was chosen; empty where training has not ended.
-        before, after: scores of the test part that training measured; empty where it did not, or on other data.
+        outcome, verdict: what training was worth: "better", "not better" or "unknown", and in a sentence.
+        backbone, before, after: scores of the test split that training measured, of the backbone alone and of the model
+            before and after; empty where it did not, or on other data.
         looked: None where its data are gone.
         train: the training part, for what methods find in it; None where it is gone.
         notices: what is left out or not as expected, a sentence each.
@@ -59,6 +61,9 @@ class RunFacts:
     settings: Settings
     records: list[dict[str, Any]]
     chosen: str
+    outcome: str
+    verdict: str
+    backbone: dict[str, float]
     before: dict[str, float]
     after: dict[str, float]
     looked: Looked | None
@@ -85,24 +90,29 @@ def gather(folder: str | Path, part: str = "test") -> RunFacts:
             f"Training has not ended (epoch {epoch} of {settings.training.epochs}); this is the model kept so far. "
             f"Go on with: {run.resume_command}"
         )
-        scores = {"before": next((_numbers(each) for each in records if each["kind"] == "before"), {})}
-    before, after, chosen = scores.get("before", {}), scores.get("after", {}), scores.get("chosen", "")
+        scores = {"before": next((_numbers(each) for each in records if _is_start(each)), {})}
+    known = {name: scores.get(name, {}) for name in ("backbone", "before", "after")}
+    said = {name: scores.get(name, "") for name in ("chosen", "outcome", "verdict")}
     try:
         splits = load_splits(settings.data, settings.training.seed)
     except UserError as error:
         notices.append(
             f"The data cannot be read ({error}). Left out: intervals, map, neighbours, classes, distances, spectrum."
         )
-        return RunFacts(run, settings, records, chosen, before, after, None, None, notices)
+        return RunFacts(run, settings, records, **said, **known, looked=None, train=None, notices=notices)
     if not run.same_data(splits.digest()):
-        before, after = {}, {}
+        known, said = {name: {} for name in known}, said | {"outcome": "", "verdict": ""}
         notices.append(
             "The data are not what they were when this run began: test classes may have been trained on. "
             "The scores are those of the data as they are now; those that training measured are left out."
         )
     shown = _shown_part(splits, part, notices)
     looked = _look(run, shown, getattr(splits, shown), notices)
-    return RunFacts(run, settings, records, chosen, before, after, looked, splits.train, notices)
+    return RunFacts(run, settings, records, **said, **known, looked=looked, train=splits.train, notices=notices)
+
+
+def _is_start(record: dict[str, Any]) -> bool:
+    return bool(record["kind"] == "before" and record["part"] == "test")
 
 
 def _numbers(record: dict[str, Any]) -> dict[str, float]:

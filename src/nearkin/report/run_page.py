@@ -75,7 +75,6 @@ def _title(facts: RunFacts) -> str:
 
 def _head(facts: RunFacts) -> str:
     settings, looked = facts.settings, facts.looked
-    protocol, words = choice(settings.training.keep)
     saved = date.fromtimestamp((facts.run.model / "model.json").stat().st_mtime).isoformat()
     lines = [
         f"backbone {settings.model.backbone}" + (", frozen" if settings.model.freeze_backbone else ""),
@@ -90,24 +89,33 @@ def _head(facts: RunFacts) -> str:
         lines.append(f"{looked.part} part: {items:,} items of {classes:,} classes")
     return (
         f"<h1>{escape(_title(facts))}</h1>"
-        f'<p class="facts">{escape(" · ".join(lines))}</p><p class="protocol {protocol}">{escape(words)}</p>'
+        f'<p class="facts">{escape(" · ".join(lines))}</p>{_verdict(facts)}'
         + "".join(f'<p class="notice">{escape(notice)}</p>' for notice in facts.notices)
         + _big_numbers(facts)
     )
 
 
+def _verdict(facts: RunFacts) -> str:
+    """What training was worth, and how the model was chosen; a choice on the test split is said as a warning."""
+    protocol, words = choice(facts.settings.training.keep)
+    kind = facts.outcome.replace(" ", "-") or "unknown"
+    verdict = f'<p class="verdict {kind}">{escape(facts.verdict)}</p>' if facts.verdict else ""
+    return verdict + f'<p class="{"protocol paper" if protocol == "paper" else "facts"}">{escape(words)}</p>'
+
+
 def _big_numbers(facts: RunFacts) -> str:
-    before, after = _before(facts), _measured(facts)
+    base, after = _of_test(facts, facts.backbone or facts.before), _measured(facts)
 
     def number(score: str) -> str:
-        start = f"<small>{before[score]:.3f} → </small>" if score in before else ""
+        start = f"<small>{base[score]:.3f} → </small>" if score in base else ""
         return f"<div><b>{start}{after[score]:.3f}</b>{_abbreviated(score)}</div>"
 
     return f'<div class="big">{"".join(number(score) for score in BIG if score in after)}</div>'
 
 
-def _before(facts: RunFacts) -> dict[str, float]:
-    return facts.before if facts.looked is None or facts.looked.part == "test" else {}
+def _of_test(facts: RunFacts, scores: dict[str, float]) -> dict[str, float]:
+    """Scores of the test split, where that is what the page shows."""
+    return scores if facts.looked is None or facts.looked.part == "test" else {}
 
 
 def _measured(facts: RunFacts) -> dict[str, float]:
@@ -127,13 +135,14 @@ def _scores(facts: RunFacts) -> str:
     after = {name: value for name, value in after.items() if value or name != "queries_without_positives"}
     if not after:
         return ""
-    before = _before(facts)
-    heads = ("", *(("before training", "after") if before else ("score",)), "95 % interval")
+    earlier = {"backbone alone": facts.backbone, "before training": facts.before}
+    earlier = {name: scores for name, scores in earlier.items() if _of_test(facts, scores)}
+    heads = ("", *earlier, "after training" if earlier else "score", "95 % interval")
 
     def row(name: str) -> str:
-        start = [score_text(name, before[name]) if name in before else ""] if before else []
+        starts = [score_text(name, scores[name]) if name in scores else "" for scores in earlier.values()]
         interval = " – ".join(score_text(name, end) for end in intervals.get(name, ()))
-        cells = (*start, score_text(name, after[name]), interval)
+        cells = (*starts, score_text(name, after[name]), interval)
         return f"<tr><td>{_abbreviated(name)}</td>{''.join(f'<td>{cell}</td>' for cell in cells)}</tr>"
 
     meanings = "".join(f"<dt>{escape(score_name(name))}</dt><dd>{escape(meaning(name))}</dd>" for name in after)

@@ -57,8 +57,11 @@ def write_gathered(facts: RunFacts, out: str | Path | None = None, figures: bool
 
 
 def _kept_epoch(facts: RunFacts) -> int | None:
-    """The epoch whose model was kept, where it was chosen by scores on the way."""
-    measured = [record for record in facts.records if record["kind"] == "evaluation"]
-    if facts.settings.training.keep == "last" or not measured:
+    """The epoch whose model was kept, where it was chosen by scores on the way; 0: the start."""
+    keep = facts.settings.training.keep
+    kinds = ("before", "evaluation") if keep == "best-on-validation" else ("evaluation",)
+    part = "test" if keep == "best-on-test" else "validation"
+    measured = [record for record in facts.records if record["kind"] in kinds and record["part"] == part]
+    if keep == "last" or not measured:
         return None
     return int(max(measured, key=lambda record: record[PRIMARY])["epoch"])  # the first of equals, as training chooses

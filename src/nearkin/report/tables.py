@@ -35,14 +35,16 @@ def print_columns(
 
 
 def print_scores(run: Run) -> None:
-    """What a run has reached, before beside after, and where it lies."""
+    """What a run has reached beside its backbone alone and its start, what that is worth, and where the run is."""
     scores = run.read_scores()
     if scores["after"]:
-        columns = {"before training": scores["before"], "after training": scores["after"]}
-        print_columns({name: column for name, column in columns.items() if column}, "test part")
-    else:
-        Console().print("there is no test part: nothing was measured")
-    Console().print(f"model chosen by: {scores['chosen']}\nrun: {run.folder}", highlight=False)
+        columns = {
+            "backbone alone": scores["backbone"],
+            "before training": scores["before"],
+            "after training": scores["after"],
+        }
+        print_columns({name: column for name, column in columns.items() if column}, "test split")
+    Console().print(f"{scores['verdict']}\nmodel: {scores['chosen']}\nrun: {run.folder}", highlight=False)
 
 
 def print_comparison(comparison: Comparison) -> None:

@@ -21,7 +21,7 @@ from nearkin.training.settings import Settings
 
 # Of all settings those that a reader asks for; config.toml in the run holds all of them.
 SHOWN = {
-    "model": ("weights", "freeze_backbone", "freeze_batch_norm"),
+    "model": ("weights", "head_init", "freeze_backbone", "freeze_batch_norm"),
     "training": (
         *("epochs", "batch_size", "optimizer", "learning_rate", "backbone_learning_rate", "weight_decay"),
         *("schedule", "precision", "seed"),
@@ -51,8 +51,10 @@ def training_facts(settings: Settings, parts: Mapping[str, Dataset | None], scor
         method=settings.method,
         settings={name: value for name, value in tables["method"].items() if name != "name"}
         | {name: value for name, value in shown.items() if value != "" and value is not False},
+        backbone=scores["backbone"],
         before=scores["before"],
         after=scores["after"],
+        verdict=scores["verdict"],
         chosen=scores["chosen"],
         chosen_on_test=settings.training.keep == "best-on-test",
         versions={"nearkin": nearkin.__version__, "torch": version("torch"), "timm": version("timm")},
