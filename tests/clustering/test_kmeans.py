@@ -5,6 +5,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from reference.spaces import DEVICES, difficult_points, three_tight_groups
 
 from nearkin.clustering import kmeans
 from nearkin.clustering.kmeans import _draw, _fill_empty, _start
@@ -119,6 +120,29 @@ def test_far_from_the_origin_blobs_are_still_found():
     x = blobs(3, 20) * 1e-3 + 50
     groups = kmeans(x, 3).assignment.reshape(3, 20)
     assert (groups == groups[:, :1]).all()
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_classes_within_tight_groups_are_found(device):
+    x, labels = three_tight_groups()
+    found = kmeans(x.to(device), 60).assignment.cpu()
+    pairs = torch.stack([found, labels]).unique(dim=1)
+    assert pairs.shape[1] == len(found.unique()) == 60
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@settings(max_examples=60, deadline=None)
+@given(x=difficult_points(), k=st.integers(1, 6))
+def test_every_point_of_a_difficult_space_has_its_nearest_centroid(device, x, k):
+    result = kmeans(x.to(device), min(k, len(x)), iterations=3)
+    scale = 2.0**80 if x.abs().max() < 1e-5 else 1.0
+    to_all = torch.cdist(
+        x.double() * scale, result.centroids.double().cpu() * scale, compute_mode="donot_use_mm_for_euclid_dist"
+    )
+    least, lowest = to_all.min(1)
+    own = to_all.gather(1, result.assignment.cpu()[:, None])[:, 0]
+    assert (own <= least * (1 + 1e-14)).all()
+    assert (result.assignment.cpu() <= lowest)[own == least].all()
 
 
 def test_starting_rows_are_distinct_also_when_drawn_many_at_once():

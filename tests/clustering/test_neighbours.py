@@ -4,6 +4,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from reference.retrieval import nearest
+from reference.spaces import DEVICES, difficult_points, three_tight_groups
 from sklearn.neighbors import NearestNeighbors
 
 from nearkin.clustering import distances, nearest_neighbours, neighbours
@@ -37,6 +38,54 @@ def test_ties_go_to_the_lowest_row_even_at_the_kth_place(data):
     np.testing.assert_allclose(found, expected, rtol=1e-6)
 
 
+@pytest.mark.parametrize("device", DEVICES)
+@settings(max_examples=100, deadline=None)
+@given(st.data())
+def test_neighbours_in_difficult_spaces_are_those_of_float64(device, data):
+    x = data.draw(difficult_points())
+    n = len(x)
+    exclude = torch.tensor(data.draw(st.lists(st.integers(-1, n - 1), min_size=n, max_size=n)))
+    k = data.draw(st.integers(1, n - 1))
+    found, rows = nearest_neighbours(x.to(device), x.to(device), k, exclude)
+    expected, expected_rows = nearest(x.double().numpy(), x.double().numpy(), k, exclude.tolist())
+    np.testing.assert_array_equal(rows.cpu(), expected_rows)
+    np.testing.assert_allclose(found.cpu(), expected, rtol=1e-6 if x.dtype == torch.float32 else 1e-15)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_neighbours_within_tight_groups_are_told_apart(device):
+    x = three_tight_groups()[0]
+    rows = nearest_neighbours(x.to(device), x.to(device), 3, torch.arange(len(x)))[1]
+    squares = (x.double()[:, None] - x.double()).square().sum(2).fill_diagonal_(torch.inf)
+    assert torch.equal(rows.cpu(), squares.argsort(1)[:, :3])
+
+
+def test_float64_points_that_coincide_in_float32_are_told_apart():
+    x = 1 + torch.tensor([[0.0], [3e-12], [4e-12], [9e-12]], dtype=torch.float64)
+    assert len(x.float().unique()) == 1
+    found, rows = nearest_neighbours(x, x, 1, torch.arange(4))
+    assert rows.flatten().tolist() == [1, 2, 1, 2]
+    assert found.dtype == torch.float64
+    torch.testing.assert_close(found.flatten(), torch.tensor([3e-12, 1e-12, 1e-12, 5e-12]).double(), rtol=1e-3, atol=0)
+
+
+def test_a_query_beyond_all_measure_finds_its_neighbours():
+    gallery = torch.tensor([[1e-20], [0.0], [-1e-20]])
+    found, rows = nearest_neighbours(torch.tensor([[-1e-19], [1e30]]), gallery, 1)
+    assert rows.flatten().tolist() == [2, 0]
+    assert found[1].item() == pytest.approx(1e30)
+
+
+def test_well_separated_neighbours_need_few_exact_distances(monkeypatch):
+    x = torch.nn.functional.normalize(random(3000, 64))
+    pairs = []
+    exact = distances.DistanceBlock.exact
+    monkeypatch.setattr(distances.DistanceBlock, "exact", lambda b, r, c: pairs.append(c.numel()) or exact(b, r, c))
+    monkeypatch.setattr(distances.DistanceBlock, "exact_rows", None)
+    nearest_neighbours(x, x, 5, torch.arange(3000))
+    assert sum(pairs) < 3000 * 8
+
+
 def test_collapsed_space_gives_the_lowest_rows_at_distance_zero():
     x = torch.full((40, 5), 0.3)
     found, rows = nearest_neighbours(x, x, 3, exclude=torch.arange(40))
@@ -65,6 +114,7 @@ def test_blocks_change_nothing_and_stay_within_their_budget(monkeypatch):
         return blocks
 
     monkeypatch.setattr(neighbours, "row_blocks", tiny_blocks)
+    monkeypatch.setattr(distances, "CACHED_BYTES", 3000)
     found = nearest_neighbours(queries, gallery, 5)
     assert torch.equal(found[0], expected[0])
     assert torch.equal(found[1], expected[1])

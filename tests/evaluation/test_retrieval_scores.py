@@ -6,13 +6,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from reference import retrieval as reference
+from reference.spaces import DEVICES, difficult_points, three_tight_groups
 from sklearn.metrics import average_precision_score
 
 from nearkin.clustering import distances
 from nearkin.errors import UserError
+from nearkin.evaluation import ranking, retrieve
 from nearkin.evaluation import retrieval as retrieval_room
-from nearkin.evaluation import retrieve
-from nearkin.evaluation.ranking import rank_by_comparing, rank_by_sorting
 from nearkin.space import Space
 
 GOLDEN = Path(__file__).parent.parent / "golden"
@@ -129,26 +129,47 @@ def test_blocks_change_nothing_and_stay_within_their_budget(monkeypatch):
     expected = retrieve(space)
     blocks = []
 
-    class Recording(distances.SquaredDistances):
-        def __call__(self, queries):
-            blocks.append(super().__call__(queries))
+    class Recording(distances.Distances):
+        def block(self, queries):
+            blocks.append(super().block(queries))
             return blocks[-1]
 
-    monkeypatch.setattr(retrieval_room, "SquaredDistances", Recording)
+    monkeypatch.setattr(retrieval_room, "Distances", Recording)
     found = retrieve(space, block_bytes=2000)
     assert len(blocks) == 26
-    assert max(block.nbytes for block in blocks) <= 2000
+    assert max(block.squares.nbytes for block in blocks) <= 2000
     for name in ("positives", "first_rank", "r_precision", "average_precision_at_r", "average_precision", "neighbours"):
         torch.testing.assert_close(getattr(found, name), getattr(expected, name), equal_nan=True, rtol=0, atol=0)
 
 
-@pytest.mark.parametrize("rank", [rank_by_comparing, rank_by_sorting])
-def test_the_rankings_for_cuda_give_the_same(monkeypatch, rank):
+def test_counting_as_on_cuda_gives_the_same(monkeypatch):
     space = random_space(items=80, classes=4)
     expected = retrieve(space)
-    monkeypatch.setattr(retrieval_room, "rank_by_counting", rank)
+    monkeypatch.setattr(ranking, "count_by_row", ranking.count_by_comparing)
     assert retrieve(space).scores() == expected.scores()
     assert torch.equal(retrieve(space).neighbours, expected.neighbours)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_tight_groups_are_told_apart(device):
+    x, labels = three_tight_groups()
+    scores = retrieve(Space.of(x.to(device), labels.to(device))).scores()
+    assert scores["recall@1"] == scores["map@r"] == 1
+    assert scores == pytest.approx(reference_scores(Space.of(x, labels), (1, 2, 4, 8)))
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@settings(max_examples=60, deadline=None)
+@given(st.data())
+def test_scores_of_difficult_spaces_are_those_of_float64(device, data):
+    x = data.draw(difficult_points(least=3))
+    labels = torch.tensor(data.draw(st.lists(st.integers(0, 2), min_size=len(x), max_size=len(x))))
+    space = Space.of(x, labels)
+    if len(labels.unique()) == len(labels):
+        return
+    found = retrieve(space.to(device), kept_neighbours=3)
+    assert found.scores(KS) == pytest.approx(reference_scores(space))
+    assert found.neighbours.tolist() == reference_neighbours(space, found.neighbours.shape[1])
 
 
 def test_a_space_far_from_the_origin_has_the_scores_of_the_same_space_at_home():

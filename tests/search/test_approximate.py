@@ -195,3 +195,12 @@ def test_an_index_says_with_how_many_links_it_was_built(monkeypatch: pytest.Monk
     index = approximate.Approximate.build(20, vectors(0, 1), [(np.arange(20), vectors(0, 20))])
     monkeypatch.setattr(approximate, "LINKS", 9)  # what a later version builds with
     assert str(index).startswith("HNSW (5 links,")
+
+
+def test_what_counts_as_found_is_as_fine_as_the_gallery() -> None:
+    small = vectors(0, 500) * np.float32(1e-7)
+    limits = approximate._limits(small[:20], [(np.arange(300), small[:300]), (np.arange(300, 500), small[300:])])[0]
+    distances = np.sort(np.linalg.norm(small.astype(float)[:20, None] - small.astype(float), axis=2), axis=1)
+    assert limits == pytest.approx(distances[:, approximate.JUDGED_AT].tolist(), rel=1e-5)
+    assert all(distances[:, approximate.JUDGED_AT] <= limits)
+    assert all(distances[:, approximate.JUDGED_AT + 1] > limits)

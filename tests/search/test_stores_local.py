@@ -16,7 +16,6 @@ import pytest
 
 from nearkin.errors import OutOfRoom, UserError
 from nearkin.search import Entry
-from nearkin.search.exact import Exact
 from nearkin.search.local import LocalStore
 
 # Forked, since a new process would load torch again; each opens a store of its own.
@@ -161,15 +160,3 @@ def test_a_gallery_that_cannot_be_written_can_be_read() -> None:
 def test_of_equal_distances_the_lowest_id_comes_first(store: LocalStore) -> None:
     store.put(entries(*map(str, range(300))), np.ones((300, 2), np.float32))
     assert [hit.id for hit in store.search(np.zeros((1, 2), np.float32), 3)[0]] == [1, 2, 3]
-
-
-@pytest.mark.parametrize("offset", [0.0, 1000.0])
-def test_kept_ready_or_not_the_nearest_are_the_same(offset: float) -> None:
-    rng = np.random.default_rng(0)
-    vectors = (rng.integers(-3, 4, (2000, 4)) / 4 + offset).astype(np.float32)  # with many ties
-    queries = (rng.standard_normal((7, 4)) + offset).astype(np.float32)
-    ids = np.sort(rng.permutation(10_000)[:2000])
-    distances, found = Exact(ids, vectors).nearest(queries, 5)
-    slow = np.linalg.norm(vectors.astype(float) - queries[:, None].astype(float), axis=2)
-    assert np.allclose(distances, np.sort(slow, 1)[:, :5], atol=1e-4)
-    assert np.allclose(np.take_along_axis(slow, np.searchsorted(ids, found), 1), distances, atol=1e-4)

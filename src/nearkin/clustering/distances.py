@@ -1,8 +1,21 @@
-"""Squared Euclidean distances, block by block: the one distance matrix of neighbours, k-means and retrieval.
+"""Euclidean distances to a gallery, block by block: the one distance matrix of neighbours, k-means and retrieval.
 
-|q − g|² = |q|² + |g|² − 2 q·g makes a block one matrix product, but leaves a rounding error of the size of
-|q|² in it: points that lie close together far from the origin would all look alike. `near_origin` therefore
-moves the points around the origin first, which leaves every distance as it was.
+|q − g|² = |q|² + |g|² − 2 q·g makes a block one matrix product, but leaves a rounding error of the size of |q|² in it,
+in which the order of near neighbours is lost. A block therefore comes with a bound of this error, and with distances
+by subtraction in float64 for what the bound cannot tell apart. The order of the latter is what "exact" means.
+
+The bound. Points are moved by the gallery's mean and divided by a power of two: a and b are what exact arithmetic would
+give, A and B what float32 holds, with u = 2⁻²⁴ and |A − a| ≤ u |a|. For D dimensions,
+
+- the product adds D + 2 terms, 2 A·B and both squared lengths, whose absolute values sum to (|A| + |B|)² at most. In
+  any order of summation its error is at most (D + 2) u times that (Jeannerod and Rump, "Improved error bounds for inner
+  products in floating-point arithmetic", SIAM J. Matrix Anal. Appl. 2013);
+- the squared lengths come from float64 and are rounded once: u (|A| + |B|)²;
+- |A − B| differs from |a − b| by u (|a| + |b|) at most, the squares by 2 u (|a| + |b|)².
+
+Altogether (D + 5) u (|A| + |B|)², with |B| the longest of the gallery. The constant is raised by 2 for terms in u²,
+underflow (the longest |B| is at least 1, or else all gallery points coincide and have no order) and the rounding of the
+comparison itself.
 """
 
 from __future__ import annotations
@@ -10,6 +23,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -20,6 +34,8 @@ from nearkin.errors import UserError
 
 BLOCK_BYTES = 32 * 2**20  # measured on the CPU: 16 MB and 64 MB are slower, smaller ones by far
 CUDA_BLOCK_BYTES = 128 * 2**20  # estimated: for smaller ones launching takes longer than computing
+CACHED_BYTES = 2**19  # measured: twice as fast as blocks of 32 MB
+FAR = 2.0**40  # times the extent of the gallery: squares of what is farther could leave float32
 
 
 def block_bytes_on(device: torch.device) -> int:
@@ -27,56 +43,91 @@ def block_bytes_on(device: torch.device) -> int:
     return CUDA_BLOCK_BYTES if device.type == "cuda" else BLOCK_BYTES
 
 
-def near_origin(queries: Tensor, gallery: Tensor) -> tuple[Tensor, Tensor, float]:
-    """Both sets moved around the origin, scaled to at most 1, in float32; and the scale they were divided by.
-
-    The new origin is the gallery point nearest to the mean and the scale a power of two: unlike the mean
-    itself, they keep whole-number coordinates exact, so that equal distances stay equal. The scale keeps the
-    squares of very large and very small coordinates within float32.
+class Distances:
+    """Distances of any queries (Q, D) to one gallery (N, D), which is made ready once.
 
     Args:
-        queries: (Q, D) floating point.
-        gallery: (N, D) floating point.
-
-    >>> near, _, scale = near_origin(torch.tensor([[1e6 + 3, 0.0]]), torch.tensor([[1e6, 0.0]]))
-    >>> (near * scale).tolist()
-    [[3.0, 0.0]]
-    """
-    queries, gallery = (x.detach().to(torch.promote_types(x.dtype, torch.float32)) for x in (queries, gallery))
-    origin = gallery[(gallery - gallery.mean(0)).square_().sum(1).argmin()]
-    queries, gallery = queries - origin, gallery - origin
-    lows_and_highs = torch.stack([*queries.aminmax(), *gallery.aminmax()])
-    largest = lows_and_highs.abs().max().item()
-    if not math.isfinite(largest):
-        raise UserError("the vectors contain NaN or infinite values; leave those rows out")
-    scale = 2.0 ** math.frexp(largest)[1]
-    return (queries / scale).float(), (gallery / scale).float(), scale
-
-
-class SquaredDistances:
-    """Squared distances of any queries (Q, D) to one gallery (N, D): never negative, (Q, N) in float32.
-
-    Coincident gallery points get equal distances.
+        gallery: (N, D) floating point, at least one point.
+        dtype: what the products are computed in.
 
     >>> corners = torch.tensor([[0.0, 0.0], [0.0, 1.0], [1.0, 0.0]])
-    >>> SquaredDistances(corners)(corners[:2]).tolist()
-    [[0.0, 1.0, 1.0], [1.0, 0.0, 2.0]]
+    >>> block = Distances(corners).block(corners[:2])
+    >>> block.exact_rows(torch.tensor([1])).mul(block.scale).tolist()
+    [[1.0, 0.0, 1.4142135623730951]]
     """
 
-    def __init__(self, gallery: Tensor) -> None:
-        gallery = gallery.float()
-        # The squared norms ride along as two more coordinates, so that a block is one product.
-        self._gallery = torch.cat([gallery, torch.ones_like(gallery[:, :1]), _squared_norms(gallery)], 1)
+    def __init__(self, gallery: Tensor, dtype: torch.dtype = torch.float32) -> None:
+        self._gallery = _at_least_single(gallery)
+        self._dtype = dtype
+        wide = torch.promote_types(self._gallery.dtype, dtype)
+        self._origin = self._gallery.mean(0, dtype=torch.float64).to(wide)
+        moved = self._gallery - self._origin
+        extent = _largest(moved)
+        smallest = torch.finfo(moved.dtype).tiny  # its inverse is finite
+        self.scale = 2.0 ** (math.frexp(max(extent, smallest))[1] - 1) if extent else 1.0
+        near = moved.div_(self.scale).to(dtype)
+        squared = _squared_lengths(near)
+        self._longest = squared.max().sqrt()
+        # The squared lengths ride along as two more coordinates, so that a block is one product.
+        self._ready = torch.cat([near, torch.ones_like(near[:, :1]), squared.to(dtype)], 1)
 
-    def __call__(self, queries: Tensor) -> Tensor:
-        return self.rounded(queries).clamp_(min=0)
+    def block(self, queries: Tensor) -> DistanceBlock:
+        """The distances of some queries (Q, D), as many as memory has room for: see `row_blocks`."""
+        queries = _at_least_single(queries)
+        moved = queries - self._origin
+        _largest(moved)
+        far = moved.abs().amax(1, keepdim=True) > FAR * self.scale
+        near = moved.div_(self.scale).masked_fill_(far, 0).to(self._dtype)
+        squared = _squared_lengths(near)
+        unit = torch.finfo(self._dtype).eps / 2
+        error = (queries.shape[1] + 7) * unit * (squared.sqrt() + self._longest).square()
+        slack = error.mul_(2).masked_fill_(far, torch.inf).to(self._dtype)
+        product = torch.cat([-2 * near, squared.to(self._dtype), torch.ones_like(near[:, :1])], 1)
+        with _full_precision(near.device.type):
+            squares = torch.mm(product, self._ready.T)
+        return DistanceBlock(squares, slack, self.scale, queries, self._gallery)
 
-    def rounded(self, queries: Tensor) -> Tensor:
-        """The same, where rounding may leave some slightly below 0: one pass less, for searches that do not mind."""
-        queries = queries.float()
-        queries = torch.cat([-2 * queries, _squared_norms(queries), torch.ones_like(queries[:, :1])], 1)
-        with _full_precision(queries.device.type):
-            return torch.mm(queries, self._gallery.T)
+
+@dataclass(frozen=True, eq=False)
+class DistanceBlock:
+    """The distances of Q queries to N gallery points, in units of ``scale``.
+
+    Attributes:
+        squares: (Q, N) squared distances but for rounding, which may leave some slightly below 0; ∞ where excluded.
+        slack: (Q, 1) where two squares of a query differ by more than this, the smaller one is the nearer point's.
+        scale: a power of two.
+    """
+
+    squares: Tensor
+    slack: Tensor
+    scale: float
+    queries: Tensor
+    gallery: Tensor
+
+    def __getitem__(self, rows: Tensor) -> DistanceBlock:
+        return DistanceBlock(self.squares[rows], self.slack[rows], self.scale, self.queries[rows], self.gallery)
+
+    def exclude(self, own: Tensor) -> None:
+        """Takes one gallery point of every query (Q,) out; −1 for none."""
+        rows = (own >= 0).nonzero().squeeze(1)
+        self.squares[rows, own[rows]] = torch.inf
+
+    def exact(self, rows: Tensor, columns: Tensor) -> Tensor:
+        """(P, m) distances of queries (P,) to gallery points of their own (P, m), by subtraction in float64."""
+        found = torch.empty(columns.shape, dtype=torch.float64, device=columns.device)
+        for block in _cached_blocks(rows, columns.shape[1] * self.queries.shape[1]):
+            near = self.queries[rows[block], None], self.gallery[columns[block]]
+            found[block] = _subtracted(*near, self.scale).squeeze(1)
+        return found
+
+    def exact_rows(self, rows: Tensor) -> Tensor:
+        """(m, N) the same of queries (m,) to the whole gallery; ∞ where excluded."""
+        if not bool(self.slack.any()):  # all points coincide
+            return self.squares[rows].double()
+        found = torch.empty(len(rows), len(self.gallery), dtype=torch.float64, device=rows.device)
+        for block in _cached_blocks(self.gallery, self.gallery.shape[1]):
+            found[:, block] = _subtracted(self.queries[rows], self.gallery[block], self.scale)
+        return found.masked_fill_(self.squares[rows].isinf(), torch.inf)
 
 
 def row_blocks(rows: int, columns: int, block_bytes: int = BLOCK_BYTES) -> list[slice]:
@@ -89,8 +140,36 @@ def row_blocks(rows: int, columns: int, block_bytes: int = BLOCK_BYTES) -> list[
     return [slice(start, min(start + step, rows)) for start in range(0, rows, step)]
 
 
-def _squared_norms(x: Tensor) -> Tensor:
-    return x.square().sum(1, keepdim=True)
+def _cached_blocks(rows: Tensor, columns: int) -> list[slice]:
+    """The rows of a float64 matrix in slices that stay in a processor's cache; in larger ones on other devices."""
+    return row_blocks(
+        len(rows), 2 * columns, CACHED_BYTES if rows.device.type == "cpu" else block_bytes_on(rows.device)
+    )
+
+
+def _at_least_single(x: Tensor) -> Tensor:
+    return x.detach().to(torch.promote_types(x.dtype, torch.float32))
+
+
+def _largest(moved: Tensor) -> float:
+    largest = torch.stack(moved.aminmax()).abs().max().item() if moved.numel() else 0.0
+    if not math.isfinite(largest):
+        raise UserError("the vectors contain NaN or infinite values; leave those rows out")
+    return largest
+
+
+def _squared_lengths(x: Tensor) -> Tensor:
+    """(N, 1) in float64."""
+    return torch.cat([x[rows].double().square().sum(1, keepdim=True) for rows in _cached_blocks(x, x.shape[1])])
+
+
+def _subtracted(x: Tensor, y: Tensor, scale: float) -> Tensor:
+    x, y = x.double(), y.double()
+    unit = scale if not 2.0**-400 < scale < 2.0**400 else 1.0  # divided by first where squares would leave float64
+    if unit != 1:
+        x, y = x / unit, y / unit
+    # Of all ways to subtract, square and add, this one rounds a pair the same whatever is computed beside it.
+    return torch.cdist(x, y, compute_mode="donot_use_mm_for_euclid_dist").mul_(unit / scale)
 
 
 @contextmanager

@@ -1,7 +1,7 @@
 """Nearest neighbours, exactly, in blocks of the distance matrix on any device.
 
-The search itself finds candidates by |q|² + |g|² − 2 q·g; the distances that are put in order and returned are
-computed by subtraction, so that coincident points are at distance 0 and devices differ only in how a sum is rounded.
+A product of matrices finds candidates; the distances that are put in order and returned are computed by subtraction in
+float64. Where rounding could hide a nearer one among the others, all that it could be are looked at.
 """
 
 from __future__ import annotations
@@ -11,18 +11,16 @@ import math
 import torch
 from torch import Tensor
 
-from nearkin.clustering.distances import SquaredDistances, block_bytes_on, near_origin, row_blocks
+from nearkin.clustering.distances import DistanceBlock, Distances, block_bytes_on, row_blocks
 from nearkin.errors import UserError
 
 
 def nearest_neighbours(
     queries: Tensor, gallery: Tensor, k: int, exclude: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
-    """The k nearest gallery rows of every query, by Euclidean distance.
+    """The k nearest gallery rows of every query, by Euclidean distance in float64.
 
-    Ascending; of equal distances the lowest gallery row comes first, at the k-th place too. (What differs from
-    the k-th distance by less than the rounding error of the search, about 1e-7 of the squared extent of the
-    gallery, may be taken for it.)
+    Ascending; of equal distances the lowest gallery row comes first, at the k-th place too.
 
     Args:
         queries: (Q, D) floating point.
@@ -31,7 +29,7 @@ def nearest_neighbours(
         exclude: (Q,) the gallery row that is never returned for this query, its own; −1 for none.
 
     Returns:
-        distances (Q, k) in float32 and gallery rows (Q, k).
+        distances (Q, k), in float64 where queries or gallery are and otherwise rounded to float32; gallery rows (Q, k).
 
     >>> line = torch.tensor([[0.0], [1.0], [3.0]])
     >>> distances, rows = nearest_neighbours(line, line, k=1, exclude=torch.arange(3))
@@ -39,23 +37,17 @@ def nearest_neighbours(
     ([[1.0], [1.0], [2.0]], [[1], [0], [1]])
     """
     _check(queries, gallery, k, exclude)
-    if len(queries) == 0:
-        return queries.new_empty(0, k, dtype=torch.float32), queries.new_empty(0, k, dtype=torch.long)
-    queries, gallery, scale = near_origin(queries, gallery)
-    if exclude is None:
-        exclude = torch.full((len(queries),), -1)
-    exclude = exclude.to(queries.device)[:, None]
-    # One more for the excluded row, and one more to see whether the k-th place is shared.
-    candidates = _candidates(queries, gallery, min(k + 2, len(gallery)))
-    distances = _distances_to(queries, gallery, candidates).masked_fill_(candidates == exclude, torch.inf)
-    distances, rows = _in_order(distances, candidates)
-    if k + 2 < len(gallery):
-        shared = (distances[:, k - 1] == distances[:, k]).nonzero().squeeze(1)
-        distances, rows = distances[:, :k], rows[:, :k]
-        for block in _blocks(shared, len(gallery)):
-            these = shared[block]
-            distances[these], rows[these] = _whole_row(queries[these], gallery, k, exclude[these])
-    return distances[:, :k] * scale, rows[:, :k]
+    dtype = torch.promote_types(torch.promote_types(queries.dtype, gallery.dtype), torch.float32)
+    distances = queries.new_empty(len(queries), k, dtype=dtype)
+    rows = queries.new_empty(len(queries), k, dtype=torch.long)
+    to_gallery = Distances(gallery)
+    for these in row_blocks(len(queries), len(gallery), block_bytes_on(queries.device)):
+        block = to_gallery.block(queries[these])
+        if exclude is not None:
+            block.exclude(exclude[these].to(queries.device))
+        found, rows[these] = nearest_in(block, k)
+        distances[these] = found * block.scale
+    return distances, rows
 
 
 def _check(queries: Tensor, gallery: Tensor, k: int, exclude: Tensor | None) -> None:
@@ -75,13 +67,48 @@ def _check(queries: Tensor, gallery: Tensor, k: int, exclude: Tensor | None) -> 
         )
 
 
-def _candidates(queries: Tensor, gallery: Tensor, m: int) -> Tensor:
-    """(Q, m) gallery rows, the nearest in any order."""
-    squared_distances = SquaredDistances(gallery)
-    blocks = (squared_distances.rounded(queries[rows]) for rows in _blocks(queries, len(gallery)))
-    if gallery.is_cuda:
-        return torch.cat([lowest_columns(block, m) for block in blocks])
-    return torch.cat([block.topk(m, largest=False).indices for block in blocks])
+def nearest_in(block: DistanceBlock, k: int) -> tuple[Tensor, Tensor]:
+    """The same in a block of distances: (Q, k) distances, in float64 and in units of its scale, and columns (Q, k).
+
+    Where fewer than k columns are left that were not excluded, the others come last, at the distance ∞.
+    """
+    n = block.squares.shape[1]
+    squares, columns = _lowest(block.squares, min(k + 2, n))  # a few more, to see that the k-th place is not disputed
+    rows = torch.arange(len(columns), device=columns.device)
+    distances = block.exact(rows, columns).masked_fill_(squares.isinf(), torch.inf)
+    distances, columns = _in_order(distances, columns)
+    limit = distances[:, k - 1 : k].square() + block.slack  # what has a larger square is farther than these k
+    farthest = squares.amax(1, keepdim=True)
+    disputed = ((limit >= farthest) & farthest.isfinite()).squeeze(1).nonzero().squeeze(1)
+    distances, columns = distances[:, :k], columns[:, :k]
+    if len(squares[0]) < n:
+        for these in row_blocks(len(disputed), 2 * n, block_bytes_on(columns.device)):
+            again = disputed[these]
+            distances[again], columns[again] = _nearest_below(block[again], limit[again], k)
+    return distances, columns
+
+
+def _nearest_below(block: DistanceBlock, limit: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """The same, of all columns whose squares are up to a limit (Q, 1)."""
+    rows, n = torch.arange(len(limit), device=limit.device), block.squares.shape[1]
+    most = int((block.squares <= limit).sum(1).max())
+    if 4 * most > n:  # then the whole gallery takes no longer
+        columns = torch.arange(n, device=limit.device).expand(len(limit), n)
+        distances = block.exact_rows(rows)
+    else:
+        squares, columns = _lowest(block.squares, most)
+        distances = block.exact(rows, columns).masked_fill_(squares.isinf(), torch.inf)
+    distances, columns = _in_order(distances, columns)
+    return distances[:, :k], columns[:, :k]
+
+
+def _lowest(squares: Tensor, m: int) -> tuple[Tensor, Tensor]:
+    """The m lowest values of every row and their columns, (rows, m) each, in any order."""
+    if squares.is_cuda:
+        columns = lowest_columns(squares, m)
+        return squares.gather(1, columns), columns
+    found = squares.topk(m, largest=False)
+    return found.values, found.indices
 
 
 def lowest_columns(block: Tensor, m: int) -> Tensor:
@@ -106,28 +133,8 @@ def lowest_columns(block: Tensor, m: int) -> Tensor:
     return candidates.gather(1, order)
 
 
-def _distances_to(queries: Tensor, gallery: Tensor, rows: Tensor) -> Tensor:
-    """(Q, m) distances of each query to its own gallery rows (Q, m)."""
-    distances = torch.empty(rows.shape, device=queries.device)
-    for block in _blocks(queries, rows.shape[1] * queries.shape[1]):
-        distances[block] = (queries[block, None] - gallery[rows[block]]).square_().sum(2).sqrt_()
-    return distances
-
-
-def _blocks(rows: Tensor, columns: int) -> list[slice]:
-    return row_blocks(len(rows), columns, block_bytes_on(rows.device))
-
-
 def _in_order(distances: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
     """Sorted by distance, then by row: two stable sorts, the last one counts most."""
     rows, by_row = rows.sort(dim=1)
     distances, by_distance = distances.gather(1, by_row).sort(dim=1, stable=True)
     return distances, rows.gather(1, by_distance)
-
-
-def _whole_row(queries: Tensor, gallery: Tensor, k: int, exclude: Tensor) -> tuple[Tensor, Tensor]:
-    """The k nearest by a stable sort of all distances, for queries whose k-th place is shared by several."""
-    distances = torch.cdist(queries, gallery, compute_mode="donot_use_mm_for_euclid_dist")
-    own = torch.arange(len(gallery), device=gallery.device) == exclude
-    distances, rows = distances.masked_fill_(own, torch.inf).sort(dim=1, stable=True)
-    return distances[:, :k], rows[:, :k]

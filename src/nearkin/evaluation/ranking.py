@@ -1,10 +1,10 @@
-"""The ranks of some columns in every row of a block of distances, in three ways that agree to the last tie.
+"""The exact ranks of some columns in every row of a block of distances.
 
-All take ``block`` (rows, N), non-negative float32, and the wanted columns as pairs: ``row`` (P,) ascending and
-``column`` (P,). All return the ranks (P,), from 1 and ascending within a row, and the ``kept`` lowest columns of
-every row (rows, kept) in order. Of equal distances the lower column comes first.
+Rounded squares are compared first: a column whose square differs from the wanted one's by more than the block's slack
+is nearer or farther for certain. The others are compared by their exact distances: pair by pair where they are few,
+and by the whole row where they are many, as in tight groups. Of equal distances the lower column comes first.
 
-Two use that the bits of non-negative floats, read as whole numbers, are in the same order.
+How many are nearer for certain is counted in three ways that agree to the last one.
 """
 
 from __future__ import annotations
@@ -16,52 +16,96 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from nearkin.clustering.neighbours import lowest_columns
+from nearkin.clustering.distances import DistanceBlock, block_bytes_on, row_blocks
+from nearkin.clustering.neighbours import lowest_columns, nearest_in
 
 FEW = 12  # so many wanted columns in a row make counting as long as sorting, on the CPU
 MANY = 128  # the same on CUDA, where a comparison of the block takes less than a hundredth of a sort; estimated
+CROWDED = 1 / 8  # of a row in doubt: from here on the whole row is computed exactly
 
-Distances = NDArray[np.float32]
+Squares = NDArray[np.float32]
 Columns = NDArray[np.int64]
 
 
-def rank_by_sorting(block: Tensor, row: Tensor, column: Tensor, kept: int) -> tuple[Tensor, Tensor]:
-    """By a stable sort of every row.
+def rank(block: DistanceBlock, row: Tensor, column: Tensor, kept: int) -> tuple[Tensor, Tensor]:
+    """The ranks of the wanted columns, and the nearest columns of every row.
 
-    >>> block = torch.tensor([[0.3, 0.1, 0.3, 0.2]])
-    >>> ranks, lowest = rank_by_sorting(block, torch.tensor([0, 0]), torch.tensor([1, 2]), kept=3)
+    Args:
+        block: of Q queries and N columns.
+        row: (P,) ascending, the queries of the wanted pairs.
+        column: (P,) their wanted columns.
+        kept: how many nearest columns to return; at most those that are not excluded.
+
+    Returns:
+        ranks (P,), from 1 and ascending within a row, and columns (Q, kept), nearest first.
+
+    >>> from nearkin.clustering.distances import Distances
+    >>> line = Distances(torch.tensor([[3.0], [1.0], [3.0], [2.0]])).block(torch.tensor([[0.0]]))
+    >>> ranks, nearest = rank(line, torch.tensor([0, 0]), torch.tensor([1, 2]), kept=3)
+    >>> ranks.tolist(), nearest.tolist()
+    ([1, 4], [[1, 3, 0]])
+    """
+    squares, slack, n = block.squares, block.slack, block.squares.shape[1]
+    wanted = squares[row, column]
+    low, high = wanted - slack[row, 0], wanted + slack[row, 0]
+    low = low.masked_fill_(low <= 0, -torch.inf)  # then everything up to high is in doubt, what is negative too
+    count = count_by_comparing if squares.is_cuda else count_by_row
+    one_more = min(kept + 1, n) if kept else 0  # to see that the last place is not disputed
+    nearer, up_to, lowest = count(squares, row, low, high, one_more)
+    ranks, in_doubt = nearer + 1, up_to - nearer - 1
+    crowded = torch.zeros_like(slack[:, 0], dtype=torch.long).index_add_(0, row, in_doubt) > CROWDED * n
+
+    pairs = ((in_doubt > 0) & ~crowded[row]).nonzero().squeeze(1)
+    for some in row_blocks(len(pairs), n, block_bytes_on(squares.device)):
+        these = pairs[some]
+        ranks[these] += _nearer_in_doubt(block, row[these], column[these], low[these], high[these])
+
+    close = (squares.gather(1, lowest).diff() <= slack).any(1) & ~crowded
+    lowest = lowest[:, :kept]
+    if bool(close.any()):
+        lowest[close] = nearest_in(block[close.nonzero().squeeze(1)], kept)[1]
+
+    whole = crowded.nonzero().squeeze(1)
+    for some in row_blocks(len(whole), 4 * n, block_bytes_on(squares.device)):
+        these = whole[some]
+        mine = torch.isin(row, these)
+        places = torch.searchsorted(these, row[mine])
+        ranks[mine], lowest[these] = rank_by_sorting(block.exact_rows(these), places, column[mine], kept)
+    return _ascending(ranks, row), lowest
+
+
+def _nearer_in_doubt(block: DistanceBlock, row: Tensor, column: Tensor, low: Tensor, high: Tensor) -> Tensor:
+    """(P,) how many columns with squares in low…high are nearer than the wanted one, or as near and before it."""
+    pair, other = _in_doubt(block.squares, row, low, high)
+    theirs, mine = block.exact(row[pair], other[:, None])[:, 0], block.exact(row, column[:, None])[pair, 0]
+    first = (theirs < mine) | ((theirs == mine) & (other < column[pair]))
+    return torch.bincount(pair[first], minlength=len(row))
+
+
+def _in_doubt(squares: Tensor, row: Tensor, low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:
+    """The columns with squares in low…high (P,): of each the number of its pair, ascending, and the column."""
+    if squares.is_cuda:
+        squares = squares[row]
+        pair, other = ((squares >= low[:, None]) & (squares <= high[:, None])).nonzero(as_tuple=True)
+        return pair, other
+    values, bounds = squares.numpy(), zip(row.tolist(), low.numpy(), high.numpy(), strict=True)
+    found = [np.flatnonzero((values[i] >= least) & (values[i] <= most)) for i, least, most in bounds]
+    pairs = np.repeat(np.arange(len(found)), [len(each) for each in found])
+    return torch.from_numpy(pairs), torch.from_numpy(np.concatenate(found))
+
+
+def rank_by_sorting(distances: Tensor, row: Tensor, column: Tensor, kept: int) -> tuple[Tensor, Tensor]:
+    """The ranks, ascending within a row, and the lowest columns, by a stable sort of distances (rows, N).
+
+    >>> distances = torch.tensor([[0.3, 0.1, 0.3, 0.2]])
+    >>> ranks, lowest = rank_by_sorting(distances, torch.tensor([0, 0]), torch.tensor([1, 2]), kept=3)
     >>> ranks.tolist(), lowest.tolist()
     ([1, 4], [[1, 3, 0]])
     """
-    order = block.argsort(dim=1, stable=True)
-    places = torch.arange(1, block.shape[1] + 1, device=block.device).expand_as(order)
+    order = distances.argsort(dim=1, stable=True)
+    places = torch.arange(1, distances.shape[1] + 1, device=distances.device).expand_as(order)
     ranks = torch.empty_like(order).scatter_(1, order, places)[row, column]
     return _ascending(ranks, row), order[:, :kept]
-
-
-def rank_by_comparing(block: Tensor, row: Tensor, column: Tensor, kept: int) -> tuple[Tensor, Tensor]:
-    """By one comparison of the whole block for each wanted column of a row, unless these are many; for CUDA.
-
-    >>> block = torch.tensor([[0.3, 0.1, 0.3, 0.2]])
-    >>> ranks, lowest = rank_by_comparing(block, torch.tensor([0, 0]), torch.tensor([1, 2]), kept=3)
-    >>> ranks.tolist(), lowest.tolist()
-    ([1, 4], [[1, 3, 0]])
-    """
-    counts = torch.bincount(row, minlength=len(block))
-    most = int(counts.max())
-    if most > MANY:
-        return rank_by_sorting(block, row, column, kept)
-    place = torch.arange(len(row), device=row.device) - (counts.cumsum(0) - counts)[row]
-    wanted = column.new_zeros(len(block), most)
-    wanted[row, place] = column
-    ranks = torch.empty_like(wanted)
-    numbers, bits = torch.arange(block.shape[1], device=block.device), block.view(torch.int32)
-    comes_before = torch.empty_like(block, dtype=torch.float16)  # CUDA sums halves in float32 without a copy
-    for i in range(most):
-        mine = wanted[:, i, None]
-        torch.lt(bits, bits.gather(1, mine) + (numbers < mine), out=comes_before)  # one more: equal ones count too
-        ranks[:, i] = 1 + comes_before.sum(1, dtype=torch.float32)
-    return _ascending(ranks[row, place], row), lowest_columns(block, kept)
 
 
 def _ascending(ranks: Tensor, row: Tensor) -> Tensor:
@@ -69,53 +113,92 @@ def _ascending(ranks: Tensor, row: Tensor) -> Tensor:
     return (row << 32 | ranks).sort().values & 0xFFFFFFFF
 
 
-def rank_by_counting(block: Tensor, row: Tensor, column: Tensor, kept: int) -> tuple[Tensor, Tensor]:
-    """Row by row, looking only at what comes before the last wanted column; for the CPU.
+Counts = tuple[Tensor, Tensor, Tensor]
+
+
+def count_by_comparing(squares: Tensor, row: Tensor, low: Tensor, high: Tensor, kept: int) -> Counts:
+    """How many squares of its row are below the low (P,) and up to the high (P,) of a pair, and the lowest columns.
+
+    By two comparisons of the whole block for each wanted column of a row, unless these are many; for CUDA.
+
+    >>> squares = torch.tensor([[0.3, 0.1, 0.3, 0.2]])
+    >>> below, up_to, lowest = count_by_comparing(
+    ...     squares, torch.tensor([0]), low=torch.tensor([0.25]), high=torch.tensor([0.3]), kept=2
+    ... )
+    >>> below.tolist(), up_to.tolist(), lowest.tolist()
+    ([2], [4], [[1, 3]])
+    """
+    counts = torch.bincount(row, minlength=len(squares))
+    most = int(counts.max())
+    place = torch.arange(len(row), device=row.device) - (counts.cumsum(0) - counts)[row]
+    lows, highs = (squares.new_full((len(squares), most), -torch.inf) for _ in range(2))
+    lows[row, place], highs[row, place] = low, high
+    if most > MANY:
+        ascending, order = squares.sort(dim=1, stable=True)
+        below, up_to = torch.searchsorted(ascending, lows), torch.searchsorted(ascending, highs, right=True)
+        return below[row, place], up_to[row, place], order[:, :kept]
+    below, up_to = (torch.empty_like(lows, dtype=torch.long) for _ in range(2))
+    there = torch.empty_like(squares, dtype=torch.float16)  # CUDA sums halves in float32 without a copy
+    for i in range(most):
+        torch.lt(squares, lows[:, i, None], out=there)
+        below[:, i] = there.sum(1, dtype=torch.float32)
+        torch.le(squares, highs[:, i, None], out=there)
+        up_to[:, i] = there.sum(1, dtype=torch.float32)
+    return below[row, place], up_to[row, place], lowest_columns(squares, kept)
+
+
+def count_by_row(squares: Tensor, row: Tensor, low: Tensor, high: Tensor, kept: int) -> Counts:
+    """The same row by row, looking only at what comes before the last wanted column; for the CPU.
 
     In numpy, whose comparisons and sorts of a row are vectorised and stay in the cache: sorting the block by torch
     takes ten times as long. Threads do not help, the single calls are too short.
 
-    >>> block = torch.tensor([[0.3, 0.1, 0.3, 0.2]])
-    >>> ranks, lowest = rank_by_counting(block, torch.tensor([0, 0]), torch.tensor([1, 2]), kept=3)
-    >>> ranks.tolist(), lowest.tolist()
-    ([1, 4], [[1, 3, 0]])
+    >>> squares = torch.tensor([[0.3, 0.1, 0.3, 0.2]])
+    >>> below, up_to, lowest = count_by_row(
+    ...     squares, torch.tensor([0]), low=torch.tensor([0.25]), high=torch.tensor([0.3]), kept=2
+    ... )
+    >>> below.tolist(), up_to.tolist(), lowest.tolist()
+    ([2], [4], [[1, 3]])
     """
-    ends = torch.bincount(row, minlength=len(block)).cumsum(0).tolist()
+    ends = torch.bincount(row, minlength=len(squares)).cumsum(0).tolist()
     starts = [0, *ends[:-1]]
-    ranks = np.empty(len(row), dtype=np.int64)
-    lowest = np.empty((len(block), kept), dtype=np.int64)
-    distances, columns = block.numpy(), column.numpy()
+    below, up_to = np.empty((2, len(row)), dtype=np.int64)
+    lowest = np.empty((len(squares), kept), dtype=np.int64)
+    rows, lows, highs = squares.numpy(), low.numpy(), high.numpy()
+    low_keys, high_keys = _key(lows), _key(highs) | 0xFFFFFFFF
     for i, (start, end) in enumerate(zip(starts, ends, strict=True)):
-        ranks[start:end], lowest[i] = _rank(distances[i], columns[start:end], kept)
-    return torch.from_numpy(ranks), torch.from_numpy(lowest)
+        mine, values = slice(start, end), rows[i]
+        bound = _bound(values, kept)
+        near = values <= highs[mine].max(initial=bound)
+        if np.count_nonzero(near) * FEW > len(values) * (end - start + 1):
+            keys = _sorted_keys(values, values <= bound)
+            below[mine] = [np.count_nonzero(values < least) for least in lows[mine]]
+            up_to[mine] = [np.count_nonzero(values <= most) for most in highs[mine]]
+        else:
+            keys = _sorted_keys(values, near)
+            below[mine], up_to[mine] = keys.searchsorted(low_keys[mine]), keys.searchsorted(high_keys[mine], "right")
+        lowest[i] = keys[:kept] & 0xFFFFFFFF
+    return torch.from_numpy(below), torch.from_numpy(up_to), torch.from_numpy(lowest)
 
 
-def _rank(row: Distances, wanted: Columns, kept: int) -> tuple[Columns, Columns]:
-    low = row <= max(row[wanted].max(initial=0), _bound(row, kept))
-    if np.count_nonzero(low) * FEW > len(row) * (len(wanted) + 1):
-        return _count(row, wanted, kept)
-    return _sort(row, wanted, kept, np.flatnonzero(low))
-
-
-def _bound(row: Distances, kept: int) -> np.float32:
-    """At least the kept-th lowest distance: the kept-th lowest of the minima of that many or more parts of the row."""
+def _bound(row: Squares, kept: int) -> np.float32:
+    """At least the kept-th lowest square: the kept-th lowest of the minima of that many or more parts of the row."""
     if kept == 0:
-        return np.float32(0)
+        return np.float32(-np.inf)
     length = math.isqrt(len(row) // kept)
     minima = row[: len(row) // length * length].reshape(length, -1).min(0)
     return np.float32(np.partition(minima, kept - 1)[kept - 1])
 
 
-def _count(row: Distances, wanted: Columns, kept: int) -> tuple[Columns, Columns]:
-    """Counts what comes before each wanted column; the lowest are all up to a bound, then sorted."""
-    ranks = [1 + np.count_nonzero(row[:c] <= row[c]) + np.count_nonzero(row[c + 1 :] < row[c]) for c in wanted.tolist()]
-    low = np.flatnonzero(row <= _bound(row, kept))
-    return np.sort(np.array(ranks, dtype=np.int64)), low[np.argsort(row[low], kind="stable")][:kept]
-
-
-def _sort(row: Distances, wanted: Columns, kept: int, low: Columns) -> tuple[Columns, Columns]:
-    """Sorts one integer per low column, which the wanted are among: the bits of its distance above its number."""
-    keys = (row[low].view(np.int32).astype(np.int64) << 32) | low
-    keys_of_wanted = np.sort(keys[np.searchsorted(low, wanted)])
+def _sorted_keys(row: Squares, chosen: NDArray[np.bool_]) -> Columns:
+    """One integer for each of the chosen columns, sorted: its square above its number."""
+    columns = np.flatnonzero(chosen)
+    keys = _key(row[columns]) | columns
     keys.sort()
-    return 1 + np.searchsorted(keys, keys_of_wanted), keys[:kept] & 0xFFFFFFFF
+    return keys
+
+
+def _key(squares: Squares) -> Columns:
+    """The bits of non-negative floats, read as whole numbers, are in the same order; what is negative counts as 0."""
+    not_negative = np.maximum(squares, np.float32(0)) + np.float32(0)  # −0, whose bits are another matter, becomes 0
+    return not_negative.view(np.int32).astype(np.int64) << 32

@@ -172,7 +172,7 @@ def _limits(queries: Embeddings, chunks: Chunks) -> tuple[list[float], float]:
         these = nearest_neighbours(torch.from_numpy(queries), torch.from_numpy(vectors), min(wanted, len(vectors)))[0]
         nearest = torch.cat([nearest, these], 1).topk(wanted, largest=False).values
         seconds += time.perf_counter() - start
-    return (nearest.amax(1) * (1 + 1e-5) + 1e-6).tolist(), seconds
+    return (nearest.amax(1) * (1 + 1e-6)).tolist(), seconds  # they were rounded to float32
 
 
 def _faiss() -> Any:

@@ -198,7 +198,8 @@ class LocalStore:
         found = []
         for place, query in enumerate(queries):
             ids = proposed[place, live[place]]
-            distances = np.linalg.norm(np.stack([items[id][1] for id in ids.tolist()]) - query, axis=1)
+            vectors = np.stack([items[id][1] for id in ids.tolist()])
+            distances = np.linalg.norm(vectors.astype(np.float64) - query, axis=1)
             if not np.allclose(squared[place, live[place]], distances**2, rtol=1e-3, atol=1e-4 * distances.max() ** 2):
                 log.warning("%s belongs to other items: searching exactly; delete it", self._index_path)
                 self._approximate = approximate.signature(self._index_path), None

@@ -21,7 +21,8 @@ import numpy.typing as npt
 import torch
 from PIL import Image
 
-from nearkin.clustering.distances import SquaredDistances, near_origin, row_blocks
+from nearkin.clustering.distances import Distances, row_blocks
+from nearkin.clustering.neighbours import nearest_in
 from nearkin.errors import UserError
 from nearkin.files import write_json
 from nearkin.progress import track
@@ -190,28 +191,23 @@ def _neighbours(
     vectors: Embeddings, labels: list[str], asked: npt.NDArray[np.int64], k: int
 ) -> tuple[list[Voters], list[Voters]]:
     """Distances and labels of the k nearest of every asked row: all but itself, and all but its whole class."""
-    everything, _, scale = near_origin(torch.from_numpy(vectors), torch.from_numpy(vectors[asked]))
+    everything = torch.from_numpy(vectors)
     classes = torch.from_numpy(np.unique(labels, return_inverse=True)[1])
-    squares_to = SquaredDistances(everything)
+    to_all = Distances(everything)
     rows_of = torch.arange(len(labels))
     without_itself: list[Voters] = []
     without_its_class: list[Voters] = []
     blocks = [torch.from_numpy(asked[block]) for block in row_blocks(len(asked), len(labels))]
     for rows in track(blocks, "calibrating"):
-        squares = squares_to(everything[rows])
+        block = to_all.block(everything[rows])
         itself = rows_of == rows[:, None]
         its_class = classes == classes[rows][:, None]
         for voters, taken_out in ((without_itself, itself), (without_its_class, its_class)):
-            squares.masked_fill_(taken_out, torch.inf)
-            squared, nearest = squares.topk(min(k + 2, len(labels)), largest=False)
-            # Near 0 the block is rounded; what counts is measured by subtraction.
-            distances = (everything[rows, None] - everything[nearest]).norm(dim=2) * scale
-            distances.masked_fill_(squared.isinf(), torch.inf)
-            for pairs in zip(distances.tolist(), nearest.tolist(), strict=True):
-                first = [(distance, row) for distance, row in sorted(zip(*pairs, strict=True)) if distance < math.inf][
-                    :k
-                ]
-                voters.append(([distance for distance, _ in first], [labels[row] for _, row in first]))
+            block.squares.masked_fill_(taken_out, torch.inf)
+            distances, nearest = nearest_in(block, min(k, len(labels)))
+            for found, places in zip((distances * block.scale).tolist(), nearest.tolist(), strict=True):
+                there = [distance for distance in found if distance < math.inf]
+                voters.append((there, [labels[place] for place in places[: len(there)]]))
     return without_itself, without_its_class
 
 
