@@ -26,6 +26,7 @@ from nearkin.losses import (
     SoftmaxLoss,
     SpectralClusteringLoss,
     TripletSemiHardLoss,
+    known_losses,
 )
 
 CLASSES, DIM = 6, 3
@@ -59,6 +60,8 @@ LOSSES: dict[str, Callable[[], nn.Module]] = {
 DENSE_LABELS = {"margin, per class", "proxy-nca", "proxy-nca, softmax", "softmax"}
 SCALE_FREE = {"contrastive", "magnet", "margin", "nca, unit length", "proxy-nca", "rank", "rank, sighted", "spectral"}
 SCALE_FREE |= {"facility-location", "triplet"}
+# These compute their gradient themselves.
+WITHOUT_SECOND_DERIVATIVE = {"facility-location", "nca", "spectral"}
 # These draw at random, so another order of the batch is another draw.
 SAMPLED = {"margin", "margin, any length", "margin, per class"}
 
@@ -100,6 +103,34 @@ def test_it_is_a_scalar_of_full_precision_with_a_gradient(loss: Loss) -> None:
 def test_the_gradient_is_right(loss: Loss) -> None:
     x, y = random_batch(3)
     assert torch.autograd.gradcheck(lambda x: loss(x, y), x.requires_grad_())
+
+
+def test_the_second_derivative_is_right_or_refused(loss: Loss, name: str) -> None:
+    x, y = random_batch(3)
+    x.requires_grad_()
+    along = torch.randn(x.shape, generator=torch.Generator().manual_seed(0), dtype=x.dtype)
+    if name.split(",")[0] in WITHOUT_SECOND_DERIVATIVE:
+        with pytest.raises(UserError, match="no second derivative; leave out create_graph=True"):
+            torch.autograd.grad(loss(x, y), x, create_graph=True)
+        return
+    (slope,) = torch.autograd.grad(loss(x, y), x, create_graph=True)
+    (found,) = torch.autograd.grad((slope * along).sum(), x)
+    step = 1e-6 * along
+    expected = (gradient(loss, x.detach() + step, y) - gradient(loss, x.detach() - step, y)) / 2e-6
+    assert expected.abs().max() > 1e-3
+    assert torch.allclose(found, expected, rtol=1e-4, atol=1e-5 * expected.abs().max().item())
+
+
+@pytest.mark.parametrize("name", ["contrastive", "lifted", "margin", "triplet"])
+def test_coincident_points_have_a_finite_second_derivative(name: str) -> None:
+    x, y = DEGENERATE["coincident pairs"]
+    x = x.double().requires_grad_()
+    (slope,) = torch.autograd.grad(pure(name)(x, y), x, create_graph=True)
+    assert torch.autograd.grad(slope.square().sum(), x)[0].isfinite().all()
+
+
+def test_every_loss_that_has_a_name_is_tested_here() -> None:
+    assert {name.split(",")[0] for name in LOSSES} == {name for name in known_losses() if not name.startswith("pml:")}
 
 
 def test_the_order_of_the_batch_does_not_matter(loss: Loss, name: str) -> None:

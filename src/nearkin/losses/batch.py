@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from contextlib import AbstractContextManager
-from typing import Any
+from functools import wraps
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -163,3 +165,22 @@ def classmates(labels: Tensor) -> tuple[Tensor, Tensor]:
     rows = order[places.minimum(beyond[:, None] - 1)]
     others = (places < beyond[:, None]) & (rows != torch.arange(len(labels), device=labels.device)[:, None])
     return rows, others
+
+
+Gradients = TypeVar("Gradients")
+
+
+def once_differentiable(backward: Callable[[Any, Tensor], Gradients]) -> Callable[[Any, Tensor], Gradients]:
+    """Makes the ``backward`` of an autograd function refuse to be differentiated itself.
+
+    The decorator of this name in torch says nothing where the gradient that comes in is constant, as it is for a loss,
+    and a second derivative is then silently wrong.
+    """
+
+    @wraps(backward)
+    def once(ctx: Any, gradient: Tensor) -> Gradients:
+        if torch.is_grad_enabled():
+            raise UserError("this loss has no second derivative; leave out create_graph=True")
+        return backward(ctx, gradient)
+
+    return once

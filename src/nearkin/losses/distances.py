@@ -12,7 +12,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 CACHED = 2**16  # elements of a block: its several passes then stay within half a megabyte
 # Squared distances below this share of the squared lengths are rounding, not distance: such points coincide.
@@ -74,13 +73,14 @@ class _Distances(torch.autograd.Function):
             distances[rows] = (block if squared else block.sqrt_()).clamp_(max=torch.finfo(embeddings.dtype).max)
         distances.fill_diagonal_(0.0)
         ctx.squared = squared
-        ctx.save_for_backward(points, distances)
+        ctx.save_for_backward(embeddings, points, distances)
         return distances
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
-        points, distances = ctx.saved_tensors
+        embeddings, points, distances = ctx.saved_tensors
+        if torch.is_grad_enabled():  # create_graph=True
+            return _slope(embeddings, gradient, ctx.squared), None
         along = torch.empty_like(points)
         for rows in _row_blocks(points):
             weights = gradient[rows] + gradient[:, rows].T
@@ -91,6 +91,19 @@ class _Distances(torch.autograd.Function):
             wide = weights.to(points.dtype)
             along[rows] = wide.sum(dim=1, keepdim=True) * points[rows] - wide @ points
         return along.to(gradient.dtype), None
+
+
+def _slope(embeddings: Tensor, gradient: Tensor, squared: bool) -> Tensor:
+    """The same gradient, of operations that can be differentiated again."""
+    weights = widened(gradient + gradient.T)
+    if squared:
+        weights = 2 * weights
+    else:
+        distances = widened(pairwise_distances(embeddings))
+        weights = (weights / torch.where(distances > 0, distances, 1.0)).where(distances > 0, 0.0)
+    points = widened(embeddings)
+    points = points - points.detach().mean(dim=0)
+    return (weights.sum(dim=1, keepdim=True) * points - weights @ points).to(gradient.dtype)
 
 
 def _row_blocks(points: Tensor) -> list[slice]:

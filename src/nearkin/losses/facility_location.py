@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
 
 from nearkin.clustering.facilities import (
     AgreementName,
@@ -26,7 +25,7 @@ from nearkin.clustering.facilities import (
     solve_medoids,
 )
 from nearkin.errors import UserError
-from nearkin.losses.batch import checked
+from nearkin.losses.batch import checked, once_differentiable
 
 
 # As torch.optim does: the public decorator would load the compiler, a second, with this file.

@@ -13,9 +13,8 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
 
-from nearkin.losses.batch import checked, classmates, full_precision, positive_number
+from nearkin.losses.batch import checked, classmates, full_precision, once_differentiable, positive_number
 from nearkin.losses.distances import unit_length, widened
 
 

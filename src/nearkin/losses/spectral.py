@@ -13,9 +13,8 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
 
-from nearkin.losses.batch import checked, full_precision, group_means
+from nearkin.losses.batch import checked, full_precision, group_means, once_differentiable
 from nearkin.losses.distances import widened
 
 
