@@ -354,6 +354,19 @@ def test_changed_data_are_noticed(photos: Path, tmp_path: Path, caplog: pytest.L
     assert "test classes may have been trained on" in caplog.text
 
 
+def test_what_was_found_is_said_once_before_training(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    Trainer(settings(), tmp_path / "run")
+    for line in (
+        "data          glyphs: 96 images of 12 classes",
+        "  test        48 images,  6 classes (none of them trained on)",
+        "training      rank on cpu, batches of 16, 3 steps per epoch, 3 epochs",
+    ):
+        assert line in caplog.text
+    caplog.clear()
+    Trainer(settings(), tmp_path / "run", resumed=True)
+    assert "images of 12 classes" not in caplog.text
+
+
 @pytest.mark.parametrize("how", [{"split": "first-half"}, {"split_seed": 3}, {}])
 def test_a_copy_of_the_data_is_split_as_the_run_was(vectors: str, tmp_path: Path, how: dict[str, Any]) -> None:
     run = loop.train(settings(source=vectors, epochs=0, **how), tmp_path / "run")

@@ -28,6 +28,7 @@ class Dataset:
         is_query, is_gallery: (items,) for datasets whose test set is searched in another set than itself.
         attributes: further columns by name, each (items,).
         true_labels: (items,) the labels before classes were paired; None where they were not.
+        notes: what a user should know about how it was read, such as files that were ignored; a sentence each.
     """
 
     name: str
@@ -39,6 +40,7 @@ class Dataset:
     is_gallery: Mask | None = None
     attributes: Mapping[str, npt.NDArray[np.generic]] = field(default_factory=dict)
     true_labels: Indices | None = None
+    notes: Sequence[str] = ()
 
     def __post_init__(self) -> None:
         columns = {

@@ -114,7 +114,8 @@ def _assignment(dataset: Dataset, how: str, split_seed: int) -> Parts:
             raise UserError(f"{dataset.name} has no split of its own; use --split classes, first-half or all")
         return dataset.split.astype("<U10")
     if len(dataset.present_classes) < 2:
-        raise UserError(f"{dataset.name} has {_classes(dataset)}; there is nothing to tell it apart from: add classes")
+        why = "there is nothing to tell it apart from: add classes"
+        raise UserError("; ".join([f"{dataset.name} has {_classes(dataset)}; {why}", *dataset.notes]))
     classes = dataset.present_classes
     if how == "classes":
         classes = np.random.default_rng(split_seed).permutation(classes)
