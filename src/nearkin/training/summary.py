@@ -36,7 +36,8 @@ def describe_run(splits: Splits, settings: Settings, fabric: Fabric, steps: int)
     """
     training = settings.training
     where = fabric.device.type + (f" in {fabric.world_size} processes" if fabric.world_size > 1 else "")
-    amount = f"{counted(steps, 'step')} per epoch, {counted(training.epochs, 'epoch')}{' at most' if training.patience > 0 else ''}"
+    most = " at most" if training.patience > 0 else ""
+    amount = f"{counted(steps, 'step')} per epoch, {counted(training.epochs, 'epoch')}{most}"
     data, *details = describe_splits(splits)
     lines = [
         data,
