@@ -52,7 +52,7 @@ class Section:
 
 
 def sections(data: Path) -> dict[str, Section]:
-    cub, halves = {"root": str(data)}, {"split": "classes"}
+    cub, halves = {"root": str(data)}, {"split": "first-half"}
     return {
         "cub": Section("cub200", ("all",), "fair", 3, cub),
         "cub-paper": Section("cub200", FIVE, "paper", 3, cub),

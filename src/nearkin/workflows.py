@@ -16,6 +16,7 @@ from nearkin.data.hierarchy import true_classes
 from nearkin.data.images import Unreadable, read_image
 from nearkin.data.items import ImageFiles, Items
 from nearkin.data.sources import load_labelled_or_flat
+from nearkin.data.splits import BY_CLASSES
 from nearkin.errors import UserError, unknown_name
 from nearkin.evaluation import (
     Diagnostics,
@@ -207,13 +208,14 @@ def _part(
     """The items to measure; and those that were trained on, where these are others of the same classes."""
     if not run.folder.exists():
         raise UserError(f"there is no folder {run.folder}; give a run folder or a model folder")
-    seed = 0
+    seed, settings = 0, DataSettings(source=str(data), check_counts=check_counts)
     if run.config.is_file():
-        settings, seed = run.settings().data, run.settings().training.seed
+        own, seed = run.settings().data, run.settings().training.seed
+        # Other data are halved as the run's own were: they may be a copy of these.
+        halved = replace(settings, split=own.split if own.split in BY_CLASSES else "", split_seed=own.split_seed)
+        settings = own if data is None else halved
     elif data is None:
         raise UserError(f"{run.folder} is no run folder, so it has no data of its own; name some with --data")
-    if data is not None:
-        settings = DataSettings(source=str(data), check_counts=check_counts)
     if root is not None:
         settings = replace(settings, root=str(root))
     if part == "all":

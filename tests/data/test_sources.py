@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image
 
-from nearkin.data import ImageArray, ImageFiles, Vectors, load_dataset, without_unreadable
+from nearkin.data import ImageArray, ImageFiles, Vectors, load_dataset, make_splits, without_unreadable
 from nearkin.errors import UserError
 
 
@@ -53,9 +54,54 @@ class TestFolder:
         save_images(tmp_path, "cat/2024/may/1.JPG", "dog/1.png")
         assert len(load_dataset(str(tmp_path))) == 2
 
-    def test_an_empty_class_is_named(self, photos: Path) -> None:
-        (photos / "empty").mkdir()
-        assert f"{photos / 'empty'} holds no images" in message(photos)
+    def test_what_is_left_out_is_noted(self, photos: Path) -> None:
+        for name in ("notes.txt", "a.csv", "z.md", "b.csv", ".DS_Store", "Thumbs.db"):
+            (photos / name).touch()
+        for name in ("1.heic", "2.HEIC", "boxes.xml", "readme", "._1.png", ".hidden/1.png"):
+            (photos / "class0" / name).parent.mkdir(exist_ok=True)
+            (photos / "class0" / name).touch()
+        (photos / "old").mkdir()
+        save_images(photos, "class1/2024/may/1.png", "class1/2024/2.png")
+        dataset = load_dataset(str(photos))
+        assert len(dataset) == 38 and dataset.classes == [f"class{n}" for n in range(6)]
+        assert dataset.notes == (
+            "ignored 4 files beside the class folders: a.csv, b.csv, notes.txt, …",
+            "ignored 2 .heic files: not supported; convert to .jpg",
+            "ignored 2 files in class folders that are not images: 1 .xml, 1 without extension",
+            "ignored 1 class folder without images: old",
+            "2 images in subfolders belong to the class folder above: class1/2024, class1/2024/may",
+        )
+
+    def test_a_tidy_folder_has_no_notes(self, photos: Path) -> None:
+        assert load_dataset(str(photos)).notes == ()
+
+    def test_the_folders_of_a_split_have_notes_too(self, tmp_path: Path) -> None:
+        save_images(tmp_path, "train/cat/1.png", "train/dog/1.png", "test/dog/2.png", "test/loose.png")
+        (tmp_path / "test" / "cat").mkdir()
+        assert load_dataset(str(tmp_path)).notes == (
+            "ignored 1 file beside the class folders: test/loose.png",
+            "ignored 1 class folder without images: test/cat",
+        )
+
+    def test_the_folder_is_read_once(self, photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        read: list[str] = []
+        for name in ("scandir", "listdir"):
+            whole = getattr(os, name)
+            monkeypatch.setattr(os, name, lambda path, whole=whole: (read.append(str(path)), whole(path))[1])
+        load_dataset(str(photos))
+        assert sorted(read) == sorted([str(photos), *(str(photos / f"class{n}") for n in range(6))])
+
+    def test_an_empty_class_is_named_where_too_few_are_left(self, tmp_path: Path) -> None:
+        save_images(tmp_path, "cat/1.png")
+        (tmp_path / "dog").mkdir()
+        (tmp_path / "dog" / "1.heic").touch()
+        said = message(tmp_path)
+        assert f"{tmp_path / 'dog'} holds no images" in said and "1 .heic file: not supported" in said
+
+    def test_class_folders_one_level_too_deep_are_pointed_at(self, tmp_path: Path) -> None:
+        save_images(tmp_path, "archive/cat/1.png", "archive/dog/1.png")
+        with pytest.raises(UserError, match=f"one class only.*give {tmp_path / 'archive'}"):
+            make_splits(load_dataset(str(tmp_path)))
 
     def test_images_without_class_folders_are_explained(self, tmp_path: Path) -> None:
         save_images(tmp_path, "1.png")
@@ -183,6 +229,7 @@ def test_unreadable_images_are_left_out_and_listed(photos: Path) -> None:
     dataset, unreadable = without_unreadable(load_dataset(str(photos)))
     assert len(dataset) == 35
     assert [bad.path for bad in unreadable] == [photos / "class2" / "3.png"]
+    assert dataset.notes == ("ignored 1 image that cannot be read",)
 
 
 def test_unreadable_images_stop_the_run_if_wanted(photos: Path) -> None:

@@ -23,11 +23,28 @@ def classes_of(part: Dataset | None) -> list[int]:
     return [] if part is None else part.present_classes.tolist()
 
 
-def test_the_first_half_of_the_classes_trains_and_the_second_tests() -> None:
-    splits = make_splits(dataset([0, 1, 2, 3, 4, 4]))
+def test_the_first_half_of_the_classes_trains_and_the_second_tests_if_wanted() -> None:
+    splits = make_splits(dataset([0, 1, 2, 3, 4, 4]), "first-half")
     assert classes_of(splits.train) == [0, 1, 2]
     assert classes_of(splits.test) == [3, 4]
     assert splits.validation is None
+
+
+def test_half_of_the_classes_is_drawn_at_random() -> None:
+    data = dataset(list(range(21)) * 2)
+    drawn = [make_splits(data, split_seed=seed) for seed in range(40)]
+    assert all(sorted(classes_of(each.train) + classes_of(each.test)) == list(range(21)) for each in drawn)
+    assert {len(classes_of(each.train)) for each in drawn} == {11}
+    assert len({tuple(classes_of(each.train)) for each in drawn}) == 40
+    times_trained_on = np.bincount([label for each in drawn for label in classes_of(each.train)])
+    assert times_trained_on.min() > 8 and times_trained_on.max() < 34  # of 40; 21 are expected
+
+
+def test_the_classes_tested_on_do_not_depend_on_the_training_seed() -> None:
+    data = dataset(list(range(20)) * 2)
+    first, second = (make_splits(data, validation=0.2, seed=seed) for seed in (0, 1))
+    assert classes_of(first.test) == classes_of(second.test)
+    assert classes_of(first.validation) != classes_of(second.validation)
 
 
 def test_an_official_split_is_followed_unless_told_otherwise() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -353,6 +354,27 @@ def test_changed_data_are_noticed(photos: Path, tmp_path: Path, caplog: pytest.L
     assert "test classes may have been trained on" in caplog.text
 
 
+def test_what_was_found_is_said_once_before_training(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    Trainer(settings(), tmp_path / "run")
+    for line in (
+        "data          glyphs: 96 images of 12 classes",
+        "  test        48 images,  6 classes (none of them trained on)",
+        "training      rank on cpu, batches of 16, 3 steps per epoch, 3 epochs",
+    ):
+        assert line in caplog.text
+    caplog.clear()
+    Trainer(settings(), tmp_path / "run", resumed=True)
+    assert "images of 12 classes" not in caplog.text
+
+
+@pytest.mark.parametrize("how", [{"split": "first-half"}, {"split_seed": 3}, {}])
+def test_a_copy_of_the_data_is_split_as_the_run_was(vectors: str, tmp_path: Path, how: dict[str, Any]) -> None:
+    run = loop.train(settings(source=vectors, epochs=0, **how), tmp_path / "run")
+    copy = shutil.copy(vectors, tmp_path / "copy.npz")
+    own, other = (evaluate_model(run.folder, data, "test", (1,)).scores for data in (None, copy))
+    assert own == other
+
+
 def test_a_run_can_be_used_from_another_folder(photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(photos.parent)
     run = loop.train(settings(**small_files(photos) | {"source": "photos"}), tmp_path / "run")
@@ -371,7 +393,7 @@ def test_a_part_that_could_not_be_measured_is_refused_before_training(
     labels = {"few": [0] * 10 + [1] * 10 + [2] * 10, "single": [0] * 10 + [1] * 10 + [2, 3]}[changes["source"]]
     np.savez(tmp_path / "x.npz", vectors=rng.normal(size=(len(labels), 4)), labels=labels)
     with pytest.raises(UserError, match=expected):
-        Trainer(settings(source=str(tmp_path / "x.npz")), tmp_path / "run")
+        Trainer(settings(source=str(tmp_path / "x.npz"), split="first-half"), tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 
@@ -379,7 +401,8 @@ def test_a_feature_that_is_constant_in_training_is_not_blown_up(tmp_path: Path) 
     vectors = np.random.default_rng(0).normal(size=(64, 3))
     vectors[:32, 0] = 5.0
     np.savez(tmp_path / "x.npz", vectors=vectors, labels=np.arange(64) // 8)
-    trainer = Trainer(settings(source=str(tmp_path / "x.npz"), backbone="linear"), tmp_path / "run")
+    halves = {"source": str(tmp_path / "x.npz"), "split": "first-half"}
+    trainer = Trainer(settings(**halves, backbone="linear"), tmp_path / "run")
     assert trainer.model.standardise.std[0] == 1.0
 
 

@@ -48,7 +48,9 @@ def train(
     learning_rate: Annotated[float | None, typer.Option(help="Of the head.")] = None,
     backbone_learning_rate: Annotated[float | None, typer.Option(help="Of the backbone.")] = None,
     optimizer: Annotated[str | None, typer.Option(help="adam, adamw, sgd or rmsprop.")] = None,
-    split: Annotated[str | None, typer.Option(help="official, classes (first / second half) or all.")] = None,
+    split: Annotated[
+        str | None, typer.Option(help="official, classes (half of them, at random), first-half or all.")
+    ] = None,
     validation: Annotated[float | None, typer.Option(help="Share of training classes held out to choose on.")] = None,
     keep: Annotated[
         str | None,

@@ -23,11 +23,12 @@ class Dataset:
         name: what to call it in tables and messages.
         items: image files, images in memory or feature vectors.
         labels: (items,) positions in ``classes``; a subset keeps the numbers of the whole.
-        classes: the class names, in the order in which "the first half of the classes" is taken.
+        classes: the class names, in the order in which the "first-half" split takes them.
         split: (items,) "train", "validation" or "test", where the source says so; None where it does not.
         is_query, is_gallery: (items,) for datasets whose test set is searched in another set than itself.
         attributes: further columns by name, each (items,).
         true_labels: (items,) the labels before classes were paired; None where they were not.
+        notes: what a user should know about how it was read, such as files that were ignored; a sentence each.
     """
 
     name: str
@@ -39,6 +40,7 @@ class Dataset:
     is_gallery: Mask | None = None
     attributes: Mapping[str, npt.NDArray[np.generic]] = field(default_factory=dict)
     true_labels: Indices | None = None
+    notes: Sequence[str] = ()
 
     def __post_init__(self) -> None:
         columns = {

@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import os
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 
 from nearkin.data.dataset import Dataset, encode_labels
 from nearkin.data.items import ImageFiles
+from nearkin.data.summary import counted
 from nearkin.errors import UserError
 
 SUFFIXES = {".avif", ".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"}
+# Pictures that people have and that are not decoded; other files beside pictures (.txt, .xml) are no loss.
+UNSUPPORTED = {".arw", ".cr2", ".dng", ".heic", ".heif", ".jp2", ".jxl", ".nef", ".psd", ".raw", ".svg"}
+HIDDEN = {"desktop.ini", "thumbs.db"}  # and all that begins with a dot
 SPLITS = {
     "train": "train",
     "val": "validation",
@@ -23,28 +31,26 @@ SPLITS = {
 def load_folder(root: Path) -> Dataset:
     """Reads ``root/<class>/**/<image>``; classes in the order of their names.
 
-    A root that holds only ``train``, ``val``/``validation`` and ``test`` folders is read as an official split.
+    A root that holds only ``train``, ``val``/``validation`` and ``test`` folders is read as an official split. What
+    was left out, and why, is in the dataset's ``notes``; hidden files are not mentioned.
     """
-    folders = _subfolders(root)
-    if not folders:
-        hint = "images but no class folders" if images_below(root) else "no class folders"
-        raise UserError(f"{root} holds {hint}; expected one folder per class: {root}/<class>/<image>")
+    found = _Found(root)
+    folders = found.subfolders(root)
     names = {folder.name.lower() for folder in folders}
-    if "train" in names and names <= SPLITS.keys():
-        rows = [
-            (path, label, SPLITS[part.name.lower()])
-            for part in folders
-            for path, label in _labelled_images(_subfolders(part), part)
-        ]
-    else:
-        rows = [(path, label, "") for path, label in _labelled_images(folders, root)]
-    labels, classes = encode_labels([label for _, label, _ in rows])
+    is_split = "train" in names and names <= SPLITS.keys()
+    parts = {part: SPLITS[part.name.lower()] for part in folders} if is_split else {root: ""}
+    for part, split in parts.items():
+        for folder in found.subfolders(part) if is_split else folders:
+            found.read_class(folder, split)
+    found.check()
+    labels, classes = encode_labels(found.labels)
     return Dataset(
         name=root.resolve().name,
-        items=ImageFiles([path for path, _, _ in rows]),
+        items=ImageFiles(found.images),
         labels=labels,
         classes=classes,
-        split=np.array([split for _, _, split in rows]) if rows[0][2] else None,
+        split=np.array(found.splits) if is_split else None,
+        notes=found.notes(),
     )
 
 
@@ -57,22 +63,91 @@ def load_unlabelled(root: Path) -> Dataset:
 
 
 def images_below(root: Path) -> list[Path]:
-    return sorted(path for path in root.rglob("*") if path.suffix.lower() in SUFFIXES and path.is_file())
+    return sorted(filter(_is_image, _files_below(root)))
 
 
-def _labelled_images(folders: list[Path], root: Path) -> list[tuple[Path, str]]:
-    if not folders:
-        raise UserError(f"{root} holds no class folders; expected one folder per class: {root}/<class>/<image>")
-    images = {folder: images_below(folder) for folder in folders}
-    empty = [folder for folder, paths in images.items() if not paths]
-    if empty:
-        raise UserError(
-            f"class folder {empty[0]} holds no images"
-            + (f" (and {len(empty) - 1} more like it)" if len(empty) > 1 else "")
-            + "; add images or remove the folder"
-        )
-    return [(path, folder.name) for folder, paths in images.items() for path in paths]
+@dataclass
+class _Found:
+    """All that one walk through an image folder meets."""
+
+    root: Path
+    images: list[Path] = field(default_factory=list)
+    labels: list[str] = field(default_factory=list)
+    splits: list[str] = field(default_factory=list)
+    loose: list[Path] = field(default_factory=list)  # files beside the class folders
+    other: Counter[str] = field(default_factory=Counter)  # files in class folders by extension, images aside
+    empty: list[Path] = field(default_factory=list)  # class folders without images
+    nested: Counter[Path] = field(default_factory=Counter)  # images by folder, of the folders inside class folders
+
+    def subfolders(self, folder: Path) -> list[Path]:
+        """The folders in a folder; the files there are noted as loose."""
+        entries = sorted(path for path in folder.iterdir() if not _is_hidden(path.name))
+        folders = [path for path in entries if path.is_dir()]
+        self.loose += [path for path in entries if not path.is_dir()]
+        if not folders:
+            hint = "images but no class folders" if any(map(_is_image, self.loose)) else "no class folders"
+            raise UserError(f"{folder} holds {hint}; expected one folder per class: {folder}/<class>/<image>")
+        return folders
+
+    def read_class(self, folder: Path, split: str) -> None:
+        files = sorted(_files_below(folder))
+        images = [path for path in files if _is_image(path)]
+        self.images += images
+        self.labels += [folder.name] * len(images)
+        self.splits += [split] * len(images)
+        self.other.update(path.suffix.lower() for path in files if path.suffix.lower() not in SUFFIXES)
+        self.nested.update(path.parent for path in images if path.parent != folder)
+        if not images:
+            self.empty.append(folder)
+
+    def check(self) -> None:
+        """A class without images is left out, unless nothing could be told apart without it."""
+        if self.empty and len(set(self.labels)) < 2:
+            more = f" (and {len(self.empty) - 1} more like it)" if len(self.empty) > 1 else ""
+            unsupported = "".join(f"; {note}" for note in self._unsupported())
+            advice = "add images or remove the folder"
+            raise UserError(f"class folder {self.empty[0]} holds no images{more}; {advice}{unsupported}")
+
+    def notes(self) -> tuple[str, ...]:
+        return tuple(self._notes())
+
+    def _notes(self) -> Iterator[str]:
+        if self.loose:
+            yield f"ignored {counted(len(self.loose), 'file')} beside the class folders: {self._names(self.loose)}"
+        yield from self._unsupported()
+        others = {suffix: count for suffix, count in self.other.most_common() if suffix not in UNSUPPORTED}
+        if others:
+            kinds = ", ".join(f"{count:,} {suffix or 'without extension'}" for suffix, count in others.items())
+            yield f"ignored {counted(sum(others.values()), 'file')} in class folders that are not images: {kinds}"
+        if self.empty:
+            yield f"ignored {counted(len(self.empty), 'class folder')} without images: {self._names(self.empty)}"
+        if self.nested:
+            images = counted(sum(self.nested.values()), "image")
+            yield f"{images} in subfolders belong to the class folder above: {self._names(self.nested)}"
+        if len(set(self.labels)) == 1 and len(self.nested) > 1:
+            only = self.root / self.labels[0]
+            yield f"all images are in one class folder; if its subfolders are the classes, give {only}"
+
+    def _unsupported(self) -> Iterator[str]:
+        for suffix, count in self.other.items():
+            if suffix in UNSUPPORTED:
+                yield f"ignored {counted(count, f'{suffix} file')}: not supported; convert to .jpg"
+
+    def _names(self, paths: Iterable[Path], most: int = 3) -> str:
+        names = [str(path.relative_to(self.root)) for path in paths]
+        return ", ".join(names[:most]) + (", …" if len(names) > most else "")
 
 
-def _subfolders(root: Path) -> list[Path]:
-    return sorted(path for path in root.iterdir() if path.is_dir() and not path.name.startswith("."))
+def _files_below(folder: Path) -> Iterator[Path]:
+    """All files but hidden ones and those in hidden folders; links to folders are not followed."""
+    for here, folders, files in os.walk(folder):
+        folders[:] = [name for name in folders if not _is_hidden(name)]
+        yield from (Path(here, name) for name in files if not _is_hidden(name))
+
+
+def _is_hidden(name: str) -> bool:
+    return name.startswith(".") or name.lower() in HIDDEN
+
+
+def _is_image(path: Path) -> bool:
+    return path.suffix.lower() in SUFFIXES and path.is_file()

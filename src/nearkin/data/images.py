@@ -65,6 +65,25 @@ def read_small(path: Path, side: int) -> Image.Image | Unreadable:
     return _attempt(path, decode)
 
 
+def image_size(path: Path) -> tuple[int, int] | None:
+    """Width and height of the upright picture, read from the file's head alone; None where it cannot be read.
+
+    >>> image_size(Path("no-such-file.jpg"))
+    """
+    on_its_side = False
+
+    def look(image: Image.Image) -> Image.Image:
+        nonlocal on_its_side
+        if image.format == "JPEG":  # cameras' format; a PNG would be decoded for this
+            on_its_side = image.getexif().get(ExifTags.Base.Orientation, 1) >= 5
+        return image
+
+    opened = _attempt(path, look)
+    if isinstance(opened, Unreadable):
+        return None
+    return (opened.height, opened.width) if on_its_side else opened.size
+
+
 def to_rgb(image: Image.Image, smaller: int = 1) -> Image.Image:
     """Any Pillow image upright and as RGB: sixteen bits are scaled, transparency lies on white.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,7 @@ from nearkin.data.folder import load_folder, load_unlabelled
 from nearkin.data.glyphs import glyphs
 from nearkin.data.images import Unreadable, find_unreadable, listed
 from nearkin.data.items import ImageFiles
+from nearkin.data.summary import counted
 from nearkin.data.table import load_table
 from nearkin.errors import UserError, unknown_name
 
@@ -80,7 +82,9 @@ def without_unreadable(dataset: Dataset, action: str = "skip") -> tuple[Dataset,
             f"or go on without them (--unreadable skip):\n  {listed(found)}"
         )
     bad = {unreadable.path for unreadable in found}
-    return dataset.where(np.array([path not in bad for path in dataset.items.paths])), found
+    readable = dataset.where(np.array([path not in bad for path in dataset.items.paths]))
+    note = f"ignored {counted(len(found), 'image')} that cannot be read"
+    return replace(readable, notes=(*dataset.notes, note)), found
 
 
 def _glyph_options(text: str) -> dict[str, int]:

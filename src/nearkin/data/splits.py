@@ -1,4 +1,4 @@
-"""Who is trained on, who chooses the model, who is tested: the official split, or one by class."""
+"""What is trained on, what chooses the model, what is tested: the official split, or one by classes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from nearkin.data.items import ImageArray, Indices, Vectors
 from nearkin.errors import UserError, unknown_name
 
 Parts = npt.NDArray[np.str_]
-HOW = ("official", "classes", "all")
+BY_CLASSES = ("classes", "first-half")
+HOW = ("official", *BY_CLASSES, "all")
 
 
 @dataclass(frozen=True)
@@ -47,21 +48,31 @@ class Splits:
         return digest.hexdigest()
 
 
-def make_splits(dataset: Dataset, how: str | None = None, validation: float | None = 0.0, seed: int = 0) -> Splits:
+def make_splits(
+    dataset: Dataset, how: str | None = None, validation: float | None = 0.0, seed: int = 0, split_seed: int = 0
+) -> Splits:
     """Splits a dataset.
 
     Args:
-        how: "official" follows the source's own split; "classes" trains on the first half of the classes and
-            tests on the second; "all" trains on everything and tests on nothing. None: official where the source
-            has a split, else by classes.
+        how: "official" follows the source's own split; "classes" trains on half of the classes, drawn at random, and
+            tests on the other half; "first-half" trains on the first half of the classes in their order, as papers
+            do; "all" trains on everything and tests on nothing. None: see `usual_split`.
         validation: the share of the training *classes* to hold out for choosing the model. A share of 1/F makes F
             folds: seeds 0 … F−1 hold out different classes, the next F seeds go through other folds, and so on.
             None: `usual_validation`, unless the source has a validation split.
+        seed: of the validation classes.
+        split_seed: of the classes that "classes" draws; apart from ``seed``, so that runs of several seeds are tested
+            on the same classes.
+
+    >>> data = Dataset("toy", Vectors(np.zeros((6, 1), np.float32)), np.arange(6), list("abcdef"))
+    >>> splits = make_splits(data)
+    >>> splits.train.present_classes.tolist(), splits.test.present_classes.tolist()
+    ([2, 3, 5], [0, 1, 4])
     """
-    how = how or ("classes" if dataset.split is None else "official")
+    how = how or usual_split(dataset)
     if how not in HOW:
         raise unknown_name("split", how, HOW)
-    part = _assignment(dataset, how)
+    part = _assignment(dataset, how, split_seed)
     if validation is None:
         validation = 0.0 if (part == "validation").any() else usual_validation(dataset.labels[part == "train"])
     if validation:
@@ -90,17 +101,26 @@ def usual_validation(labels: Indices) -> float:
     return 0.0 if too_few else held_out / len(sizes)
 
 
-def _assignment(dataset: Dataset, how: str) -> Parts:
+def usual_split(dataset: Dataset) -> str:
+    """How a dataset is split where nobody says: as its source does, else by classes."""
+    return "classes" if dataset.split is None else "official"
+
+
+def _assignment(dataset: Dataset, how: str, split_seed: int) -> Parts:
     if how == "all":
         return np.full(len(dataset), "train", dtype="<U10")
     if how == "official":
         if dataset.split is None:
-            raise UserError(f"{dataset.name} brings no split of its own; use --set split=classes or split=all")
+            raise UserError(f"{dataset.name} has no split of its own; use --split classes, first-half or all")
         return dataset.split.astype("<U10")
     if len(dataset.present_classes) < 2:
-        raise UserError(f"{dataset.name} has {_classes(dataset)}; there is nothing to tell it apart from: add classes")
-    first_half = dataset.present_classes[: (len(dataset.present_classes) + 1) // 2]
-    return np.where(np.isin(dataset.labels, first_half), "train", "test").astype("<U10")
+        why = "there is nothing to tell it apart from: add classes"
+        raise UserError("; ".join([f"{dataset.name} has {_classes(dataset)}; {why}", *dataset.notes]))
+    classes = dataset.present_classes
+    if how == "classes":
+        classes = np.random.default_rng(split_seed).permutation(classes)
+    trained_on = classes[: (len(classes) + 1) // 2]
+    return np.where(np.isin(dataset.labels, trained_on), "train", "test").astype("<U10")
 
 
 def _hold_out_classes(dataset: Dataset, part: Parts, share: float, seed: int) -> Parts:

@@ -45,6 +45,7 @@ from nearkin.training.prepare import backbone_features, build_model, is_pretrain
 from nearkin.training.run import Run
 from nearkin.training.settings import Settings
 from nearkin.training.shared import Parts
+from nearkin.training.summary import describe_run
 from nearkin.training.verdict import final_scores
 from nearkin.training.watch import COLLAPSED, collapse_advice, spread, stop_requests, stop_unless_finite
 
@@ -85,6 +86,8 @@ class Trainer:
         self.method.prepare(int(self.labels.max()) + 1, spec.dim, self.training.epochs)
         self.sampler = self.method.sampler(self.labels, self.training.batch_size, self.training.seed)
         share_of(np.arange(self.training.batch_size), 0, self.fabric.world_size)  # refuses what cannot be shared
+        if self.fabric.is_global_zero and not resumed:  # before anything that takes long
+            log.info(describe_run(splits, self.settings, self.fabric, len(self.sampler)))
 
         self.run = Run(folder)
         begun = resumed and self.run.checkpoint.is_file()

@@ -49,7 +49,7 @@ def load_splits(settings: DataSettings, seed: int) -> Splits:
     dataset, unreadable = without_unreadable(load_data(settings), settings.unreadable)
     report_unreadable(unreadable)
     validation = None if settings.validation < 0 else settings.validation
-    splits = make_splits(dataset, settings.split or None, validation, seed)
+    splits = make_splits(dataset, settings.split or None, validation, seed, settings.split_seed)
     return collapse_training(splits, seed) if settings.collapse_pairs else splits
 
 

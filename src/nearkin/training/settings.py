@@ -22,7 +22,9 @@ class DataSettings:
     Attributes:
         source: a folder, .csv, .npz, or a dataset's name.
         root: where to look for a benchmark.
-        split: official, classes or all; empty: official where there is one.
+        split: official, classes (half of them at random), first-half or all; empty: official where there is one, else
+            classes.
+        split_seed: which classes "classes" draws; the training seed does not change them.
         validation: share of the training classes held out to choose the model; -1: a tenth, at least 4 classes, unless
             there is a validation split already or ``keep`` does not ask for one.
         collapse_pairs: train on random pairs of classes as one class each; the test part keeps its classes.
@@ -36,6 +38,7 @@ class DataSettings:
     source: str
     root: str = ""
     split: str = ""
+    split_seed: int = 0
     validation: float = -1.0
     collapse_pairs: bool = False
     augment: str = ""
@@ -45,6 +48,8 @@ class DataSettings:
     keep_decoded: bool = False
 
     def __post_init__(self) -> None:
+        if self.split_seed < 0:
+            raise UserError(f"split_seed must be 0 or more, not {self.split_seed}")
         if self.workers < -1:
             raise UserError(f"workers must be 0 or more, or -1 for as many as there are cores, not {self.workers}")
         if self.keep_decoded and self.augment not in ("", "none", "crop-flip"):

@@ -1,0 +1,66 @@
+"""What a run is about to do, said before it begins: its data, model and steps."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from nearkin.data import Splits
+from nearkin.data.splits import usual_split
+from nearkin.data.summary import counted, describe_splits, labelled
+from nearkin.training.settings import DataSettings, ModelSettings, Settings
+
+if TYPE_CHECKING:
+    from lightning_fabric import Fabric
+
+
+def describe_run(splits: Splits, settings: Settings, fabric: Fabric, steps: int) -> str:
+    """Lines about the data, the model and the training of a run.
+
+    Args:
+        settings: with all defaults filled in.
+        steps: in an epoch.
+
+    >>> from nearkin.data import load_dataset, make_splits
+    >>> from nearkin.training.devices import make_fabric
+    >>> splits = make_splits(load_dataset("glyphs:classes=4,per_class=2,size=16"))
+    >>> tables = {"data": {"source": "glyphs"}, "training": {"batch_size": 4, "epochs": 20}}
+    >>> settings = Settings.from_tables(tables).changed(model={"backbone": "small", "dim": 128})
+    >>> print(describe_run(splits, settings, make_fabric(settings.training), steps=3))
+    data          glyphs: 8 images of 4 classes
+      split       the dataset's own
+      train       4 images, 2 classes
+      test        4 images, 2 classes (none of them trained on)
+      size        16×16 pixels, grey
+    model         small, embedding of 128 numbers
+    training      rank on cpu, batches of 4, 3 steps per epoch, 20 epochs
+    """
+    training = settings.training
+    where = fabric.device.type + (f" in {fabric.world_size} processes" if fabric.world_size > 1 else "")
+    most = " at most" if training.patience > 0 else ""
+    amount = f"{counted(steps, 'step')} per epoch, {counted(training.epochs, 'epoch')}{most}"
+    data, *details = describe_splits(splits)
+    lines = [
+        data,
+        labelled("  split", _split(splits, settings.data)),
+        *details,
+        labelled("model", _model(settings.model)),
+        labelled("training", f"{settings.method} on {where}, batches of {training.batch_size:,}, {amount}"),
+    ]
+    return "\n".join(lines)
+
+
+def _split(splits: Splits, data: DataSettings) -> str:
+    sayings = {
+        "official": "the dataset's own",
+        "classes": f"half of the classes, drawn at random (split_seed {data.split_seed})",
+        "first-half": "the first half of the classes in their order",
+        "all": "everything is trained on",
+    }
+    return sayings[data.split or usual_split(splits.train)]
+
+
+def _model(model: ModelSettings) -> str:
+    weights = {"": "", "none": " from scratch", "imagenet": " with ImageNet weights"}
+    backbone = model.backbone + weights.get(model.weights, " with your weights")
+    embedding = f"embedding of {counted(model.dim, 'number')}" if model.dim else "without a head"
+    return f"{backbone}{', frozen' if model.freeze_backbone else ''}, {embedding}"
