@@ -39,7 +39,7 @@ def test_without_a_test_part_there_is_nothing_to_measure() -> None:
 
 def test_files_divided_in_another_way_keep_their_features(photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     dataset = load_dataset(str(photos))
-    settings = make_settings(str(photos), "rank", {"backbone": "small", "image_size": 16})
+    settings = make_settings(str(photos), "rank", {"backbone": "small", "image_size": 16, "dim": 8})
     model = build_model(settings.changed(model={"weights": "none", "normalize": "always"}), dataset, slices=1)
     odd, even = dataset.take(np.arange(1, 36, 2)), dataset.take(np.arange(0, 36, 2))
     alone = embed_items(model, odd.items, model.spec.preprocess, forward=model.features)

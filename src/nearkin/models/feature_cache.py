@@ -137,6 +137,7 @@ class FeatureCache:
                     stack.enter_context(one_at_a_time(self._folder / name))
                 except OutOfRoom as error:
                     _warn(str(error))
+            stack.callback(self._write)  # before the others go on
             yield
 
     def __enter__(self) -> Self:
