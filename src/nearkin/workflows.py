@@ -30,6 +30,7 @@ from nearkin.evaluation.clusters import PARTITIONS
 from nearkin.files import atomic_path
 from nearkin.models import Embedder, embed_views
 from nearkin.models.embed import space_of
+from nearkin.models.feature_cache import cached_embeddings
 from nearkin.space import Space
 from nearkin.training import DataSettings, Run
 from nearkin.training.prepare import load_data, load_splits, report_unreadable
@@ -137,7 +138,10 @@ def embed_to_file(
 def embed_everything(embedder: Embedder, dataset: Dataset, views: int = 1, augment: str = "none") -> Space:
     """A space of the whole dataset, on the GPU where there is one; with several views their mean."""
     model = embedder.to(usual_device()).model
-    embeddings = embed_views(model, dataset.items, model.spec.preprocess, views, augment, what="embedding")
+    if augment == "none" and views == 1:
+        embeddings = cached_embeddings(model, dataset.items)
+    else:
+        embeddings = embed_views(model, dataset.items, model.spec.preprocess, views, augment, what="embedding")
     return space_of(embeddings.to(usual_device()), dataset)
 
 

@@ -20,8 +20,10 @@ from torch import Tensor
 
 from nearkin.cli import main
 from nearkin.data.images import read_image
+from nearkin.data.items import ImageFiles
 from nearkin.errors import Interrupted, UserError
 from nearkin.models import Embedder, EmbeddingModel
+from nearkin.models.feature_cache import cached_embeddings
 from nearkin.search import indexing
 from nearkin.search.gallery import Gallery
 from nearkin.search.indexing import index_data, remove_items
@@ -36,16 +38,16 @@ def model(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def interrupted_at_the_fourth_batch(monkeypatch: pytest.MonkeyPatch) -> None:
-    forward = EmbeddingModel.forward
+    features = EmbeddingModel.features
     calls = []
 
     def interrupted(self: EmbeddingModel, x: Tensor) -> Tensor:
         calls.append(x)
         if len(calls) == 4:
             raise KeyboardInterrupt
-        return forward(self, x)
+        return features(self, x)
 
-    monkeypatch.setattr(EmbeddingModel, "forward", interrupted)
+    monkeypatch.setattr(EmbeddingModel, "features", interrupted)
 
 
 @pytest.fixture
@@ -91,6 +93,21 @@ def test_every_file_is_decoded_once_and_has_the_vector_that_encode_gives(
     for path, entry in entries(tmp_path / "g").items():
         state = Path(path).stat()
         assert entry == Entry(path, Path(path).parent.name, state.st_size, state.st_mtime_ns)
+
+
+def test_files_that_the_backbone_saw_elsewhere_are_not_decoded(
+    photos: Path, model: Path, tmp_path: Path, decoded: list[Path]
+) -> None:
+    """Measuring, reports and other galleries leave the backbone's features behind."""
+    files = sorted(photos.rglob("*.png"))
+    cached_embeddings(Embedder.load(model).model, ImageFiles(files[:20]), workers=0)
+    indexed = index_data(model, str(photos), tmp_path / "g", batch=7)
+    assert sorted(decoded) == files[20:] and indexed.added == 36
+    index_data(model, str(photos), tmp_path / "another")
+    assert sorted(decoded) == files[20:]
+    for folder in ("g", "another"):
+        found = vectors(tmp_path / folder)
+        np.testing.assert_allclose([found[str(file)] for file in files], Embedder.load(model).encode(files), atol=1e-6)
 
 
 def test_what_is_there_and_unchanged_is_not_decoded_again(
@@ -331,7 +348,7 @@ def test_ctrl_c_ends_the_work_in_order_and_the_same_command_goes_on(photos: Path
         "def waiting(self, x):\n"
         "    calls.append(x)\n"
         "    while len(calls) > 2 and not Path(sys.argv[4]).exists(): time.sleep(0.05)\n"
-        "    return forward(self, x)\n"
+        "    return features(self, x)\n"
         "EmbeddingModel.forward = waiting\n"
         "try: indexing.index_data(*sys.argv[1:4], batch=2)\n"
         "except Interrupted as error: sys.exit(str(error))\n"

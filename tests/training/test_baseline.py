@@ -14,9 +14,8 @@ from nearkin.api import make_settings
 from nearkin.data import load_dataset
 from nearkin.errors import UserError
 from nearkin.evaluation import evaluate
-from nearkin.models import embed_items
+from nearkin.models import embed_items, feature_cache
 from nearkin.space import Space
-from nearkin.training import prepare
 from nearkin.training.baseline import backbone_scores
 from nearkin.training.prepare import backbone_features, build_model
 
@@ -40,13 +39,13 @@ def test_without_a_test_part_there_is_nothing_to_measure() -> None:
 
 def test_files_divided_in_another_way_keep_their_features(photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     dataset = load_dataset(str(photos))
-    settings = make_settings(str(photos), "rank", {"backbone": "small", "image_size": 16})
+    settings = make_settings(str(photos), "rank", {"backbone": "small", "image_size": 16, "dim": 8})
     model = build_model(settings.changed(model={"weights": "none", "normalize": "always"}), dataset, slices=1)
     odd, even = dataset.take(np.arange(1, 36, 2)), dataset.take(np.arange(0, 36, 2))
     alone = embed_items(model, odd.items, model.spec.preprocess, forward=model.features)
     _, others = backbone_features(model, even, {"test": odd, "validation": None}, 8, 0)
     assert others["test"] is not None and others["validation"] is None
     np.testing.assert_allclose(others["test"].items.values, alone, atol=1e-6)  # type: ignore[union-attr]
-    monkeypatch.setattr(prepare, "embed_items", None)
+    monkeypatch.setattr(feature_cache, "embedded_batches", None)
     again, _ = backbone_features(model, odd, {"validation": even}, 8, 0)
     np.testing.assert_allclose(again.items.values, alone, atol=1e-6)  # type: ignore[union-attr]

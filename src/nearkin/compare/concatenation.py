@@ -11,8 +11,9 @@ import torch
 
 from nearkin.compare.result import COLUMNS
 from nearkin.evaluation import evaluate
-from nearkin.models import Embedder, embed_items
+from nearkin.models import Embedder
 from nearkin.models.embed import space_of
+from nearkin.models.feature_cache import cached_embeddings
 from nearkin.space import Space
 from nearkin.training import Run
 from nearkin.training.devices import make_fabric
@@ -42,9 +43,7 @@ def concatenated_scores(out: Path, method: str, seeds: int) -> dict[str, float]:
         device = make_fabric(settings.training).device
         models = (Embedder.load(run.folder).to(device).model for run in runs)
         at_once, workers = settings.training.batch_size, settings.data.processes
-        spaces = [
-            space_of(embed_items(model, test.items, model.spec.preprocess, at_once, workers), test) for model in models
-        ]
+        spaces = [space_of(cached_embeddings(model, test.items, at_once, workers), test) for model in models]
         return evaluate(concatenated(spaces).to(device)).scores
 
     scores = measured_once(out / "concatenated", (method, [run.read_scores() for run in runs]), measure)

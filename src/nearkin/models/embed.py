@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from itertools import chain
 
 import torch
@@ -51,19 +52,38 @@ def embed_items(
 
     ``forward`` names another function of the model to call, for example the one that stops before the head.
     """
+    return torch.cat(list(embedded_batches(model, items, preprocess, batch_size, workers, forward, what)))
+
+
+def embedded_batches(
+    model: nn.Module,
+    items: Items,
+    preprocess: Preprocess | None,
+    batch_size: int = 256,
+    workers: int | None = None,
+    forward: Callable[[Tensor], Tensor] | None = None,
+    what: str = "embedding",
+) -> Iterator[Tensor]:
+    """What `embed_items` gives, batch by batch."""
     device = device_of(model)
+    draws = sequential(len(items), batch_size)
+    with evaluating(model):
+        for inputs in track(input_batches(items, preprocess, draws, workers=workers), what, len(draws)):
+            # Not around the whole: whoever asks for the batches may need a gradient in between.
+            with torch.no_grad(), torch.autocast(device.type, enabled=False):
+                outputs = apply(forward or model, inputs, device)
+            yield outputs
+
+
+@contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """The model in evaluation mode, then again in the mode it was in."""
     was_training = model.training
     model.eval()
-    draws = sequential(len(items), batch_size)
     try:
-        with torch.no_grad():
-            outputs = [
-                apply(forward or model, inputs, device)
-                for inputs in track(input_batches(items, preprocess, draws, workers=workers), what, len(draws))
-            ]
+        yield
     finally:
         model.train(was_training)
-    return torch.cat(outputs)
 
 
 def space_of(embeddings: Tensor, dataset: Dataset) -> Space:

@@ -135,6 +135,7 @@ class EmbeddingModel(nn.Module):
             backbone, width = image_backbone(spec.backbone, spec.preprocess, width)
         self.standardise = Standardise(mean, std)
         self.backbone = backbone
+        self.width = width  # of the backbone's features
         self.spec = replace(spec, dim=width) if spec.head == "none" and spec.dim == 0 else spec
         self.head = Head(width, self.spec.dim, spec.normalize, spec.slices, spec.head)
         if spec.preprocess is not None:

@@ -17,7 +17,7 @@ from nearkin.data.items import Items, Vectors
 from nearkin.data.loader import input_batches, sequential
 from nearkin.data.transforms import Preprocess
 from nearkin.errors import UserError
-from nearkin.models.embed import apply, device_of, embed_items
+from nearkin.models.embed import apply, device_of, embed_items, evaluating
 from nearkin.models.model import EmbeddingModel
 from nearkin.progress import track
 
@@ -62,14 +62,9 @@ def embed_views(
     inputs = track(input_batches(items, preprocess, draws, augment, workers), what, len(draws))
     device = device_of(model)
     sums = torch.zeros(len(items), model.spec.dim)
-    was_training = model.training
-    model.eval()
-    try:
-        with torch.no_grad():
-            for draw, batch in zip(draws, inputs, strict=True):
-                sums[draw.indices] += apply(model, batch, device)
-    finally:
-        model.train(was_training)
+    with evaluating(model), torch.no_grad():
+        for draw, batch in zip(draws, inputs, strict=True):
+            sums[draw.indices] += apply(model, batch, device)
     return sums / views if model.spec.normalize == "never" else unit_length(sums, dim=1)
 
 

@@ -21,6 +21,7 @@ from nearkin.data.transforms import make_transform
 from nearkin.errors import Interrupted, UserError
 from nearkin.models import Embedder
 from nearkin.models.embed import apply, device_of
+from nearkin.models.feature_cache import FeatureCache, embed_rows, file_key
 from nearkin.progress import bar
 from nearkin.search.gallery import Gallery
 from nearkin.search.store import Embeddings, Entry
@@ -222,15 +223,30 @@ def _embedded(
     """Readable entries with their vectors (entries, dim), at most ``size`` together."""
     model = embedder.model
     device = device_of(model)
-    with bar("indexing", len(entries)) as advance:
-        for some, pictures in _read_ahead(embedder, entries, size):
+    with bar("indexing", len(entries)) as advance, FeatureCache(model) as rows:
+        keys = {entry.path: file_key(Path(entry.path)) for entry in entries}
+        unknown: list[Entry] = []
+        for some in _chunks(entries, size):
+            places, features = rows.get([keys[entry.path] for entry in some])
+            if places:
+                yield [some[place] for place in places], embed_rows(model, features).numpy()
+                advance(len(places))
+            known = set(places)
+            unknown += [entry for place, entry in enumerate(some) if place not in known]
+        for some, pictures in _read_ahead(embedder, unknown, size):
             unreadable += [picture for picture in pictures if isinstance(picture, Unreadable)]
-            readable = [picture for picture in pictures if isinstance(picture, Tensor)]
+            pairs = zip(some, pictures, strict=True)
+            readable = {entry: picture for entry, picture in pairs if isinstance(picture, Tensor)}
             if readable:
-                with torch.inference_mode():
-                    vectors = apply(model, torch.stack(readable), device).numpy()
-                yield [e for e, picture in zip(some, pictures, strict=True) if isinstance(picture, Tensor)], vectors
+                with torch.no_grad():
+                    features = apply(model.features, torch.stack([*readable.values()]), device)
+                rows.add([keys[entry.path] for entry in readable], features)
+                yield [*readable], embed_rows(model, features).numpy()
             advance(len(some))
+
+
+def _chunks(entries: list[Entry], size: int) -> list[list[Entry]]:
+    return [entries[start : start + size] for start in range(0, len(entries), size)]
 
 
 def _read_ahead(
@@ -245,7 +261,7 @@ def _read_ahead(
         picture = read_image(Path(entry.path))
         return picture if isinstance(picture, Unreadable) else transform(picture)
 
-    batches = [entries[start : start + size] for start in range(0, len(entries), size)]
+    batches = _chunks(entries, size)
     pool = ThreadPoolExecutor(os.cpu_count())
     try:
         begun: deque[list[Future[Tensor | Unreadable]]] = deque()

@@ -9,11 +9,11 @@ from nearkin.data import Dataset, Vectors
 from nearkin.errors import UserError
 from nearkin.evaluation import evaluate
 from nearkin.models.embed import space_of
+from nearkin.models.feature_cache import cached_features
 from nearkin.space import Space
 from nearkin.training.devices import make_fabric
-from nearkin.training.prepare import backbone_features, build_model, load_splits, resolved
+from nearkin.training.prepare import build_model, load_splits, resolved
 from nearkin.training.settings import Settings
-from nearkin.training.shared import Parts
 
 
 def backbone_scores(settings: Settings) -> dict[str, float]:
@@ -36,10 +36,8 @@ def backbone_space(settings: Settings) -> Space:
     settings = resolved(settings, splits, settings.make_method())
     device = make_fabric(settings.training).device
     model = build_model(settings, splits.train, slices=1).to(device)
-    # The training part is not needed, but where methods train a head on these features it was, or will be.
-    others: Parts = {"train": splits.train, "validation": splits.validation} if settings.model.freeze_backbone else {}
-    features, _ = backbone_features(model, splits.test, others, settings.training.batch_size, settings.data.processes)
-    return unit_space(features, device)
+    features = cached_features(model, splits.test.items, settings.training.batch_size, settings.data.processes)
+    return unit_space(splits.test.with_items(Vectors(features.numpy())), device)
 
 
 def unit_space(features: Dataset, device: torch.device) -> Space:

@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
 import torch
 
 from nearkin.data import (
     Dataset,
     ImageArray,
     ImageFiles,
-    Items,
     Splits,
     Vectors,
     load_dataset,
@@ -28,10 +24,10 @@ from nearkin.data.hierarchy import collapse_training
 from nearkin.data.images import Unreadable, listed
 from nearkin.data.sources import is_dataset_name
 from nearkin.errors import UserError
-from nearkin.files import atomic_path, cache_folder, one_at_a_time
 from nearkin.methods import Method
-from nearkin.models import EmbeddingModel, ModelSpec, embed_items
+from nearkin.models import EmbeddingModel, ModelSpec
 from nearkin.models.backbones import image_backbone, is_builtin, load_weights, preprocess_of
+from nearkin.models.feature_cache import cached_features
 from nearkin.training.settings import DataSettings, ModelSettings, Settings, TrainingSettings
 from nearkin.training.shared import Parts, rows_of, shared_files
 
@@ -173,23 +169,16 @@ def backbone_features(
     model: EmbeddingModel, first: Dataset, others: Parts, batch_size: int, workers: int | None
 ) -> tuple[Dataset, Parts]:
     """The parts of a run as features of the model's backbone, computed once and kept on disk."""
+    # All files together, in one order: of runs side by side that divide them differently, one computes for all.
     files = shared_files([first, *others.values()])
-
-    def features(items: Items) -> npt.NDArray[np.float32]:
-        target = cache_folder() / "features" / f"{_fingerprint(model, items)}.npy"
-        with one_at_a_time(target):
-            if not target.exists():
-                preprocess, forward = model.spec.preprocess, model.features
-                computed = embed_items(model, items, preprocess, batch_size, workers, forward, "computing features")
-                with atomic_path(target) as partial:
-                    np.save(partial, computed.numpy())
-        found: npt.NDArray[np.float32] = np.load(target, mmap_mode="r", allow_pickle=False)
-        return found
+    of_files = cached_features(model, files, batch_size, workers) if len(files) else None
 
     def featured(part: Dataset) -> Dataset:
-        items = part.items
-        values = features(files)[rows_of(items, files)] if isinstance(items, ImageFiles) else features(items)
-        return part.with_items(Vectors(values))
+        if of_files is not None and isinstance(part.items, ImageFiles):
+            values = of_files[rows_of(part.items, files)]
+        else:
+            values = cached_features(model, part.items, batch_size, workers)
+        return part.with_items(Vectors(values.numpy()))
 
     return featured(first), {name: part and featured(part) for name, part in others.items()}
 
@@ -226,12 +215,3 @@ def _usual_backbone(train: Dataset) -> str:
     if isinstance(train.items, ImageArray) and max(train.items.pixels.shape[1:3]) <= 64:
         return "small"
     return "resnet50"
-
-
-def _fingerprint(model: EmbeddingModel, items: Items) -> str:
-    inputs = (model.spec.backbone, model.spec.preprocess, items.fingerprint())
-    digest = hashlib.sha256(str(inputs).encode())
-    for part in (model.standardise, model.backbone):
-        for tensor in part.state_dict().values():
-            digest.update(tensor.cpu().numpy().tobytes())
-    return digest.hexdigest()

@@ -1,7 +1,7 @@
 """The image files of all parts of a run as one list.
 
-What is computed of them (decoded images, a frozen backbone's features) is kept under the list's fingerprint, so that
-runs which divide the same files in other ways, such as those of other seeds, find it made.
+What is computed of them (decoded images, a frozen backbone's features) is computed for the whole list, so that runs
+which divide the same files in other ways, such as those of other seeds, find it made.
 """
 
 from __future__ import annotations
