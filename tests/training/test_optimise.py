@@ -21,7 +21,7 @@ from nearkin.training.optimise import make_optimizer, rate_factor, set_rates
 
 
 def factors(steps: int = 20, **changes: float | str) -> list[float]:
-    settings = TrainingSettings(**{"epochs": 4, **changes})  # type: ignore[arg-type]
+    settings = TrainingSettings(**{"epochs": 4, "warmup_steps": 0, **changes})  # type: ignore[arg-type]
     return [rate_factor(step, 5, settings) for step in range(steps)]
 
 

@@ -202,9 +202,10 @@ class TestChoosing:
         measured: list[str] = []
         remaining = list(values)
 
-        def measure(self: Trainer, part: str, kind: str) -> dict[str, float]:  # noqa: ARG001
+        def measure(self: Trainer, part: str, kind: str, start: object = None) -> dict[str, float]:  # noqa: ARG001
             measured.append(part)
-            return {"map@r": remaining.pop(0) if kind == "evaluation" else 0.0}
+            starts = 0.05 if part == "validation" else 0.0
+            return {"recall@1": 0.0, "map@r": remaining.pop(0) if kind == "evaluation" else starts}
 
         monkeypatch.setattr(Trainer, "_measure", measure)
         return measured
@@ -215,7 +216,14 @@ class TestChoosing:
         measured = self.curve(monkeypatch, [0.1, 0.5, 0.3, 0.2])
         best = loop.train(settings(**common, epochs=4), tmp_path / "best")
         assert weights(best) == weights(two_epochs)
-        assert measured == ["test", *["validation"] * 4, "test"]
+        assert measured == ["validation", "test", *["validation"] * 4, "test"]
+
+    def test_the_start_is_kept_where_no_epoch_is_better(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        untrained = loop.train(settings(validation=0.3, epochs=0), tmp_path / "untrained")
+        self.curve(monkeypatch, [0.04, 0.05, 0.03])
+        run = loop.train(settings(validation=0.3), tmp_path / "run")
+        assert weights(run) == weights(untrained)
+        assert run.read_scores()["best_epoch"] == 0
 
     def test_patience_ends_training(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
@@ -224,7 +232,7 @@ class TestChoosing:
         with caplog.at_level(logging.INFO):
             loop.train(settings(validation=0.3, epochs=9, patience=2), tmp_path / "run")
         assert "stopped early: 2 evaluations without improvement" in caplog.text
-        assert measured.count("validation") == 4
+        assert measured.count("validation") == 5  # once before the first epoch
 
     def test_choosing_on_test_must_be_asked_for_and_is_said(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
@@ -477,7 +485,7 @@ class TestRefreshingMethods:
         ({"batch_size": 100}, "48 training items can fill; use a batch size of at most 24"),
         ({"optimizer": "adamm"}, "did you mean 'adam"),
         ({"schedule": "cosin"}, "did you mean 'cosine'"),
-        ({"learning_rate": 0.0}, "learning_rate must be positive"),
+        ({"learning_rate": -0.1}, "learning_rate must not be negative"),
         ({"seed": -1}, "seed must not be negative"),
         ({"weight_decay": -0.1}, "weight_decay must not be negative"),
         ({"clip_norm": -1.0}, "clip_norm must not be negative"),

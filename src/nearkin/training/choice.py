@@ -30,16 +30,19 @@ def watched_part(training: TrainingSettings, parts: Mapping[str, Dataset | None]
         raise UserError("there is no test part to choose on; use another --split")
     if keep == "best-on-validation" and parts["validation"] is None:
         raise UserError("there are no validation classes to choose on; hold some out with --validation 0.1")
-    for name, part in parts.items():
-        if part is not None:
-            _check_measurable(name, part)
     if keep == "best-on-test":
         log.warning("the model is chosen on the test part, as many papers do: its scores there are optimistic")
     return "test" if keep == "best-on-test" or parts["validation"] is None else "validation"
 
 
-def _check_measurable(name: str, part: Dataset) -> None:
+def check_measurable(parts: Mapping[str, Dataset | None]) -> None:
     """Refuses, before hours of training, a part whose scores could not be computed afterwards."""
+    for name, part in parts.items():
+        if part is not None:
+            _check_measurable(name, part)
+
+
+def _check_measurable(name: str, part: Dataset) -> None:
     in_gallery = np.ones(len(part), bool) if part.is_gallery is None else part.is_gallery
     is_query = np.ones(len(part), bool) if part.is_query is None else part.is_query
     available = np.bincount(part.labels[in_gallery], minlength=len(part.classes))[part.labels]

@@ -36,7 +36,7 @@ from nearkin.training import optimise
 from nearkin.training.baseline import unit_space
 from nearkin.training.card import write_card
 from nearkin.training.checkpoint import Position, Stateful, load_checkpoint, save_checkpoint
-from nearkin.training.choice import PRIMARY, choice_in_words, watched_part
+from nearkin.training.choice import PRIMARY, check_measurable, choice_in_words, watched_part
 from nearkin.training.curves import Curves
 from nearkin.training.decode import hold_decoded
 from nearkin.training.devices import embed_dataset, gathered, make_fabric, seed_device
@@ -73,12 +73,13 @@ class Trainer:
             Run.check_free(folder)
         self.fabric = make_fabric(settings.training, self.method.slices)
         splits = load_splits(settings.data, settings.training.seed)
+        self.parts = {"validation": splits.validation, "test": splits.test if tested else None}
+        check_measurable(self.parts)
         self.settings = resolved(settings, splits, self.method)
         self.training = self.settings.training
         self.at_once = self.training.micro_batch or self.training.batch_size  # items in memory, also without gradient
         self.workers = self.settings.data.processes
         self.train_set, self.labels = splits.train, splits.train.dense_labels
-        self.parts = {"validation": splits.validation, "test": splits.test if tested else None}
         self.watched = watched_part(self.training, self.parts)
         self.model = build_model(self.settings, self.train_set, self.method.slices)
         spec = self.model.spec
@@ -153,7 +154,7 @@ class Trainer:
                 if part == "validation":
                     self.position.best = scores[PRIMARY]
                     self._save_model()
-        self.start, self.embedded = None, None
+        self.start = None
 
     def _learner(self) -> tuple[nn.Module, Any]:
         """What is trained and how its inputs are made: the model, or its head alone on features computed once."""

@@ -73,7 +73,9 @@ def resolved(settings: Settings, splits: Splits, method: Method) -> Settings:
     if not model.weights:
         model = replace(model, weights="none" if is_builtin(model.backbone) else "imagenet")
     if not model.normalize:
-        model = replace(model, normalize=method.normalize)
+        # Pretrained features are told apart by their directions: on new classes their lengths only blur them.
+        lengths_count = method.normalize == "never" and not is_pretrained(model)
+        model = replace(model, normalize="never" if lengths_count else method.normalize.replace("never", "always"))
     if not model.image_size and model.backbone == "small" and isinstance(train.items, ImageArray):
         model = replace(model, image_size=max(train.items.pixels.shape[1:3]))
     pretrained = is_pretrained(model)
@@ -114,7 +116,7 @@ def _usual_training(
     """Fills in what is left open; ``steps`` are those of an epoch."""
     usual: dict[str, Any] = {}
     if not training.learning_rate:
-        usual["learning_rate"] = method.learning_rate if pretrained else FROM_SCRATCH
+        usual["learning_rate"] = method.pretrained_rate if pretrained else FROM_SCRATCH
     rate = usual.get("learning_rate", training.learning_rate)
     if not training.backbone_learning_rate:
         usual["backbone_learning_rate"] = BACKBONE_SHARE * rate if pretrained else rate
