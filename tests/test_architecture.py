@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1] / "src" / "nearkin"
-GROUND = {"errors", "fields", "files", "progress", "signals", "space", "_torchvision"}  # what every room stands on
+# What every room stands on.
+GROUND = {"errors", "fields", "files", "messages", "progress", "signals", "space", "_torchvision"}
 ROOMS = ["data", "sampling", "models", "clustering", "losses", "evaluation", "methods", "training", "recipes", "search"]
 MAY_IMPORT_ALL = {
     *("report", "serve", "api", "cli", "compare", "demo", "estimator", "reproduce", "workflows"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from nearkin.messages import show_messages
 from nearkin.models import Embedder
 from nearkin.training import Run, Settings
 from nearkin.training import train as train_run
@@ -21,8 +22,11 @@ def train(data: str | Path, method: str = "rank", out: str | Path | None = None,
         out: the run's folder; by default a new one under ``runs/``.
         settings: any setting of a run's ``config.toml`` by name: ``epochs=5, dim=64, alpha=2.0``.
 
+    What was found and a line per epoch are shown on standard error, unless the program has set up logging itself.
+
     >>> run = train("glyphs", epochs=5, dim=64)  # doctest: +SKIP
     """
+    show_messages()
     return train_run(make_settings(data, method, settings), Path(out) if out else usual_folder(str(data), method))
 
 

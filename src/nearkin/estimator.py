@@ -19,6 +19,7 @@ from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_dat
 
 from nearkin.errors import Interrupted, UserError
 from nearkin.evaluation import evaluate
+from nearkin.messages import show_messages
 from nearkin.methods import method_class
 from nearkin.models import Embedder
 from nearkin.progress import quiet
@@ -43,7 +44,7 @@ class MetricLearner(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstim
         method_settings: settings of the method by name, for example {"margin": 0.3} for "triplet".
         random_state: a number gives the same embedding every time (on a CPU); None another one at each fit.
         device: where it is trained: "auto", "cpu" or "cuda". The fitted model lies on the CPU.
-        verbose: whether to show a progress bar.
+        verbose: whether to show progress.
 
     Attributes:
         embedder_: what was learnt; ``embedder_.save(folder)`` keeps it for `nearkin.load`.
@@ -84,6 +85,8 @@ class MetricLearner(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstim
 
     def fit(self, X: npt.ArrayLike, y: npt.ArrayLike) -> Self:  # noqa: N803
         """Learns from vectors X (n, features) and their classes y (n,), numbers or text."""
+        if self.verbose:
+            show_messages()
         vectors, classes = validate_data(self, X, y, dtype=np.float32, ensure_min_samples=2)
         check_classification_targets(classes)
         labels = np.unique(classes, return_inverse=True)[1]

@@ -1,23 +1,34 @@
-"""The one progress bar: what is being done, how far it is, and how long it will still take."""
+"""The one progress bar: what is being done, how far it is, and how long it will still take.
+
+In a terminal it is a bar, in a notebook a bar in the cell's output. Elsewhere (files, pipes, CI) work that takes long
+says a line every half a minute.
+"""
 
 from __future__ import annotations
 
 import os
+import sys
+import time
 from collections.abc import Callable, Iterable, Iterator, Sized
 from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import timedelta
+from html import escape
 from typing import TYPE_CHECKING, TypeVar
 
 if TYPE_CHECKING:
-    from rich.progress import Progress
+    from rich.console import Console
+    from rich.progress import TaskID
 
 T = TypeVar("T")
 Advance = Callable[..., None]
 
-_open: list[Progress] = []  # bars inside bars share one live display
+LINE_EVERY = 30.0  # seconds between lines where there is no bar
+REDRAW_EVERY = 0.5  # seconds between drawings of a notebook's bar
 
 
 def track(items: Iterable[T], what: str, total: int | None = None) -> Iterator[T]:
-    """Iterates over ``items`` with a progress bar on standard error (silent where nobody looks).
+    """Iterates over ``items`` with a progress bar on standard error.
 
     >>> [x * x for x in track([1, 2, 3], "squaring")]
     [1, 4, 9]
@@ -33,28 +44,34 @@ def track(items: Iterable[T], what: str, total: int | None = None) -> Iterator[T
 @contextmanager
 def bar(what: str, total: int | None, done: int = 0) -> Iterator[Advance]:
     """A bar moved by hand: ``advance(steps=1, note="loss 0.31")``."""
-    with _display() as progress:
-        task = progress.add_task(what, total=total, completed=done, note="")
+    with _display() as display:
+        task = Task(what, total, done, done)
+        display.begin(task)
 
         def advance(steps: int = 1, note: str = "") -> None:
-            progress.update(task, advance=steps, note=note)
+            task.done += steps
+            task.note = note
+            display.update(task)
 
         try:
             yield advance
         finally:
-            progress.remove_task(task)
+            display.end(task)
 
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """No bars in this block."""
-    from rich.progress import Progress
-
-    _open.append(Progress(disable=True))  # all bars inside join this one
+    """No bars in this block, and no messages but warnings (see `nearkin.messages`)."""
+    _open.append(Display())  # all bars inside join this one, which shows nothing
     try:
         yield
     finally:
         _open.pop()
+
+
+def is_quiet() -> bool:
+    """Whether we are in a `quiet` block."""
+    return bool(_open) and type(_open[-1]) is Display
 
 
 def speaks() -> bool:
@@ -62,36 +79,169 @@ def speaks() -> bool:
     return os.environ.get("RANK", "0") == "0"
 
 
+@dataclass(eq=False)
+class Task:
+    """One bar: ``done`` of ``total``, begun at ``first``."""
+
+    what: str
+    total: int | None
+    first: int
+    done: int
+    note: str = ""
+    started: float = field(default_factory=time.monotonic)
+
+    def __str__(self) -> str:
+        """
+        >>> print(Task("training", 1000, 0, 250, "loss 0.31", started=time.monotonic() - 60))
+        training 250/1,000, 0:01:00, 0:03:00 left, loss 0.31
+        """
+        seconds = time.monotonic() - self.started
+        of = "" if self.total is None else f"/{self.total:,}"
+        parts = [f"{self.what} {self.done:,}{of}", _clock(seconds)]
+        if self.total is not None and self.done > self.first:
+            parts.append(f"{_clock(seconds * (self.total - self.done) / (self.done - self.first))} left")
+        return ", ".join([*parts, self.note] if self.note else parts)
+
+
+class Display:
+    """Where bars are shown, one inside another; this one shows nothing."""
+
+    def begin(self, task: Task) -> None: ...
+
+    def update(self, task: Task) -> None: ...
+
+    def end(self, task: Task) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class Terminal(Display):
+    """Bars that move, on standard error."""
+
+    def __init__(self, console: Console) -> None:
+        from rich.progress import (
+            BarColumn,
+            MofNCompleteColumn,
+            Progress,
+            TextColumn,
+            TimeElapsedColumn,
+            TimeRemainingColumn,
+        )
+
+        columns = (
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            TextColumn("· left"),
+            TimeRemainingColumn(),
+            TextColumn("{task.fields[note]}"),
+        )
+        self.progress = Progress(*columns, console=console, transient=True)
+        self.shown: dict[Task, TaskID] = {}
+        self.progress.start()
+
+    def begin(self, task: Task) -> None:
+        self.shown[task] = self.progress.add_task(task.what, total=task.total, completed=task.done, note=task.note)
+
+    def update(self, task: Task) -> None:
+        self.progress.update(self.shown[task], completed=task.done, note=task.note)
+
+    def end(self, task: Task) -> None:
+        self.progress.remove_task(self.shown.pop(task))
+
+    def close(self) -> None:
+        self.progress.stop()
+
+
+class Lines(Display):
+    """A line about all bars every so often, where the output is kept and nothing can be drawn over."""
+
+    every = LINE_EVERY
+
+    def __init__(self) -> None:
+        self.tasks: list[Task] = []
+        self.last = time.monotonic()
+
+    def begin(self, task: Task) -> None:
+        self.tasks.append(task)
+
+    def update(self, task: Task) -> None:  # noqa: ARG002
+        if time.monotonic() - self.last >= self.every:
+            self.show()
+            self.last = time.monotonic()
+
+    def end(self, task: Task) -> None:
+        self.tasks.remove(task)
+
+    def show(self) -> None:
+        print(" | ".join(map(str, self.tasks)), file=sys.stderr, flush=True)
+
+
+class Notebook(Lines):
+    """Bars in the output of a notebook's cell, all in one place; a cell that is done keeps no trace of them."""
+
+    every = REDRAW_EVERY
+    cells: tuple[int, str] = (-1, "")  # which cell the last place belongs to, and the name of that place
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.drawn = False
+
+    def show(self) -> None:
+        self.draw("".join(map(_html, self.tasks)), " | ".join(map(str, self.tasks)))
+
+    def close(self) -> None:
+        if self.drawn:
+            self.draw("", "")
+
+    def draw(self, html: str, text: str) -> None:
+        from IPython import get_ipython
+        from IPython.display import display, update_display
+
+        self.drawn = True
+        content = {"text/html": html, "text/plain": text}
+        cell = get_ipython().execution_count
+        known, place = Notebook.cells
+        if known == cell:
+            update_display(content, display_id=place, raw=True)
+        else:
+            Notebook.cells = cell, f"nearkin-{os.urandom(8).hex()}"
+            display(content, display_id=Notebook.cells[1], raw=True)
+
+
+_open: list[Display] = []  # bars inside bars share one display
+
+
 @contextmanager
-def _display() -> Iterator[Progress]:
+def _display() -> Iterator[Display]:
     if _open:
         yield _open[-1]
         return
+    display = _new_display()
+    _open.append(display)
+    try:
+        yield display
+    finally:
+        _open.pop()
+        display.close()
+
+
+def _new_display() -> Display:
     from rich.console import Console
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        TextColumn,
-        TimeElapsedColumn,
-        TimeRemainingColumn,
-    )
 
     console = Console(stderr=True)
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TextColumn("· left"),
-        TimeRemainingColumn(),
-        TextColumn("{task.fields[note]}"),
-    )
-    with Progress(
-        *columns, console=console, transient=True, disable=not (console.is_terminal and speaks())
-    ) as progress:
-        _open.append(progress)
-        try:
-            yield progress
-        finally:
-            _open.pop()
+    if not speaks():
+        return Display()
+    if console.is_jupyter:
+        return Notebook()
+    return Terminal(console) if console.is_terminal else Lines()
+
+
+def _clock(seconds: float) -> str:
+    return str(timedelta(seconds=round(seconds)))
+
+
+def _html(task: Task) -> str:
+    known = "" if task.total is None else f' value="{task.done}" max="{task.total}"'
+    return f"<div><progress{known}></progress> {escape(str(task))}</div>"

@@ -13,8 +13,10 @@ def main() -> None:
     """The `nearkin` command: mistakes end in one sentence, everything else in a hint at --debug."""
     arguments = [argument for argument in sys.argv[1:] if argument != "--debug"]  # it may stand anywhere
     debug = len(arguments) < len(sys.argv) - 1
-    logging.basicConfig(level=logging.WARNING, format="%(message)s")
+    from nearkin.messages import StderrHandler
     from nearkin.progress import speaks
+
+    logging.basicConfig(level=logging.WARNING, format="%(message)s", handlers=[StderrHandler()])
 
     logging.getLogger("nearkin").setLevel(logging.INFO if speaks() else logging.ERROR)
     try:

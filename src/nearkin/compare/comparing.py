@@ -29,6 +29,7 @@ from nearkin.compare.result import COLUMNS, Comparison, by_falling_map_at_r
 from nearkin.compare.task import Task, made, seconds_of
 from nearkin.errors import UserError
 from nearkin.files import write_json, write_text
+from nearkin.messages import show_messages
 from nearkin.methods.spectral import WITH_SC
 from nearkin.training import Run, Settings
 from nearkin.training.baseline import backbone_scores
@@ -65,6 +66,7 @@ def compare(
 
     >>> compare("glyphs", ["rank", "triplet"], "runs/two", settings={"epochs": 5})  # doctest: +SKIP
     """
+    show_messages()
     data, out, given = str(data), Path(out), settings or {}
     check_request(seeds, protocol, given, jobs, tune, concatenate)
     names = names_of(methods)

@@ -28,7 +28,7 @@ import torch
 
 from nearkin.compare.task import Task, attempt
 from nearkin.errors import Interrupted, OutOfRoom
-from nearkin.progress import Advance, bar
+from nearkin.progress import Advance, bar, quiet
 from nearkin.signals import deaf_children
 from nearkin.training.watch import stop_requests
 
@@ -97,6 +97,7 @@ def _side_by_side(lanes: Iterable[Lane], jobs: int, advance: Advance) -> None:
                 advance()
                 start(lane, reason)
             crew.check()
+            advance(0)  # runs take long: a line now and then says that they go on
             if asked():
                 raise Interrupted("stopped")
 
@@ -201,7 +202,7 @@ def _listen(ear: Connection) -> None:
 
 
 def _attempt_in_child(task: Task) -> _Outcome:
-    with _busy, redirect_stderr(io.StringIO()) as said:  # no terminal, so no bars
+    with _busy, quiet(), redirect_stderr(io.StringIO()) as said:
         try:
             signal.signal(signal.SIGTERM, signal.default_int_handler)
             if _ended.is_set():

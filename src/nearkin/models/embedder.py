@@ -86,7 +86,7 @@ class Embedder:
                 vectors. Of Pillow images only ``batch_size`` are prepared at once, and each is asked for when it is
                 needed: the sequence may open them on demand.
             workers: processes that read paths; None: as many as there are cores, up to 16.
-            progress: whether a bar with the time left is shown in a terminal.
+            progress: whether a bar with the time left is shown.
         """
         if batch_size < 1 or (workers or 0) < 0:
             raise UserError(f"batch_size ({batch_size}) must be positive and workers ({workers}) not negative")

@@ -11,6 +11,7 @@ from pathlib import Path
 from nearkin.compare.task import Task, attempt, made
 from nearkin.errors import Interrupted, OutOfRoom, UserError
 from nearkin.files import write_json, write_text
+from nearkin.messages import show_messages
 from nearkin.reproduce.draw import draw
 from nearkin.reproduce.measure import scores_of, scores_of_backbone
 from nearkin.reproduce.parts import read_part
@@ -33,6 +34,7 @@ def reproduce(paper: str, name: str, out: str | Path | None = None, wishes: Wish
 
     >>> reproduce("rank", "table-1", wishes=Wishes({"epochs": 1}, {"cub200": "glyphs"}))  # doctest: +SKIP
     """
+    show_messages()
     part = read_part(paper, name)
     out = Path(out) if out else usual_folder(paper, name)
     wishes = wishes or Wishes()
