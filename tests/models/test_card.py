@@ -32,8 +32,10 @@ TRAINING = Training(
     new_classes=True,
     method="rank",
     settings={"alpha": 2.0, "epochs": 5},
+    backbone={"recall@1": 0.5},
     before={"recall@1": 0.25},
     after={"recall@1": 0.75, "nmi": 0.5, "queries": 24.0},
+    verdict="Recall@1 on unseen classes: 0.500 → 0.750.",
     chosen="last epoch",
     chosen_on_test=False,
     versions={"nearkin": "0.1.0", "torch": "2.13.0"},
@@ -74,9 +76,9 @@ def test_a_card_says_all_that_is_known() -> None:
     assert properties["learners"] == ["2, 4 numbers each"]
     assert data == {"part": ["classes", "items"], "train": ["6", "48"], "test": ["5", "40"]}
     assert (
-        scores["recall@1"] == ["0.2500", "0.7500"]
-        and scores["nmi"] == ["–", "0.5000"]
-        and scores["queries"] == ["–", "24"]
+        scores["recall@1"] == ["0.5000", "0.2500", "0.7500"]
+        and scores["nmi"] == ["–", "–", "0.5000"]
+        and scores["queries"] == ["–", "–", "24"]
     )
     assert training == {"setting": ["value"], "method": ["rank"], "alpha": ["2.0"], "epochs": ["5"]}
     assert "others than those that were trained on" in card
@@ -97,7 +99,9 @@ def test_scores_chosen_on_test_are_called_optimistic() -> None:
 
 
 def test_what_was_not_measured_is_said() -> None:
-    card = model_card(PICTURES, replace(TRAINING, before={}, after={}, parts={"train": (6, 48)}))
+    card = model_card(
+        PICTURES, replace(TRAINING, before={}, after={}, verdict="Not measured.", parts={"train": (6, 48)})
+    )
     assert "Not measured" in card and "test classes" not in card.split("## Limits")[0]
 
 

@@ -34,7 +34,7 @@ from nearkin.methods.spectral import WITH_SC
 from nearkin.training import Run, Settings
 from nearkin.training.baseline import backbone_scores
 from nearkin.training.once import measured_once
-from nearkin.training.prepare import absolute, load_splits, usual_epochs
+from nearkin.training.prepare import absolute, load_splits, resolved
 
 log = logging.getLogger("nearkin")
 
@@ -72,9 +72,9 @@ def compare(
     names = names_of(methods)
     shared = {"patience": 0} | given | PROTOCOLS[protocol]
     if "epochs" not in given:  # by the data alone, so that all methods see as much
-        shared["epochs"] = usual_epochs(
-            len(load_splits(settings_of(names[0], names, absolute(data), shared).data, 0).train)
-        )
+        anyone = settings_of(names[0], names, absolute(data), shared)
+        splits = load_splits(anyone.data, seed=0)
+        shared["epochs"] = resolved(anyone, splits, anyone.make_method()).training.epochs
     wanted = {name: settings_of(name, names, absolute(data), shared) for name in names}
     check_same_settings(out, protocol, wanted, tune)
     check_same_data(out, wanted, seeds)

@@ -12,6 +12,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -21,14 +22,13 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from nearkin.data import Dataset, Vectors
+from nearkin.data import Dataset
 from nearkin.data.items import Indices
 from nearkin.data.loader import Draw, input_batches
 from nearkin.errors import Interrupted, UserError
 from nearkin.evaluation import evaluate
 from nearkin.methods import Batch
 from nearkin.models import Embedder
-from nearkin.models.head_init import init_head
 from nearkin.progress import Advance, bar
 from nearkin.sampling import share_of
 from nearkin.space import Space
@@ -40,11 +40,13 @@ from nearkin.training.choice import PRIMARY, check_measurable, choice_in_words, 
 from nearkin.training.curves import Curves
 from nearkin.training.decode import hold_decoded
 from nearkin.training.devices import embed_dataset, gathered, make_fabric, seed_device
+from nearkin.training.measuring import Measuring
 from nearkin.training.microbatch import in_pieces
-from nearkin.training.prepare import backbone_features, build_model, is_pretrained, load_splits, resolved
+from nearkin.training.prepare import build_model, is_pretrained, load_splits, resolved
 from nearkin.training.run import Run
 from nearkin.training.settings import Settings
 from nearkin.training.shared import Parts
+from nearkin.training.start import start_from_features
 from nearkin.training.summary import describe_run
 from nearkin.training.verdict import final_scores
 from nearkin.training.watch import COLLAPSED, collapse_advice, spread, stop_requests, stop_unless_finite
@@ -106,7 +108,7 @@ class Trainer:
         self.wrapped, self.optimizer = self.fabric.setup(embedding, optimise.make_optimizer(parts, self.training))
         self.position = Position()
         self.saved = False  # whether the run holds the model as it is now
-        self.embedded: tuple[str, Space, Space | None] | None = None  # a part, by the model as it is now
+        self.measuring = Measuring(self.fabric, self.method)
         if resumed:
             self.run.check_data(splits.digest())
             if begun:
@@ -134,12 +136,7 @@ class Trainer:
     def _start(self) -> Parts:
         """The parts as features of the pretrained backbone, from which the head starts and which training must beat."""
         self.model.to(self.fabric.device)
-        work = (self.at_once, self.workers)
-        train, others = backbone_features(self.model, self.train_set, self.parts, *work)
-        if self.model.head.project and self.settings.model.head_init == "svd":
-            assert isinstance(train.items, Vectors)
-            init_head(self.model.head, train.items.values, self.training.seed)
-        return {"train": train, **others}
+        return start_from_features(self.model, self.train_set, self.parts, self.settings, self.at_once)
 
     def _measure_start(self) -> None:
         """Measures the backbone alone, if it is pretrained, and the model before its first step: it may be the best."""
@@ -179,7 +176,8 @@ class Trainer:
         return self.model.head, None
 
     def _epoch(self, asked: Callable[[], bool], advance: Advance) -> None:
-        self.saved, self.embedded = False, None
+        self.saved = False
+        self.measuring.forget()
         self.learner.train()
         self.method.start_epoch(self.position.epoch)
         started, first, self.seconds_of_looks = time.monotonic(), self.position.batch, 0.0
@@ -280,17 +278,9 @@ class Trainer:
         dataset, train = parts[part], parts["train"]
         if dataset is None or train is None:
             return {}
-        if self.embedded is None or self.embedded[0] != part:
-            familiar = train.knows_classes_of(dataset)
-            spaces = [self._space(each, bool(start)) for each in ([dataset, train] if familiar else [dataset])]
-            self.embedded = part, spaces[0], spaces[1] if familiar else None
-        _, space, trained_on = self.embedded
+        embed = partial(self._space, as_features=start is not None)
         clustering = part == "test" and kind != "evaluation"
-        scores: dict[str, float] = {}
-        if self.fabric.is_global_zero:
-            scores = evaluate(space, clustering=clustering).scores
-            scores |= self.method.read_out(space, trained_on, clustering=clustering)
-        scores = self.fabric.broadcast(scores)
+        scores = self.measuring.scores(part, dataset, train, embed, clustering)
         self._log(kind, part=part, **scores)
         return scores
 
@@ -325,7 +315,7 @@ class Trainer:
         self.model.load_state_dict(load_file(self.run.model / "model.safetensors"))
         self.method.remembered = self.run.remembered()
         if not self.saved or self.fabric.world_size > 1:  # where processes may differ in batch norms
-            self.embedded = None
+            self.measuring.forget()
         after = self._measure("test", "final")
         if self.fabric.is_global_zero:
             chosen = choice_in_words(self.training, self.watched)

@@ -35,7 +35,8 @@ log = logging.getLogger("nearkin")
 
 FROM_SCRATCH = 1e-3  # the learning rate of a network without pretrained weights
 BACKBONE_SHARE = 0.1  # of the head's learning rate, for a pretrained backbone
-USUAL_ITEMS, LEAST_EPOCHS = 100_000, 10  # how much is trained when nothing is said
+LEAST_EPOCHS = 10  # when nothing is said; small data are passed over more often:
+LEAST_ITEMS = {"pretrained": 50_000, "from scratch": 100_000}
 EVALUATIONS = 20  # on the way, about
 PATIENCE = 5  # evaluations without improvement
 
@@ -89,7 +90,7 @@ def resolved(settings: Settings, splits: Splits, method: Method) -> Settings:
         model = replace(model, dim=_usual_dim(model, train, method, training.batch_size))
     steps = len(method.sampler(train.dense_labels, training.batch_size, training.seed))
     if training.epochs < 0:
-        training = replace(training, epochs=usual_epochs(len(train)))
+        training = replace(training, epochs=usual_epochs(len(train), pretrained))
     training = _usual_training(training, method, steps, pretrained, has_validation=splits.validation is not None)
     if data.validation < 0:
         data = replace(data, validation=splits.held_out)
@@ -101,13 +102,13 @@ def is_pretrained(model: ModelSettings) -> bool:
     return model.weights != "none" or model.backbone == "linear"
 
 
-def usual_epochs(items: int) -> int:
-    """Passes over so many training items when nothing is said: about as many steps for small data as for larger ones.
+def usual_epochs(items: int, pretrained: bool) -> int:
+    """Passes over the training items when nothing is said: as many steps for small data as for larger ones.
 
-    >>> usual_epochs(1_000), usual_epochs(5_000), usual_epochs(60_000)
-    (100, 20, 10)
+    >>> usual_epochs(1_000, pretrained=True), usual_epochs(5_000, pretrained=False), usual_epochs(60_000, True)
+    (50, 20, 10)
     """
-    return max(LEAST_EPOCHS, math.ceil(USUAL_ITEMS / items))
+    return max(LEAST_EPOCHS, math.ceil(LEAST_ITEMS["pretrained" if pretrained else "from scratch"] / items))
 
 
 def _usual_training(

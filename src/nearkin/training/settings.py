@@ -25,7 +25,7 @@ class DataSettings:
         split: official, classes (half of them at random), first-half or all; empty: official where there is one, else
             classes.
         split_seed: which classes "classes" draws; the training seed does not change them.
-        validation: share of the training classes held out to choose the model; -1: a tenth, at least 4 classes, unless
+        validation: share of the training classes held out to choose the model; -1: a fifth, at least 4 classes, unless
             there is a validation split already or ``keep`` does not ask for one.
         collapse_pairs: train on random pairs of classes as one class each; the test part keeps its classes.
         augment: none, crop-flip or resized-crop-flip; empty: crop-flip for files, none for arrays.
@@ -100,7 +100,7 @@ class TrainingSettings:
     """How it is trained.
 
     Attributes:
-        epochs: passes over the data; -1: about 100,000 items in all, at least 10 passes.
+        epochs: passes over the data; -1: at least 10, and at least 50,000 items in all (100,000 from scratch).
         batch_size: items in a global batch, over all devices; 0: the method's usual number, or as many as the data
             can fill.
         micro_batch: items embedded at once on a device; the gradient is that of the whole batch; 0: all of them.

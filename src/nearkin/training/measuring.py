@@ -1,0 +1,41 @@
+"""The scores of a run's parts by the model as it is now; a part is embedded once, however often it is asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from nearkin.data import Dataset
+from nearkin.evaluation import evaluate
+from nearkin.methods import Method
+from nearkin.space import Space
+
+if TYPE_CHECKING:
+    from lightning_fabric import Fabric
+
+
+class Measuring:
+    """Remembers the part that was embedded last, until the model changes."""
+
+    def __init__(self, fabric: Fabric, method: Method) -> None:
+        self.fabric = fabric
+        self.method = method
+        self._embedded: tuple[str, Space, Space | None] | None = None
+
+    def forget(self) -> None:
+        """To be called when the model has changed."""
+        self._embedded = None
+
+    def scores(
+        self, name: str, part: Dataset, train: Dataset, embed: Callable[[Dataset], Space], clustering: bool
+    ) -> dict[str, float]:
+        """The scores of a part, with those of the method's own read-out, the same in all processes."""
+        if self._embedded is None or self._embedded[0] != name:
+            self._embedded = name, embed(part), embed(train) if train.knows_classes_of(part) else None
+        _, space, trained_on = self._embedded
+        scores: dict[str, float] = {}
+        if self.fabric.is_global_zero:
+            scores = evaluate(space, clustering=clustering).scores
+            scores |= self.method.read_out(space, trained_on, clustering=clustering)
+        found: dict[str, float] = self.fabric.broadcast(scores)
+        return found
