@@ -20,7 +20,7 @@ from PIL import Image
 import nearkin
 from nearkin.errors import OutOfRoom, UserError
 from nearkin.files import cannot_write, read_json, write_bytes, write_json
-from nearkin.models import Embedder
+from nearkin.models import Embedder, load_model
 from nearkin.search.lock import hold
 from nearkin.search.store import Embeddings, Hit, Store
 
@@ -44,24 +44,25 @@ class Gallery:
         self.store = store
 
     @classmethod
-    def create(cls, path: str | Path, model: str | Path, store: str = "") -> Gallery:
+    def create(cls, path: str | Path, model: str | Path, store: str = "", weights: str | Path | None = None) -> Gallery:
         """A new, empty gallery; or the one that is there, if this model made it.
 
         Args:
-            model: a run folder or a model folder; it is copied.
+            model, weights: see `load_model`; the gallery gets a copy of the model.
             store: where the items are kept: "" in the gallery's folder, or the address of a Milvus.
         """
-        folder, model = Path(path).expanduser(), Path(model).expanduser()
-        if Embedder.load(model).model.spec.preprocess is None:
+        folder = Path(path).expanduser()
+        embedder = load_model(model, weights)
+        if embedder.model.spec.preprocess is None:
             raise UserError(
                 f"the model in {model} reads feature vectors, and a gallery is made of pictures; "
                 "index with a model that reads images"
             )
-        source = model / "model" if (model / "model" / MODEL_FILES[0]).is_file() else model
-        if (folder / DESCRIPTION).exists():
-            _refuse_another(folder, _digest(source), store)
-        else:
-            _write(folder, source, store)
+        with _folder_of(model, embedder) as source:
+            if (folder / DESCRIPTION).exists():
+                _refuse_another(folder, _digest(source), store)
+            else:
+                _write(folder, source, store)
         return cls.open(folder)
 
     @classmethod
@@ -118,6 +119,19 @@ class Gallery:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+@contextmanager
+def _folder_of(model: str | Path, embedder: Embedder) -> Iterator[Path]:
+    """Where the files of a model are; a network by name is saved for as long as it takes."""
+    folder = Path(model).expanduser()
+    for source in (folder / "model", folder):
+        if (source / MODEL_FILES[0]).is_file():
+            yield source
+            return
+    with tempfile.TemporaryDirectory() as saved:
+        embedder.save(Path(saved))
+        yield Path(saved)
 
 
 def _write(folder: Path, source: Path, store: str) -> None:
