@@ -10,6 +10,7 @@ import typer
 from nearkin.cli.app import CountCheck, Model, NetworkWeights, app
 
 GalleryFolder = Annotated[Path, typer.Argument(metavar="GALLERY", help="What `nearkin index` wrote.")]
+IncludeSelf = Annotated[bool, typer.Option("--include-self", help="Also a picture itself, where it is in the gallery.")]
 Queries = Annotated[list[Path], typer.Argument(metavar="PICTURES...", help="One picture or several.")]
 
 
@@ -69,6 +70,7 @@ def search(
     k: Annotated[int, typer.Option("-k", help="How many neighbours.")] = 10,
     label: Annotated[str | None, typer.Option(help="Only items with this label.")] = None,
     picture: Annotated[Path | None, typer.Option("--picture", help="Also draw the results to this file.")] = None,
+    include_self: IncludeSelf = False,
 ) -> None:
     """Find the pictures of a gallery that are most like these.
 
@@ -80,7 +82,7 @@ def search(
     if picture is not None:
         check_picture_name(picture)
     with Gallery.open(gallery) as opened:
-        found = opened.search(opened.encode(pictures), k, label)
+        found = opened.search(opened.encode(pictures), k, label, exclude=None if include_self else pictures)
         print_hits(pictures, found)
         if picture is not None:
             draw_hits(picture, opened, pictures, found)
@@ -95,6 +97,7 @@ def match(
         float, typer.Option(help="Share of things of no known class that may be taken for one.")
     ] = 0.05,
     k: Annotated[int, typer.Option("-k", help="Neighbours that vote.")] = 5,
+    include_self: IncludeSelf = False,
 ) -> None:
     """Say of which class pictures are, by a gallery with labels; what is too far from all of them is unknown.
 
@@ -108,7 +111,7 @@ def match(
 
     with Gallery.open(gallery) as opened:
         calibration = calibrate(opened, false_accepts, k)
-        print_matches(pictures, match_pictures(opened, pictures, false_accepts, k, calibration))
+        print_matches(pictures, match_pictures(opened, pictures, false_accepts, k, calibration, include_self))
     print_calibration(calibration)
 
 
