@@ -44,7 +44,7 @@ def test_a_second_index_adds_only_what_is_new_and_names_what_needs_attention(
 
 def test_search_prints_the_nearest_and_draws_them(nearkin: Command, indexed: Path, tmp_path: Path) -> None:
     query = indexed / "class3" / "3.png"
-    outcome = nearkin("search", GALLERY, query, "-k", "4", "--picture", "found.png")
+    outcome = nearkin("search", GALLERY, query, "-k", "4", "--picture", "found.png", "--include-self")
     assert outcome.code == 0, outcome.err
     first = next(line for line in outcome.out.splitlines() if "0.0000" in line)
     assert "class3" in first and "3.png" in first
@@ -52,12 +52,21 @@ def test_search_prints_the_nearest_and_draws_them(nearkin: Command, indexed: Pat
         assert picture.width > 300
 
 
+def test_a_picture_of_the_gallery_is_not_its_own_neighbour(nearkin: Command, indexed: Path) -> None:
+    query = indexed / "class3" / "3.png"
+    outcome = nearkin("search", GALLERY, query.relative_to(Path.cwd()), "-k", "40")
+    found = [line for line in outcome.out.splitlines() if ".png" in line and "│" in line]
+    assert outcome.code == 0 and len(found) == 35 and not any(str(query) in line for line in found)
+    others, itself = (nearkin("match", GALLERY, query, "-k", "1", *more).out for more in ((), ("--include-self",)))
+    assert "0.0000" in itself and "0.0000" not in others
+
+
 def test_a_pipe_gets_whole_paths_and_a_wrong_name_of_a_picture_is_said_at_once(
     nearkin: Command, indexed: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "40")
     query = indexed / "class3" / "3.png"
-    assert str(query) in nearkin("search", GALLERY, query).out.partition("rank")[2]
+    assert str(query) in nearkin("search", GALLERY, query, "--include-self").out.partition("rank")[2]
     outcome = nearkin("search", GALLERY, query, "--picture", "found.gif")
     assert outcome.code == 1 and "found.gif" in outcome.err and "rank" not in outcome.out
 

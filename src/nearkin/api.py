@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from nearkin.messages import show_messages
-from nearkin.models import Embedder
+from nearkin.models import Embedder, load_model
 from nearkin.training import Run, Settings
 from nearkin.training import train as train_run
 from nearkin.training.run import next_folder
@@ -30,9 +30,17 @@ def train(data: str | Path, method: str = "rank", out: str | Path | None = None,
     return train_run(make_settings(data, method, settings), Path(out) if out else usual_folder(str(data), method))
 
 
-def load(path: str | Path) -> Embedder:
-    """The trained model of a run (or of a copied ``model/`` folder), ready to ``encode``."""
-    return Embedder.load(path)
+def load(model: str | Path, weights: str | Path | None = None) -> Embedder:
+    """A model ready to ``encode``: that of a run, a copied ``model/`` folder, or a pretrained network by name.
+
+    Args:
+        model: a folder, ``timm:NAME``, ``torchvision:googlenet``, or a name of timm where there is no such folder.
+        weights: of a network by name: a local file instead of the ImageNet weights, which are downloaded.
+
+    >>> load("timm:resnet50").encode(["a.jpg", "b.jpg"]).shape  # doctest: +SKIP
+    (2, 2048)
+    """
+    return load_model(model, weights)
 
 
 def make_settings(data: str | Path, method: str, settings: dict[str, Any]) -> Settings:

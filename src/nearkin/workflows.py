@@ -28,9 +28,10 @@ from nearkin.evaluation import (
 )
 from nearkin.evaluation.clusters import PARTITIONS
 from nearkin.files import atomic_path
-from nearkin.models import Embedder, embed_views
+from nearkin.models import Embedder, embed_views, load_model
 from nearkin.models.embed import space_of
 from nearkin.models.feature_cache import cached_embeddings
+from nearkin.models.pretrained import network_name
 from nearkin.space import Space
 from nearkin.training import DataSettings, Run
 from nearkin.training.prepare import load_data, load_splits, report_unreadable
@@ -65,13 +66,14 @@ def evaluate_model(
     diagnose: bool = False,
     partition: str = "kmeans",
     attributes: bool = False,
+    weights: str | Path | None = None,
 ) -> Measured:
     """The scores of a model on a part of its own run's data (by default test), or of other data (by default all).
 
     With several ``views`` the embedding of an item is the mean over so many, augmented as in training, by crops and
     flips for a model without its run; ``diagnose`` adds how the space is used, ``attributes`` how far neighbours share
     what the data know besides the class. A run that was trained on pairs of classes is measured by the classes
-    themselves.
+    themselves. ``model`` and ``weights`` are what `load_model` takes.
     """
     part = part or ("all" if data else "test")
     if part not in PARTS:
@@ -84,7 +86,7 @@ def evaluate_model(
         raise UserError(
             f"{dataset.name} knows no attributes of its items; give them as further columns of a .csv or .npz"
         )
-    space, known = embed_parts(Embedder.load(model), dataset, trained_on, views, _augmentation(run, views))
+    space, known = embed_parts(load_model(model, weights), dataset, trained_on, views, _augmentation(run, views))
     evaluation = evaluate(space, recall_at=recall_at, partition=partition)
     scores = dict(evaluation.scores)
     if dataset.name.startswith("vehicleid:"):
@@ -120,12 +122,13 @@ def embed_to_file(
     root: str | Path | None = None,
     unreadable: str = "skip",
     check_counts: bool = True,
+    weights: str | Path | None = None,
 ) -> tuple[int, int]:
     """Writes vectors, labels and names of everything in ``data``; returns how many and how long they are."""
     out = Path(out)
     if out.suffix != ".npz":
         raise UserError(f"vectors are written as .npz, not {out.name}; use --out {out.with_suffix('.npz')}")
-    embedder = Embedder.load(model)
+    embedder = load_model(model, weights)
     dataset, bad = without_unreadable(load_labelled_or_flat(data, root, check_counts), unreadable)
     report_unreadable(bad)
     vectors = embed_everything(embedder, dataset).embeddings.cpu().numpy()
@@ -210,7 +213,7 @@ def _part(
     run: Run, data: str | Path | None, part: str, root: str | Path | None, check_counts: bool
 ) -> tuple[Dataset, Dataset | None]:
     """The items to measure; and those that were trained on, where these are others of the same classes."""
-    if not run.folder.exists():
+    if not run.folder.exists() and network_name(run.folder) is None:
         raise UserError(f"there is no folder {run.folder}; give a run folder or a model folder")
     seed, settings = 0, DataSettings(source=str(data), check_counts=check_counts)
     if run.config.is_file():
@@ -219,7 +222,7 @@ def _part(
         halved = replace(settings, split=own.split if own.split in BY_CLASSES else "", split_seed=own.split_seed)
         settings = own if data is None else halved
     elif data is None:
-        raise UserError(f"{run.folder} is no run folder, so it has no data of its own; name some with --data")
+        raise UserError(f"{run.folder} is not a run folder, so it has no data of its own; name some with --data")
     if root is not None:
         settings = replace(settings, root=str(root))
     if part == "all":

@@ -127,7 +127,7 @@ def test_a_failed_download_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> N
         raise ConnectionError("no route to host")
 
     monkeypatch.setattr(timm, "create_model", offline)
-    with pytest.raises(UserError, match=r"could not be fetched \(no route to host\).*--set weights=FILE"):
+    with pytest.raises(UserError, match=r"could not be fetched \(no route to host\).*give a file: weights=FILE"):
         backbones._downloaded(TIMM)
 
 

@@ -61,6 +61,36 @@ def test_what_is_found_is_what_a_slow_search_finds(gallery: Gallery, photos: Pat
             assert hit.entry.label == Path(hit.entry.path).parent.name
 
 
+def test_a_query_that_is_in_the_gallery_is_left_out_where_that_is_wanted(
+    gallery: Gallery, photos: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(photos)
+    first, second, third = files(photos)[:3]
+    (photos / "link.png").symlink_to(second)
+    queries = [first.relative_to(photos), photos / "link.png", Image.open(third)]
+    vectors = gallery.encode(files(photos)[:3])
+    everything = gallery.search(vectors, k=36)
+    for k in (1, 5, 35, 36, 100):
+        found = gallery.search(vectors, k, exclude=queries)
+        for hits, all_hits, itself in zip(found, everything, (str(first), str(second), None), strict=True):
+            assert hits == [hit for hit in all_hits if hit.entry.path != itself][:k]
+    [hits] = gallery.search(vectors[:1], k=100, label="class0", exclude=[first])
+    assert sorted(hit.entry.path for hit in hits) == [str(path) for path in files(photos / "class0")[1:]]
+    with pytest.raises(UserError, match="k=0 neighbours"):
+        gallery.search(vectors, 0, exclude=queries)
+
+
+def test_a_file_under_many_names_is_left_out_under_all_of_them(photos: Path, model: Path, tmp_path: Path) -> None:
+    file = files(photos)[0]
+    for number in range(9):
+        (photos / "class1" / f"link{number}.png").symlink_to(file)
+    index_data(model, str(photos), tmp_path / "linked.index")
+    with Gallery.open(tmp_path / "linked.index") as opened:
+        assert len(opened) == 45
+        [hits] = opened.search(opened.encode([file]), k=4, exclude=[str(file)])
+        assert len(hits) == 4 and {Path(hit.entry.path).resolve() for hit in hits}.isdisjoint({file.resolve()})
+
+
 def test_a_label_narrows_the_search(gallery: Gallery, photos: Path) -> None:
     [hits] = gallery.search(gallery.encode(files(photos)[:1]), k=100, label="class3")
     assert sorted(hit.entry.path for hit in hits) == [str(path) for path in files(photos / "class3")]

@@ -106,7 +106,22 @@ def test_a_calibration_that_is_known_is_not_made_again(gallery: Gallery, monkeyp
     assert {each.label for each in nothing} == {None}
 
 
-def test_a_picture_that_is_in_the_gallery_gets_its_own_label(gallery: Gallery, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_of_the_gallery_are_matched_as_well_as_calibration_promises(
+    gallery: Gallery, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    labels = [f"class{i % 5}" for i in range(40)]
+    vectors = blobs(labels, noise=2.0)
+    fill(gallery, labels, vectors)
+    monkeypatch.setattr(gallery, "encode", lambda _: vectors)
+    paths = [Path(entry.path) for entry in gallery.store.entries().values()]
+    promised = calibrate(gallery, 0.2, 3)
+    found = [each.label for each in match(gallery, paths, 0.2, 3)]
+    accepted = [label == truth for label, truth in zip(found, labels, strict=True) if label]
+    assert (len(accepted) / 40, sum(accepted) / len(accepted)) == (promised.true_accepts, promised.accuracy)
+    assert found != labels and [each.label for each in match(gallery, paths, 0.5, include_self=True)] == labels
+
+
+def test_a_copy_of_a_picture_in_the_gallery_gets_its_label(gallery: Gallery, monkeypatch: pytest.MonkeyPatch) -> None:
     labels = [f"class{i % 5}" for i in range(40)]
     vectors = blobs(labels, noise=2.0)
     fill(gallery, labels, vectors)

@@ -14,6 +14,12 @@ app = typer.Typer(
     help="Deep metric learning that looks at the whole embedding space: train, measure, use.",
 )
 
+Model = Annotated[
+    str, typer.Argument(help="A run folder, a model folder, or a pretrained network by name: timm:resnet50.")
+]
+NetworkWeights = Annotated[
+    str | None, typer.Option("--weights", help="Of a network by name: a file instead of the ImageNet weights.")
+]
 CountCheck = typer.Option("--count-check/--no-count-check", help="Whether a benchmark must be complete.")
 Set = Annotated[
     list[str] | None,

@@ -7,7 +7,8 @@ from typing import Annotated, Any
 
 import typer
 
-from nearkin.cli.app import CountCheck, Set, app
+from nearkin.cli.app import Set, app
+from nearkin.cli.options import TrainingOptions, with_training_options
 
 
 @app.command()
@@ -24,7 +25,9 @@ def demo(
 
 
 @app.command()
+@with_training_options
 def train(
+    *,
     data: Annotated[
         str | None,
         typer.Argument(help="A folder with one folder per class, a .csv, a .npz, or a dataset's name."),
@@ -34,32 +37,12 @@ def train(
     config: Annotated[Path | None, typer.Option(help="Repeat a run from its config.toml.")] = None,
     recipe: Annotated[str | None, typer.Option(help="A paper's or tuned settings; see `nearkin recipes`.")] = None,
     resume: Annotated[Path | None, typer.Option(help="Continue this run from its last checkpoint.")] = None,
-    backbone: Annotated[
-        str | None, typer.Option(help="small, mlp, linear, torchvision:googlenet, any of timm.")
-    ] = None,
-    weights: Annotated[str | None, typer.Option(help="imagenet, none, or a file.")] = None,
-    dim: Annotated[int | None, typer.Option(help="Length of the embedding.")] = None,
-    freeze_backbone: Annotated[bool | None, typer.Option("--freeze-backbone", help="Train the head alone.")] = None,
-    epochs: Annotated[int | None, typer.Option(help="Passes over the training data.")] = None,
-    batch_size: Annotated[int | None, typer.Option(help="Items in a batch, over all devices.")] = None,
-    micro_batch: Annotated[
-        int | None, typer.Option(help="Items embedded at once: large batches in little memory, with the same gradient.")
-    ] = None,
-    learning_rate: Annotated[float | None, typer.Option(help="Of the head.")] = None,
-    backbone_learning_rate: Annotated[float | None, typer.Option(help="Of the backbone.")] = None,
-    optimizer: Annotated[str | None, typer.Option(help="adam, adamw, sgd or rmsprop.")] = None,
-    split: Annotated[
-        str | None, typer.Option(help="official, classes (half of them, at random), first-half or all.")
-    ] = None,
+    options: TrainingOptions,
     validation: Annotated[float | None, typer.Option(help="Share of training classes held out to choose on.")] = None,
     keep: Annotated[
         str | None,
         typer.Option(help="last, best-on-validation, or best-on-test (as in papers: chooses on what it reports)."),
     ] = None,
-    root: Annotated[str | None, typer.Option(help="Where benchmark datasets lie.")] = None,
-    check_counts: Annotated[bool | None, CountCheck] = None,
-    unreadable: Annotated[str | None, typer.Option(help="Images that cannot be decoded: skip or stop.")] = None,
-    device: Annotated[str | None, typer.Option(help="auto, cpu or cuda.")] = None,
     seed: Annotated[int | None, typer.Option(help="Of everything random.")] = None,
     settings: Set = None,
 ) -> None:
@@ -67,33 +50,34 @@ def train(
 
     Example: nearkin train photos/ --backbone resnet50 --epochs 10 --validation 0.1
     """
-    given = locals()
-    special = ("data", "method", "out", "config", "recipe", "resume", "settings")
-    options = {name: value for name, value in given.items() if name not in special and value is not None}
+    own = {"validation": validation, "keep": keep, "seed": seed}
+    given = {**options, **{name: value for name, value in own.items() if value is not None}}
     from nearkin.progress import speaks
     from nearkin.report.tables import print_scores
     from nearkin.training import loop
 
     if resume is not None:
-        if data or method or config or recipe or out or options or settings:
+        if data or method or config or recipe or out or given or settings:
             raise typer.BadParameter("--resume goes on with the run's own settings; give nothing beside it")
         run = loop.resume(resume)
     else:
-        chosen, folder = _settings(data, method, config, recipe, out, options, settings or [])
+        chosen, folder = _settings(data, method, config, recipe, out, given, settings or [])
         run = loop.train(chosen, folder)
     if speaks():
         print_scores(run)
 
 
 @app.command()
+@with_training_options
 def compare(
+    *,
     data: Annotated[str, typer.Argument(help="A folder, .csv, .npz or a dataset's name, as for `train`.")],
     methods: Annotated[str, typer.Option(help="Names with commas between, or all.")] = "all",
     seeds: Annotated[int, typer.Option(help="Runs of every method, with seeds 0, 1, ...")] = 3,
     protocol: Annotated[
         str, typer.Option(help="fair (chosen on held-out training classes) or paper (best point of the test curve).")
     ] = "fair",
-    epochs: Annotated[int | None, typer.Option(help="Passes over the training data, the same for all.")] = None,
+    options: TrainingOptions,
     jobs: Annotated[int, typer.Option(help="Runs side by side, each in a process of its own.")] = 1,
     tune: Annotated[int, typer.Option(help="Trials that each method gets to find its settings.")] = 0,
     concatenate: Annotated[bool, typer.Option("--concatenate", help="Also all seeds' models together.")] = False,
@@ -102,13 +86,13 @@ def compare(
 ) -> None:
     """Train several methods with the same data, epochs and seeds, and print one table; nothing is done twice.
 
-    Example: nearkin compare photos/ --methods rank,triplet,softmax --seeds 3 --epochs 10
+    The options of `train` hold for all of them. Example: nearkin compare photos/ --methods rank,triplet --epochs 10
     """
     from nearkin.compare import compare as compare_methods
     from nearkin.fields import parse_assignment
     from nearkin.report.tables import print_comparison
 
-    chosen = dict(map(parse_assignment, settings or [])) | ({"epochs": epochs} if epochs is not None else {})
+    chosen = {**options, **dict(map(parse_assignment, settings or []))}
     folder = out or Path("runs") / f"compare-{Path(data.partition(':')[0]).stem or 'data'}"
     names = methods.split(",")
     print_comparison(compare_methods(data, names, folder, seeds, protocol, chosen, jobs, tune, concatenate))

@@ -7,13 +7,14 @@ from typing import Annotated, Any
 
 import typer
 
-from nearkin.cli.app import CountCheck, app
+from nearkin.cli.app import CountCheck, Model, NetworkWeights, app
 
 
 @app.command()
 def evaluate(
-    model: Annotated[Path, typer.Argument(help="A run folder, or a model folder together with --data.")],
-    data: Annotated[str | None, typer.Option(help="Other data than the run's own.")] = None,
+    model: Model,
+    data: Annotated[str | None, typer.Option(help="Other data than the run's own; needed without a run.")] = None,
+    weights: NetworkWeights = None,
     part: Annotated[
         str | None, typer.Option(help="train, validation, test or all. Default: test; all of other data.")
     ] = None,
@@ -36,7 +37,9 @@ def evaluate(
     from nearkin.workflows import evaluate_model
 
     numbers = _whole_numbers(recall_at)
-    measured = evaluate_model(model, data, part, numbers, root, check_counts, views, diagnose, clustering, attributes)
+    measured = evaluate_model(
+        model, data, part, numbers, root, check_counts, views, diagnose, clustering, attributes, weights
+    )
     if out is not None:
         from nearkin.files import write_json
 
@@ -53,9 +56,10 @@ def evaluate(
 
 @app.command()
 def embed(
-    model: Annotated[Path, typer.Argument(help="A run folder or a model folder.")],
+    model: Model,
     data: Annotated[str, typer.Argument(help="What to embed: a dataset, or any folder of images.")],
     out: Annotated[Path, typer.Option("--out", "-o", help="The .npz to write.")] = Path("vectors.npz"),
+    weights: NetworkWeights = None,
     root: Annotated[Path | None, typer.Option(help="Where benchmark datasets lie.")] = None,
     unreadable: Annotated[str, typer.Option(help="Images that cannot be decoded: skip or stop.")] = "skip",
     check_counts: Annotated[bool, CountCheck] = True,
@@ -63,7 +67,7 @@ def embed(
     """Turn items into vectors: an .npz with vectors, labels and names."""
     from nearkin.workflows import embed_to_file
 
-    count, dim = embed_to_file(model, data, out, root, unreadable, check_counts)
+    count, dim = embed_to_file(model, data, out, root, unreadable, check_counts, weights)
     typer.echo(f"{count} vectors of {dim} numbers in {out}")
 
 

@@ -7,9 +7,10 @@ from typing import Annotated
 
 import typer
 
-from nearkin.cli.app import CountCheck, app
+from nearkin.cli.app import CountCheck, Model, NetworkWeights, app
 
 GalleryFolder = Annotated[Path, typer.Argument(metavar="GALLERY", help="What `nearkin index` wrote.")]
+IncludeSelf = Annotated[bool, typer.Option("--include-self", help="Also a picture itself, where it is in the gallery.")]
 Queries = Annotated[list[Path], typer.Argument(metavar="PICTURES...", help="One picture or several.")]
 
 
@@ -27,11 +28,12 @@ def report(
 
 @app.command()
 def index(
-    model: Annotated[Path, typer.Argument(help="A run folder or a model folder.")],
+    model: Model,
     data: Annotated[
         str, typer.Argument(help="A folder of pictures, with or without class folders; a .csv; a dataset.")
     ],
     out: Annotated[Path, typer.Option("--out", "-o", help="The gallery to make or to add to.")] = Path("gallery.index"),
+    weights: NetworkWeights = None,
     store: Annotated[
         str, typer.Option(help="Keep the vectors in Milvus: milvus://HOST:PORT/NAME or milvus:///FILE.db")
     ] = "",
@@ -41,12 +43,13 @@ def index(
 ) -> None:
     """Make pictures searchable; run it again to add what is new. Stop with Ctrl-C, the same command goes on.
 
-    Example: nearkin index runs/photos-rank photos/ -o photos.index
+    Example: nearkin index runs/photos-rank photos/ -o photos.index; without a run: nearkin index timm:resnet50 photos/
     """
     from nearkin.report.indexed import print_indexed
     from nearkin.search.indexing import index_data
 
-    print_indexed(index_data(model, data, out, store, root, prune, check_counts=check_counts), out)
+    indexed = index_data(model, data, out, store, root, prune, check_counts=check_counts, weights=weights)
+    print_indexed(indexed, out)
 
 
 @app.command()
@@ -67,6 +70,7 @@ def search(
     k: Annotated[int, typer.Option("-k", help="How many neighbours.")] = 10,
     label: Annotated[str | None, typer.Option(help="Only items with this label.")] = None,
     picture: Annotated[Path | None, typer.Option("--picture", help="Also draw the results to this file.")] = None,
+    include_self: IncludeSelf = False,
 ) -> None:
     """Find the pictures of a gallery that are most like these.
 
@@ -78,7 +82,7 @@ def search(
     if picture is not None:
         check_picture_name(picture)
     with Gallery.open(gallery) as opened:
-        found = opened.search(opened.encode(pictures), k, label)
+        found = opened.search(opened.encode(pictures), k, label, exclude=None if include_self else pictures)
         print_hits(pictures, found)
         if picture is not None:
             draw_hits(picture, opened, pictures, found)
@@ -93,6 +97,7 @@ def match(
         float, typer.Option(help="Share of things of no known class that may be taken for one.")
     ] = 0.05,
     k: Annotated[int, typer.Option("-k", help="Neighbours that vote.")] = 5,
+    include_self: IncludeSelf = False,
 ) -> None:
     """Say of which class pictures are, by a gallery with labels; what is too far from all of them is unknown.
 
@@ -106,7 +111,7 @@ def match(
 
     with Gallery.open(gallery) as opened:
         calibration = calibrate(opened, false_accepts, k)
-        print_matches(pictures, match_pictures(opened, pictures, false_accepts, k, calibration))
+        print_matches(pictures, match_pictures(opened, pictures, false_accepts, k, calibration, include_self))
     print_calibration(calibration)
 
 
@@ -132,9 +137,10 @@ def serve(
 
 @app.command()
 def export(
-    model: Annotated[Path, typer.Argument(help="A run folder or a model folder.")],
+    model: Model,
     onnx: Annotated[bool, typer.Option("--onnx/", help="As ONNX, the one format there is.")] = True,
     out: Annotated[Path | None, typer.Option("--out", "-o", help="The file. Default: NAME.onnx.")] = None,
+    weights: NetworkWeights = None,
 ) -> None:
     """Write a model as ONNX, for other languages and machines; it is first compared with torch, on the run's own data.
 
@@ -143,7 +149,8 @@ def export(
     from nearkin.models.onnx import export_onnx
     from nearkin.workflows import sample_items
 
-    done = export_onnx(model, out or Path(f"{model.resolve().name}.onnx"), items=sample_items(model))
+    name = Path(model).resolve().name.rpartition(":")[2]  # timm:resnet50 is resnet50
+    done = export_onnx(model, out or Path(f"{name}.onnx"), sample_items(model), weights)
     typer.echo(
         f"{done.file}: {done.megabytes:.1f} MB, equal to torch on {done.checked_on} items, {done.real} of them real "
         f"(largest difference {done.largest_difference:.0e})"

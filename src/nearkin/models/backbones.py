@@ -148,6 +148,6 @@ def _downloaded(name: str) -> dict[str, Tensor]:
         reason = str(error).split("\n")[0]
         raise UserError(
             f"the ImageNet weights of '{name}' could not be fetched ({reason}); "
-            "connect to the internet, or use --set weights=FILE or weights=none"
+            "connect to the internet, or give a file: weights=FILE"
         ) from error
     return state

@@ -20,8 +20,8 @@ from nearkin.data.items import Items
 from nearkin.data.loader import Draw, input_batches
 from nearkin.errors import UserError
 from nearkin.files import write_bytes
-from nearkin.models.embedder import Embedder
 from nearkin.models.model import EmbeddingModel, ModelSpec
+from nearkin.models.pretrained import load_model
 
 TOLERANCE = 1e-4
 LARGEST_FILE = 2**31 - 2**20  # bytes that one protobuf file can hold
@@ -40,7 +40,9 @@ class Exported:
     largest_difference: float
 
 
-def export_onnx(model: Path, out: Path, items: Items | None = None) -> Exported:
+def export_onnx(
+    model: str | Path, out: Path, items: Items | None = None, weights: str | Path | None = None
+) -> Exported:
     """Writes the whole model: pictures (batch, channels, size, size) uint8, or vectors (batch, features) float32, to
     embeddings (batch, dim) float32, for any batch.
 
@@ -48,7 +50,7 @@ def export_onnx(model: Path, out: Path, items: Items | None = None) -> Exported:
     not written where any number differs by more than 1e-4 (times the embedding's length, where that is above one).
 
     Args:
-        model: a run folder or a model folder.
+        model, weights: see `load_model`.
         items: real ones to compare on too, up to ten of them, for example of the run's own data.
 
     >>> export_onnx(Path("runs/photos-rank"), Path("photos.onnx")).largest_difference < 1e-4  # doctest: +SKIP
@@ -57,7 +59,7 @@ def export_onnx(model: Path, out: Path, items: Items | None = None) -> Exported:
     missing = [name for name in ("onnx", "onnxruntime", "onnxscript") if find_spec(name) is None]
     if missing:
         raise UserError(f"exporting needs {' and '.join(missing)}; install with: pip install 'nearkin[onnx]'")
-    network = Embedder.load(model).model
+    network = load_model(model, weights).model
     content = _converted(network)
     real = 0 if items is None else min(len(items), sum(BATCHES))
     checked_on, difference = _compared(network, content, items)

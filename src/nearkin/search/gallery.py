@@ -8,6 +8,7 @@ from __future__ import annotations
 import difflib
 import hashlib
 import json
+import os
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
@@ -20,7 +21,7 @@ from PIL import Image
 import nearkin
 from nearkin.errors import OutOfRoom, UserError
 from nearkin.files import cannot_write, read_json, write_bytes, write_json
-from nearkin.models import Embedder
+from nearkin.models import Embedder, load_model
 from nearkin.search.lock import hold
 from nearkin.search.store import Embeddings, Hit, Store
 
@@ -44,24 +45,25 @@ class Gallery:
         self.store = store
 
     @classmethod
-    def create(cls, path: str | Path, model: str | Path, store: str = "") -> Gallery:
+    def create(cls, path: str | Path, model: str | Path, store: str = "", weights: str | Path | None = None) -> Gallery:
         """A new, empty gallery; or the one that is there, if this model made it.
 
         Args:
-            model: a run folder or a model folder; it is copied.
+            model, weights: see `load_model`; the gallery gets a copy of the model.
             store: where the items are kept: "" in the gallery's folder, or the address of a Milvus.
         """
-        folder, model = Path(path).expanduser(), Path(model).expanduser()
-        if Embedder.load(model).model.spec.preprocess is None:
+        folder = Path(path).expanduser()
+        embedder = load_model(model, weights)
+        if embedder.model.spec.preprocess is None:
             raise UserError(
                 f"the model in {model} reads feature vectors, and a gallery is made of pictures; "
                 "index with a model that reads images"
             )
-        source = model / "model" if (model / "model" / MODEL_FILES[0]).is_file() else model
-        if (folder / DESCRIPTION).exists():
-            _refuse_another(folder, _digest(source), store)
-        else:
-            _write(folder, source, store)
+        with _folder_of(model, embedder) as source:
+            if (folder / DESCRIPTION).exists():
+                _refuse_another(folder, _digest(source), store)
+            else:
+                _write(folder, source, store)
         return cls.open(folder)
 
     @classmethod
@@ -87,8 +89,39 @@ class Gallery:
         """Vectors (pictures, dim) of files, or of pictures in memory."""
         return self.embedder.encode(pictures, workers=0 if len(pictures) <= FEW else None)
 
-    def search(self, vectors: Embeddings, k: int = 10, label: str | None = None) -> list[list[Hit]]:
-        """The k nearest items of every vector (queries, dim), nearest first; of one label only, if one is given."""
+    def search(
+        self,
+        vectors: Embeddings,
+        k: int = 10,
+        label: str | None = None,
+        exclude: Sequence[str | Path | Image.Image | None] | None = None,
+    ) -> list[list[Hit]]:
+        """The k nearest items of every vector (queries, dim), nearest first.
+
+        Args:
+            label: only items with this label.
+            exclude: for every vector the picture that it was made from: where this is a file of the gallery, by its
+                path or by where links lead, it is left out of the results.
+
+        >>> pictures = ["photos/rose/1.jpg"]
+        >>> gallery.search(gallery.encode(pictures), k=3, exclude=pictures)  # doctest: +SKIP
+        """
+        if exclude is None or k < 1:  # the store refuses such a k
+            return self._search(vectors, k, label)
+        files = [{*_names(each)} if isinstance(each, str | Path) else set() for each in exclude]
+        wanted = k + 1
+        while True:
+            found = self._search(vectors, wanted, label)
+            others = [
+                [hit for hit in hits if not file or file.isdisjoint(_names(hit.entry.path))]
+                for hits, file in zip(found, files, strict=True)
+            ]
+            # A file may be there several times, under the names of links.
+            if all(len(kept) >= k or len(hits) < wanted for kept, hits in zip(others, found, strict=True)):
+                return [hits[:k] for hits in others]
+            wanted *= 2
+
+    def _search(self, vectors: Embeddings, k: int, label: str | None) -> list[list[Hit]]:
         found = self.store.search(vectors, k, label)
         if not any(found) and len(self) == 0:
             raise UserError(f"{self.path} has no items yet; run `nearkin index`")
@@ -118,6 +151,25 @@ class Gallery:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+@contextmanager
+def _folder_of(model: str | Path, embedder: Embedder) -> Iterator[Path]:
+    """Where the files of a model are; a network by name is saved for as long as it takes."""
+    folder = Path(model).expanduser()
+    for source in (folder / "model", folder):
+        if (source / MODEL_FILES[0]).is_file():
+            yield source
+            return
+    with tempfile.TemporaryDirectory() as saved:
+        embedder.save(Path(saved))
+        yield Path(saved)
+
+
+def _names(path: str | Path) -> tuple[str, str]:
+    """A file's absolute path, and the one that it has without links."""
+    absolute = os.path.abspath(Path(path).expanduser())  # noqa: PTH100 (links are followed in the second alone)
+    return absolute, os.path.realpath(absolute)
 
 
 def _write(folder: Path, source: Path, store: str) -> None:

@@ -63,11 +63,12 @@ def index_data(
     prune: bool = False,
     batch: int = 1024,
     check_counts: bool = True,
+    weights: str | Path | None = None,
 ) -> Indexed:
     """Brings a gallery up to date with pictures; the same command goes on where one was stopped.
 
     Args:
-        model: a run folder or a model folder.
+        model, weights: see `load_model`.
         data: a folder per class, a folder of images, a ``.csv`` or a dataset's name.
         out: the gallery's folder.
         store: where its items are kept: "" in that folder, or the address of a Milvus.
@@ -86,7 +87,7 @@ def index_data(
     place = _place(data, labels)
     if Path(data).is_dir() and _absolute(out).is_relative_to(place):
         raise UserError(f"the gallery {out} would lie among the pictures in {data}; give another place with -o")
-    with Gallery.create(out, model, store) as gallery, gallery.writing():
+    with Gallery.create(out, model, store, weights) as gallery, gallery.writing():
         indexed = _bring_up_to_date(gallery, labels, place, prune, batch)
         indexed.searched = gallery.store.finish()
         indexed.total = len(gallery)

@@ -1,6 +1,6 @@
 """What is this? The label of the nearest items of a gallery, or "unknown" where they are too far away.
 
-The nearest items vote with 1 / distance², so that a picture that is in the gallery gets its own label. How far is too
+The nearest items vote with 1 / distance², so that a copy of a picture in the gallery gets its label. How far is too
 far follows from the gallery itself: an item whose whole class is taken out stands for an unknown thing, and only so
 many of these may be accepted.
 """
@@ -76,18 +76,22 @@ def match(
     false_accepts: float = 0.05,
     k: int = 5,
     calibration: Calibration | None = None,
+    include_self: bool = False,
 ) -> list[Match]:
     """The label of every picture by the votes of its k nearest items; none where the nearest of them is too far.
+
+    A file that is in the gallery itself has no vote on itself, as in `calibrate`.
 
     Args:
         false_accepts, k: see `calibrate`.
         calibration: where it is known already: what `calibrate` gave for the same two.
+        include_self: whether a file that is in the gallery votes on itself all the same.
 
     >>> match(Gallery.open("photos.index"), [Path("query.jpg")])[0].label  # doctest: +SKIP
     'rose'
     """
     line = calibration or calibrate(gallery, false_accepts, k)
-    found = gallery.search(gallery.encode(pictures), k)
+    found = gallery.search(gallery.encode(pictures), k, exclude=None if include_self else pictures)
     return [_match(hits, line) for hits in found]
 
 

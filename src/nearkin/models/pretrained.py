@@ -1,0 +1,76 @@
+"""A model by name: a run, a model folder, or a pretrained network as it is, whose features are the embedding."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from pathlib import Path
+
+from nearkin.errors import UserError
+from nearkin.models.backbones import load_timm, load_weights, preprocess_of
+from nearkin.models.embedder import Embedder
+from nearkin.models.googlenet import GOOGLENET
+from nearkin.models.model import EmbeddingModel, ModelSpec
+
+TIMM = "timm:"
+
+
+def load_model(model: str | Path, weights: str | Path | None = None) -> Embedder:
+    """A model ready to use.
+
+    Args:
+        model: a run folder, a model folder, ``timm:NAME``, ``torchvision:googlenet``, or a name of timm alone where
+            there is no such folder. A network by name has no head: its features at unit length are the embedding.
+        weights: of a network by name: a local file; None: the ImageNet weights, which are downloaded.
+
+    >>> load_model("timm:resnet50").encode(["a.jpg"]).shape  # doctest: +SKIP
+    (1, 2048)
+    """
+    name = network_name(model)
+    if name is None:
+        if weights is not None:
+            raise UserError(f"{model} is not the name of a network, so it has weights of its own; leave weights out")
+        return Embedder.load(model)
+    if weights in ("none", ""):
+        raise UserError(f"without weights {model} would give random embeddings; give a file, or leave weights out")
+    # Built before the weights are looked for: a wrong name is said at once.
+    network = EmbeddingModel(ModelSpec(name, 0, "always", preprocess_of(name, None), head="none"))
+    load_weights(network.backbone, name, "imagenet" if weights is None else str(weights))
+    return Embedder(network)
+
+
+def network_name(model: str | Path) -> str | None:
+    """The backbone that a model's name stands for; None where it stands for a folder.
+
+    >>> network_name("timm:resnet50"), network_name("resnet50"), network_name("runs/resnet50")
+    ('resnet50', 'resnet50', None)
+    """
+    text = str(model)
+    if text == GOOGLENET:
+        return text
+    if text.startswith(TIMM):
+        name = text.removeprefix(TIMM)
+        if _in_timm(name):
+            return name
+        raise UserError(f"timm has no network '{name}'{_nearest(name)}")
+    if text.startswith("torchvision:"):
+        raise UserError(f"of torchvision's networks only {GOOGLENET} is known, not {text}; give another as timm:NAME")
+    if Path(text).expanduser().exists() or not re.fullmatch(r"[A-Za-z0-9_.-]+", text):
+        return None
+    if _in_timm(text):
+        return text
+    if hint := _nearest(text):
+        raise UserError(f"there is neither a folder nor a network '{text}'{hint}")
+    return None
+
+
+def _in_timm(name: str) -> bool:
+    timm = load_timm()
+    # A name may say which weights: resnet50.a1_in1k.
+    return name in timm.list_pretrained() if "." in name else timm.is_model(name)
+
+
+def _nearest(name: str) -> str:
+    timm = load_timm()
+    near = difflib.get_close_matches(name.lower(), [*timm.list_models(), *timm.list_pretrained()], n=1)
+    return f"; did you mean '{near[0]}'?" if near else ""

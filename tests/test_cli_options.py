@@ -1,0 +1,37 @@
+"""The options that set up a run are the same for every command that trains."""
+
+from __future__ import annotations
+
+from typing import Any, get_type_hints
+
+import pytest
+import typer
+from conftest import Command
+
+from nearkin.cli import app
+from nearkin.cli.options import TrainingOptions
+from nearkin.training.settings import knows
+
+NAMES = list(get_type_hints(TrainingOptions))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_option_is_a_setting_and_the_same_for_train_and_compare(name: str) -> None:
+    assert knows("rank", name)
+    commands = typer.main.get_command(app).commands  # type: ignore[attr-defined]
+    train, compare = (next(each for each in commands[who].params if each.name == name) for who in ("train", "compare"))
+    assert train.default is compare.default is None
+    assert (train.opts, train.help) == (compare.opts, compare.help)
+
+
+def test_compare_hands_on_what_was_given_and_nothing_else(nearkin: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Any] = []
+    monkeypatch.setattr("nearkin.compare.compare", lambda *given: asked.append(given))
+    monkeypatch.setattr("nearkin.report.tables.print_comparison", lambda _: None)
+    options = ("--backbone", "linear", "--dim", "4", "--freeze-backbone", "--learning-rate", "1e-3")
+    outcome = nearkin("compare", "x.npz", "--methods", "rank,triplet", *options, "--no-count-check", "--set", "dim=8")
+    assert outcome.code == 0, outcome.err
+    [(data, methods, _, _, _, settings, *_)] = asked
+    assert (data, methods) == ("x.npz", ["rank", "triplet"])
+    given = {"backbone": "linear", "dim": 8, "freeze_backbone": True, "learning_rate": 1e-3, "check_counts": False}
+    assert settings == given
