@@ -9,17 +9,22 @@ from nearkin.messages import show_messages
 from nearkin.models import Embedder, load_model
 from nearkin.training import Run, Settings
 from nearkin.training import train as train_run
+from nearkin.training.fit_all import fit_all as train_on_all
 from nearkin.training.run import next_folder
 from nearkin.training.settings import by_section
 
 
-def train(data: str | Path, method: str = "rank", out: str | Path | None = None, **settings: Any) -> Run:
-    """Trains an embedding and returns the run's folder.
+def train(
+    data: str | Path, method: str = "rank", out: str | Path | None = None, fit_all: bool = False, **settings: Any
+) -> Run:
+    """Trains an embedding and returns its run: the folder with the model, its scores and its curves.
 
     Args:
         data: a folder with one folder per class, a ``.csv``, a ``.npz``, or a dataset's name.
         method: which method; `nearkin methods` lists them.
         out: the run's folder; by default a new one under ``runs/``.
+        fit_all: afterwards train once more on all classes, for as many epochs as were best, in a folder beside it, and
+            return that run.
         settings: any setting of a run's ``config.toml`` by name: ``epochs=5, dim=64, alpha=2.0``.
 
     What was found and a line per epoch are shown on standard error, unless the program has set up logging itself.
@@ -27,7 +32,8 @@ def train(data: str | Path, method: str = "rank", out: str | Path | None = None,
     >>> run = train("glyphs", epochs=5, dim=64)  # doctest: +SKIP
     """
     show_messages()
-    return train_run(make_settings(data, method, settings), Path(out) if out else usual_folder(str(data), method))
+    run = train_run(make_settings(data, method, settings), Path(out) if out else usual_folder(str(data), method))
+    return train_on_all(run) if fit_all else run
 
 
 def load(model: str | Path, weights: str | Path | None = None) -> Embedder:

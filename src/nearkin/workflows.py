@@ -44,6 +44,8 @@ PARTS = ("train", "validation", "test", "all")
 class Measured:
     """The scores of a part, and the 95 % intervals of those of retrieval, by bootstrap over the classes of queries.
 
+    ``backbone``: the scores of the run's pretrained backbone alone, where training measured them.
+
     Where asked for, ``attributes``: by neighbourhood size (and "chance") the share of neighbours that have the same;
     ``spread``: how the space is used, of which the scores hold what is one number.
     """
@@ -51,6 +53,7 @@ class Measured:
     part: str
     scores: dict[str, float]
     intervals: dict[str, tuple[float, float]]
+    backbone: dict[str, float]
     attributes: dict[str, dict[str, float]] = field(default_factory=dict)
     spread: Diagnostics | None = None
 
@@ -102,7 +105,10 @@ def evaluate_model(
     except UserError as error:  # queries of one class have scores, but no interval
         log.warning("without intervals: %s", error)
         intervals = {}
-    return Measured(part, scores, intervals, concentrations(space, dataset) if attributes else {}, spread)
+    # What training measured before it began; of other data it is `nearkin evaluate NAME --data DATA`.
+    backbone = run.read_scores().get("backbone", {}) if run.scores.is_file() and part == "test" and not data else {}
+    shown = {name: value for name, value in backbone.items() if name in scores}
+    return Measured(part, scores, intervals, shown, concentrations(space, dataset) if attributes else {}, spread)
 
 
 def concentrations(space: Space, dataset: Dataset) -> dict[str, dict[str, float]]:

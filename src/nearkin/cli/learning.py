@@ -38,17 +38,24 @@ def train(
     recipe: Annotated[str | None, typer.Option(help="A paper's or tuned settings; see `nearkin recipes`.")] = None,
     resume: Annotated[Path | None, typer.Option(help="Continue this run from its last checkpoint.")] = None,
     options: TrainingOptions,
-    validation: Annotated[float | None, typer.Option(help="Share of training classes held out to choose on.")] = None,
+    validation: Annotated[
+        float | None,
+        typer.Option(help="Share of training classes held out to choose the best epoch; 0: none. Default: a fifth."),
+    ] = None,
     keep: Annotated[
         str | None,
         typer.Option(help="last, best-on-validation, or best-on-test (as in papers: chooses on what it reports)."),
     ] = None,
-    seed: Annotated[int | None, typer.Option(help="Of everything random.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Random seed.")] = None,
+    fit_all: Annotated[
+        bool,
+        typer.Option("--fit-all", help="Then train once more on all classes, for as many epochs as were best."),
+    ] = False,
     settings: Set = None,
 ) -> None:
     """Train an embedding; stop with Ctrl-C and continue with --resume.
 
-    Example: nearkin train photos/ --backbone resnet50 --epochs 10 --validation 0.1
+    Example: nearkin train photos/ --backbone resnet50 --freeze-backbone
     """
     own = {"validation": validation, "keep": keep, "seed": seed}
     given = {**options, **{name: value for name, value in own.items() if value is not None}}
@@ -65,6 +72,12 @@ def train(
         run = loop.train(chosen, folder)
     if speaks():
         print_scores(run)
+    if fit_all:
+        from nearkin.training.fit_all import fit_all as train_on_all
+
+        final = train_on_all(run)
+        if speaks():
+            typer.echo(f"trained on all classes: {final.folder}")
 
 
 @app.command()

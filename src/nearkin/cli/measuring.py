@@ -45,9 +45,12 @@ def evaluate(
 
         besides: dict[str, Any] = {"attributes": measured.attributes} if attributes else {}
         besides |= {"distances": measured.spread.histograms} if measured.spread else {}
+        besides |= {"backbone": measured.backbone} if measured.backbone else {}
         write_json(out, {measured.part: measured.scores, "intervals": measured.intervals, **besides})
     sampled = measured.spread.sampled if measured.spread else ()
-    print_columns({measured.part: measured.scores, "95 % interval": measured.intervals}, sampled=sampled)
+    backbone = {"backbone alone": measured.backbone} if measured.backbone else {}
+    scores: dict[str, Any] = {**backbone, measured.part: measured.scores, "95 % interval": measured.intervals}
+    print_columns(scores, sampled=sampled)
     if attributes:
         from nearkin.report.attributes import print_attributes
 

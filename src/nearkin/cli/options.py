@@ -17,15 +17,18 @@ class TrainingOptions(TypedDict, total=False):
 
     backbone: Annotated[str, typer.Option(help="small, mlp, linear, torchvision:googlenet, any of timm.")]
     weights: Annotated[str, typer.Option(help="imagenet, none, or a file.")]
-    dim: Annotated[int, typer.Option(help="Length of the embedding.")]
+    dim: Annotated[int, typer.Option(help="Length of the embedding; 0: no head. Default: 512 if pretrained, or 128.")]
+    head_init: Annotated[
+        str, typer.Option(help="svd (of the training features) or random. Default: svd if pretrained.")
+    ]
     freeze_backbone: Annotated[bool, typer.Option("--freeze-backbone", help="Train the head alone.")]
-    epochs: Annotated[int, typer.Option(help="Passes over the training data.")]
+    epochs: Annotated[int, typer.Option(help="Passes over the training data. Default: by their number.")]
     batch_size: Annotated[int, typer.Option(help="Items in a batch, over all devices.")]
     micro_batch: Annotated[
         int, typer.Option(help="Items embedded at once: large batches in little memory, with the same gradient.")
     ]
-    learning_rate: Annotated[float, typer.Option(help="Of the head.")]
-    backbone_learning_rate: Annotated[float, typer.Option(help="Of the backbone.")]
+    learning_rate: Annotated[float, typer.Option(help="Of the head. Default: the method's.")]
+    backbone_learning_rate: Annotated[float, typer.Option(help="Of the backbone. Default: a tenth (pretrained).")]
     optimizer: Annotated[str, typer.Option(help="adam, adamw, sgd or rmsprop.")]
     split: Annotated[str, typer.Option(help="official, classes (half of them, at random), first-half or all.")]
     root: Annotated[str, typer.Option(help="Where benchmark datasets lie.")]

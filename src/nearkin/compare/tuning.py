@@ -50,7 +50,8 @@ def ranges_of(settings: Settings, given: Collection[str]) -> dict[str, Range]:
     {'learning_rate': Between(low=0.1, high=2.5, log=True)}
     """
     method, model = method_class(settings.method), settings.model
-    usual = FROM_SCRATCH if is_builtin(model.backbone) or not model.backbone else method.pretrained_rate
+    rate = method.frozen_rate if model.freeze_backbone else method.finetune_rate
+    usual = FROM_SCRATCH if is_builtin(model.backbone) or not model.backbone else rate
     rate = settings.training.learning_rate or usual
     own = {name: where for name, where in method.ranges.items() if name not in given}
     return {"learning_rate": Between(rate / 5, rate * 5, log=True), **own}

@@ -73,7 +73,9 @@ class Method(ABC):
     minimises: ClassVar[str]
     readout: ClassVar[str] = "nearest neighbours"
     ranges: ClassVar[Mapping[str, Range]] = MappingProxyType({})  # of its settings that a search should try
-    pretrained_rate: float = 3e-4  # the head's learning rate on a pretrained backbone; the backbone's is a tenth
+    # The head's learning rate on a pretrained backbone (benchmarks/defaults.py): frozen, or trained at a tenth of it.
+    frozen_rate: float = 3e-4
+    finetune_rate: float = 3e-4
     usual_batch: int = 128
     batch_unit: int = 2  # what a batch size that nobody chose must be a multiple of
     needs_pairs: bool = True  # whether it learns from two items of a class, or from labels alone

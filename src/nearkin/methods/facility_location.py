@@ -41,7 +41,7 @@ class FacilityLocation(Method):
     batches = "random, with a chosen share of classes"
     minimises = "labels' clustering against the best violating one"
     readout = "k-means, nearest neighbours"
-    pretrained_rate = 1e-3
+    finetune_rate = 1e-3
     ranges: ClassVar = {"gamma": Between(1.0, 100.0, log=True), "class_ratio": OneOf((0.125, 0.25, 0.5))}
 
     gamma: float = 10.0

@@ -51,7 +51,7 @@ class Magnet(Method):
     minimises = "variance-standardised cluster separation"
     readout = "nearest neighbours; k-nearest-cluster on known classes"
     normalize = "never"
-    pretrained_rate = 1e-4
+    frozen_rate = finetune_rate = 1e-4
     ranges: ClassVar = {"alpha": Between(0.1, 10.0, log=True), "clusters": OneOf((1, 2, 4))}
 
     alpha: float = 1.0

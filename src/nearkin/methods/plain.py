@@ -59,7 +59,7 @@ class Lifted(GroupedMethod):
 
     name = "lifted"
     paper = "Song et al. 2016, lifted structured feature embedding"
-    pretrained_rate = 1e-3
+    finetune_rate = 1e-3
     minimises = "each positive pair against all its negatives"
     normalize = "test"
     ranges: ClassVar = {"margin": Between(0.25, 4.0, log=True), "per_class": OneOf((2, 4, 8))}
@@ -83,7 +83,7 @@ class NPairs(Method):
     name = "npairs"
     paper = "Sohn 2016, multi-class N-pair loss"
     batches = "pairs of different classes"
-    pretrained_rate = 1e-3
+    finetune_rate = 1e-3
     minimises = "softmax over inner products with one positive"
     normalize = "test"
     ranges: ClassVar = {"regularization": Between(1e-4, 0.5, log=True)}
@@ -109,7 +109,7 @@ class Contrastive(GroupedMethod):
 
     name = "contrastive"
     paper = "Hadsell et al. 2006, learning an invariant mapping"
-    pretrained_rate = 1e-4
+    frozen_rate = finetune_rate = 1e-4
     minimises = "positive distances, negative ones up to a margin"
     ranges: ClassVar = {"margin": Between(0.3, 1.9), "per_class": OneOf((2, 4, 8))}
 
@@ -172,7 +172,7 @@ class NCA(GroupedMethod):
 
     name = "nca"
     paper = "Goldberger et al. 2004, neighbourhood components analysis"
-    pretrained_rate = 1e-4
+    finetune_rate = 1e-4
     minimises = "the chance that a random neighbour is of another class"
     normalize = "test"
     ranges: ClassVar = {"scale": Between(0.1, 10.0, log=True), "per_class": OneOf((2, 4, 8))}
@@ -217,7 +217,7 @@ class Softmax(Method):
     name = "softmax"
     paper = "the classification baseline of the five papers"
     batches = "random"
-    pretrained_rate = 1e-3
+    finetune_rate = 1e-3
     minimises = "cross-entropy of a linear classifier"
     normalize = "test"
     needs_pairs = False

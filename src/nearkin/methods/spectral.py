@@ -41,7 +41,7 @@ class Spectral(Method):
     readout = "nearest neighbours, plain and with SC (Algorithm 2)"
     usual_batch = 1260
     normalize = "test"
-    pretrained_rate = 1e-3
+    finetune_rate = 1e-3
     ranges: ClassVar = {"class_ratio": OneOf((0.0, 0.05, 0.125))}
 
     class_ratio: float = 0.0

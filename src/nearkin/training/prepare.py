@@ -91,7 +91,10 @@ def resolved(settings: Settings, splits: Splits, method: Method) -> Settings:
     steps = len(method.sampler(train.dense_labels, training.batch_size, training.seed))
     if training.epochs < 0:
         training = replace(training, epochs=usual_epochs(len(train), pretrained))
-    training = _usual_training(training, method, steps, pretrained, has_validation=splits.validation is not None)
+    head_alone = model.freeze_backbone or model.backbone == "linear"
+    rate = method.frozen_rate if head_alone else method.finetune_rate
+    rate = rate if pretrained else FROM_SCRATCH
+    training = _usual_training(training, rate, steps, pretrained, has_validation=splits.validation is not None)
     if data.validation < 0:
         data = replace(data, validation=splits.held_out)
     return replace(settings, data=data, model=model, training=training)
@@ -112,13 +115,11 @@ def usual_epochs(items: int, pretrained: bool) -> int:
 
 
 def _usual_training(
-    training: TrainingSettings, method: Method, steps: int, pretrained: bool, has_validation: bool
+    training: TrainingSettings, rate: float, steps: int, pretrained: bool, has_validation: bool
 ) -> TrainingSettings:
-    """Fills in what is left open; ``steps`` are those of an epoch."""
+    """Fills in what is left open; ``rate`` is the usual one of the head, ``steps`` are those of an epoch."""
     usual: dict[str, Any] = {}
-    if not training.learning_rate:
-        usual["learning_rate"] = method.pretrained_rate if pretrained else FROM_SCRATCH
-    rate = usual.get("learning_rate", training.learning_rate)
+    usual["learning_rate"] = rate = training.learning_rate or rate
     if not training.backbone_learning_rate:
         usual["backbone_learning_rate"] = BACKBONE_SHARE * rate if pretrained else rate
     if not training.loss_learning_rate:
