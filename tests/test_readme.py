@@ -18,12 +18,12 @@ PAGES = [ROOT / "README.md", *(ROOT / "docs" / f"{name}.md" for name in ("guide"
 SMALLER = {
     "make demo": "nearkin demo --epochs 1 --data glyphs:classes=40,per_class=12",
     "make test": "",  # this is it
-    'backbone="resnet50", epochs=10': 'backbone="small", image_size=16, epochs=1, batch_size=9, per_class=3',
-    "--backbone resnet50": "--backbone small --set image_size=16",
-    "--epochs 10 --method divide-and-conquer --set wraps=rank": (
-        "--epochs 1 --batch-size 9 --method divide-and-conquer --set wraps=rank:per_class=3"
+    'backbone="resnet50"': 'backbone="small", image_size=16, epochs=1, batch_size=9, per_class=3',
+    "--backbone resnet50 --method divide-and-conquer --set wraps=rank": (
+        "--backbone small --set image_size=16 --epochs 1 --batch-size 9 --method divide-and-conquer "
+        "--set wraps=rank:per_class=3"
     ),
-    "--epochs 10": "--epochs 1 --batch-size 9 --set per_class=3",
+    "--backbone resnet50": "--backbone small --set image_size=16 --epochs 1 --batch-size 9 --set per_class=3",
     "--batch-size 630 --micro-batch 105": "--micro-batch 6 --dim 16",
     "=glyphs": "=glyphs:classes=24,per_class=10 --set epochs=1 --set batch_size=24",
     "compare glyphs": "compare glyphs:classes=24,per_class=10 --set batch_size=32",

@@ -35,8 +35,9 @@ def apply(forward: Callable[[Tensor], Tensor], inputs: Tensor, device: torch.dev
 
 
 def device_of(model: nn.Module) -> torch.device:
-    """Where a model is; one without anything to learn still has the statistics that it standardises with."""
-    return next(chain(model.parameters(), model.buffers())).device
+    """Where a model is: its weights, or its statistics if it has none; the CPU for a head that is nothing at all."""
+    first = next(chain(model.parameters(), model.buffers()), None)
+    return torch.device("cpu") if first is None else first.device
 
 
 def embed_items(

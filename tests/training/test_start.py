@@ -1,0 +1,164 @@
+"""Training starts from what a pretrained backbone knows, never ends below its start, and says what it was worth."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import timm
+import torch
+from safetensors.torch import save_file
+
+import nearkin
+from nearkin.api import make_settings
+from nearkin.errors import UserError
+from nearkin.training import Run, Settings, loop
+from nearkin.training.fit_all import fit_all
+from nearkin.training.prepare import load_splits, resolved
+from nearkin.training.verdict import final_scores
+
+QUICK: dict[str, Any] = {"epochs": 2, "batch_size": 16, "per_class": 4, "device": "cpu", "backbone": "linear"}
+
+
+def settings(source: str, **changes: Any) -> Settings:
+    return make_settings(source, "rank", QUICK | changes)
+
+
+@pytest.fixture(scope="module")
+def network(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """A tiny network of timm with weights in a file, as a pretrained one has."""
+    file = tmp_path_factory.mktemp("weights") / "tiny.safetensors"
+    torch.manual_seed(0)
+    save_file(timm.create_model("test_efficientnet", num_classes=0).state_dict(), file)
+    return {"backbone": "test_efficientnet", "weights": str(file), "image_size": 32}
+
+
+def test_a_full_width_start_is_the_backbone_itself(vectors: str, tmp_path: Path) -> None:
+    scores = loop.train(settings(vectors, dim=6), tmp_path / "run").read_scores()
+    for name in ("recall@1", "map@r"):
+        assert scores["before"][name] == pytest.approx(scores["backbone"][name], abs=1e-6)
+        assert scores["validation"]["before"][name] == pytest.approx(scores["validation"]["backbone"][name], abs=1e-6)
+
+
+def test_the_start_is_measured_as_the_whole_model_would_measure_it(
+    photos: Path, network: dict[str, Any], tmp_path: Path
+) -> None:
+    changes = network | {"epochs": 0, "dim": 8, "split": "first-half", "batch_size": 6, "per_class": 2}
+    run = loop.train(settings(str(photos), **changes), tmp_path / "run")
+    scores = run.read_scores()
+    assert scores["before"] == pytest.approx(scores["after"], abs=1e-6) and scores["backbone"]
+    assert scores["verdict"].startswith("Not trained. Recall@1 on unseen classes")
+    assert nearkin.load(run.folder).model.spec.dim == 8
+
+
+def test_a_pretrained_backbone_has_its_own_defaults(photos: Path, network: dict[str, Any]) -> None:
+    def filled(**changes: Any) -> Settings:
+        chosen = make_settings(str(photos), "rank", {"device": "cpu", "per_class": 2, "batch_size": 4} | changes)
+        return resolved(chosen, load_splits(chosen.data, 0), chosen.make_method())
+
+    pretrained = filled(**network)
+    frozen = filled(**network, freeze_backbone=True)
+    scratch = filled(backbone="small", image_size=16)
+    assert (pretrained.model.head_init, pretrained.model.freeze_batch_norm) == ("svd", True)
+    assert (scratch.model.head_init, scratch.model.freeze_batch_norm, scratch.model.dim) == ("random", False, 128)
+    assert pretrained.model.dim == 256  # as many as the backbone has features, where these are fewer than 512
+    assert pretrained.training.backbone_learning_rate == pytest.approx(pretrained.training.learning_rate / 10)
+    assert frozen.training.learning_rate < pretrained.training.learning_rate
+    assert (scratch.training.learning_rate, scratch.training.warmup_steps) == (1e-3, 0)
+    assert pretrained.training.warmup_steps > 0
+
+
+def test_without_a_head_the_features_themselves_are_trained(
+    photos: Path, network: dict[str, Any], tmp_path: Path
+) -> None:
+    changes = network | {"dim": 0, "split": "first-half", "batch_size": 6, "per_class": 2, "epochs": 1}
+    run = loop.train(settings(str(photos), **changes), tmp_path / "run")
+    model = nearkin.load(run.folder).model
+    assert model.spec.head == "none" and model.spec.dim == 256
+    assert run.read_scores()["before"] == pytest.approx(run.read_scores()["backbone"], abs=1e-6)
+    with pytest.raises(UserError, match="nothing to train"):
+        loop.train(settings(str(photos), **changes, freeze_backbone=True), tmp_path / "frozen")
+
+
+def test_fit_all_trains_the_chosen_epochs_once_more_on_every_class(vectors: str, tmp_path: Path) -> None:
+    run = loop.train(settings(vectors, epochs=4, dim=4, schedule="cosine"), tmp_path / "run")
+    scores = run.read_scores()
+    run.write_scores(scores | {"best_epoch": 2})
+    final = fit_all(Run(run.folder))
+    assert final.folder == tmp_path / "run-all"
+    records = [record for record in final.read_metrics() if record["kind"] == "training"]
+    chosen = [record for record in run.read_metrics() if record["kind"] == "training"]
+    assert len(records) == 2
+    assert final.settings().training.epochs == 4 and final.settings().data.split == "all"
+    assert records[-1]["learning_rate"] == pytest.approx(chosen[1]["learning_rate"], rel=0.2)  # not fallen to 0
+
+
+def test_an_untrained_choice_is_fitted_without_training(vectors: str, tmp_path: Path) -> None:
+    run = loop.train(settings(vectors, dim=4), tmp_path / "run")
+    run.write_scores(run.read_scores() | {"best_epoch": 0})
+    assert not any(record["kind"] == "training" for record in fit_all(run).read_metrics())
+
+
+class TestVerdict:
+    def records(self, backbone: float, *validation: float) -> list[dict[str, Any]]:
+        start, *rest = validation
+        return [
+            {"kind": "backbone", "part": "test", "recall@1": backbone, "map@r": backbone},
+            {"kind": "before", "part": "validation", "recall@1": start, "map@r": start},
+            *({"kind": "training", "loss": 0.1} for _ in rest),
+            *({"kind": "evaluation", "part": "validation", "recall@1": x, "map@r": x} for x in rest),
+        ]
+
+    def verdict(self, backbone: float, after: float, best_epoch: int, *validation: float) -> tuple[str, str]:
+        records = self.records(backbone, *validation)
+        scores = final_scores(records, {"recall@1": after, "map@r": after}, "best", best_epoch, 128)
+        return scores["outcome"], scores["verdict"]
+
+    def test_better(self) -> None:
+        outcome, sentence = self.verdict(0.641, 0.66, 1, 0.5, 0.6)
+        assert outcome == "better" and "0.641 → 0.660 (backbone alone → trained)" in sentence
+
+    def test_the_start_was_kept(self) -> None:
+        outcome, sentence = self.verdict(0.641, 0.631, 0, 0.6, 0.5)
+        assert outcome == "not better"
+        assert "did not beat the backbone alone (Recall@1 on unseen classes: 0.641)" in sentence
+        assert "features projected to 128 dimensions (0.631). Try" in sentence
+
+    def test_better_on_validation_but_not_on_test(self) -> None:
+        outcome, sentence = self.verdict(0.641, 0.62, 1, 0.5, 0.6)
+        assert outcome == "not better" and "0.641 → 0.620" in sentence and "did not help" in sentence
+
+    def test_without_a_test_split_the_validation_classes_speak(self) -> None:
+        scores = final_scores(self.records(0.6, 0.5, 0.7), {}, "best", 1, 128)
+        assert scores["outcome"] == "better" and "on validation classes: 0.500 → 0.700" in scores["verdict"]
+
+    def test_nothing_measured(self) -> None:
+        assert final_scores([{"kind": "training", "loss": 1.0}], {}, "last epoch", 1, 8)["outcome"] == "unknown"
+
+    @pytest.mark.parametrize(("last", "warned"), [(0.4, True), (0.59, False)])
+    def test_a_last_epoch_clearly_below_the_best_is_said(
+        self, last: float, warned: bool, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        self.verdict(0.5, 0.6, 1, 0.5, 0.6, last)
+        assert ("clearly below the best (0.600, epoch 1)" in caplog.text) is warned
+
+
+def test_classes_are_held_out_unless_the_user_says_otherwise(vectors: str) -> None:
+    def held_out(**changes: Any) -> int:
+        chosen = settings(vectors, **changes)
+        validation = load_splits(chosen.data, 0).validation
+        return 0 if validation is None else len(validation.present_classes)
+
+    assert held_out() == 4  # a fifth of 12 would be too few
+    assert held_out(validation=0.25) == 3
+    assert held_out(validation=0.0) == held_out(keep="last") == held_out(keep="best-on-test") == 0
+
+
+def test_data_with_a_validation_split_keep_it(tmp_path: Path) -> None:
+    labels = np.repeat(np.arange(20), 4)
+    split = np.where(labels < 12, "train", np.where(labels < 15, "validation", "test"))
+    np.savez(tmp_path / "x.npz", vectors=np.random.default_rng(0).normal(size=(80, 3)), labels=labels, split=split)
+    splits = load_splits(settings(str(tmp_path / "x.npz")).data, 0)
+    assert splits.validation is not None and splits.validation.present_classes.tolist() == [12, 13, 14]
