@@ -2,10 +2,11 @@
 
 |q − g|² = |q|² + |g|² − 2 q·g makes a block one matrix product, but leaves a rounding error of the size of |q|² in it,
 in which the order of near neighbours is lost. A block therefore comes with a bound of this error, and with distances
-by subtraction in float64 for what the bound cannot tell apart. The order of the latter is what "exact" means.
+by subtraction in float64 for what the bound cannot tell apart. The order of the latter is what "exact" means. Where
+very much cannot be told apart, a product in float64, with its own bound, comes between.
 
 The bound. Points are moved by the gallery's mean and divided by a power of two: a and b are what exact arithmetic would
-give, A and B what float32 holds, with u = 2⁻²⁴ and |A − a| ≤ u |a|. For D dimensions,
+give, A and B what float32 holds, with u = 2⁻²⁴ (float64: 2⁻⁵³) and |A − a| ≤ u |a|. For D dimensions,
 
 - the product adds D + 2 terms, 2 A·B and both squared lengths, whose absolute values sum to (|A| + |B|)² at most. In
   any order of summation its error is at most (D + 2) u times that (Jeannerod and Rump, "Improved error bounds for inner

@@ -172,14 +172,17 @@ def count_by_row(squares: Tensor, row: Tensor, low: Tensor, high: Tensor, kept: 
         mine, values = slice(start, end), rows[i]
         bound = _bound(values, kept)
         near = values <= highs[mine].max(initial=bound)
-        if np.count_nonzero(near) * FEW > len(values) * (end - start + 1):
+        sorting = np.count_nonzero(near) * FEW <= len(values) * (end - start + 1)
+        columns = np.flatnonzero(near if sorting else values <= bound)
+        found = values[columns]
+        if sorting:
+            ascending = np.sort(found)
+            below[mine], up_to[mine] = ascending.searchsorted(lows[mine]), ascending.searchsorted(highs[mine], "right")
+        else:
             below[mine] = [np.count_nonzero(values < least) for least in lows[mine]]
             up_to[mine] = [np.count_nonzero(values <= most) for most in highs[mine]]
-        else:
-            ascending = np.sort(values[near])
-            below[mine], up_to[mine] = ascending.searchsorted(lows[mine]), ascending.searchsorted(highs[mine], "right")
-        nearest = np.flatnonzero(values <= bound)
-        lowest[i] = nearest[values[nearest].argsort(kind="stable")[:kept]]
+        low_enough = found <= bound
+        lowest[i] = columns[low_enough][found[low_enough].argsort(kind="stable")[:kept]]
     return torch.from_numpy(below), torch.from_numpy(up_to), torch.from_numpy(lowest)
 
 
