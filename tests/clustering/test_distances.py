@@ -17,11 +17,10 @@ def squares(queries, gallery):
     return block.squares.double() * block.scale**2
 
 
-def check_bound(queries, gallery, dtype=torch.float32):
-    block = Distances(gallery, dtype).block(queries)
+def check_bound(queries, gallery):
+    block = Distances(gallery).block(queries)
     true = by_subtraction(queries.double() / block.scale, gallery.double() / block.scale)
     assert ((block.squares.double() - true).abs() <= block.slack.double() / 2).all()
-    return block
 
 
 @pytest.mark.parametrize("device", DEVICES)
@@ -44,10 +43,18 @@ def test_rounding_stays_within_its_bound_in_many_dimensions(device, dim, offset)
     check_bound(x[:20] * 5, x)
 
 
-def test_rounding_of_float64_stays_within_its_bound():
-    x = torch.randn(50, 16, generator=torch.Generator().manual_seed(0), dtype=torch.float64) + 1000
-    block = check_bound(x, x.float(), torch.float64)
-    assert block.slack.max() < 1e-10
+@pytest.mark.parametrize("device", DEVICES)
+def test_a_finer_block_has_a_finer_bound(device, monkeypatch):
+    x = (torch.randn(50, 16, generator=torch.Generator().manual_seed(0), dtype=torch.float64) + 1000).to(device)
+    monkeypatch.setattr(distances, "block_bytes_on", lambda _: 1000)  # several parts of the gallery
+    block = Distances(x.float()).block(x)
+    block.exclude(torch.full((50,), 7, device=device))
+    finer = block.finer(torch.arange(20, 30, device=device))
+    true = (x[20:30, None] / block.scale).sub(x.float().double() / block.scale).square().sum(2)
+    true[:, 7] = torch.inf
+    assert finer.slack.max() < 1e-11
+    assert ((finer.squares - true).nan_to_num(0).abs() <= finer.slack / 2).all()
+    assert finer.finer(torch.arange(10, device=device)) is None
 
 
 def test_the_bound_tells_the_neighbours_of_well_separated_points_apart():

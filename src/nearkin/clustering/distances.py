@@ -2,10 +2,11 @@
 
 |q − g|² = |q|² + |g|² − 2 q·g makes a block one matrix product, but leaves a rounding error of the size of |q|² in it,
 in which the order of near neighbours is lost. A block therefore comes with a bound of this error, and with distances
-by subtraction in float64 for what the bound cannot tell apart. The order of the latter is what "exact" means.
+by subtraction in float64 for what the bound cannot tell apart. The order of the latter is what "exact" means. Where
+very much cannot be told apart, a product in float64, with its own bound, comes between.
 
 The bound. Points are moved by the gallery's mean and divided by a power of two: a and b are what exact arithmetic would
-give, A and B what float32 holds, with u = 2⁻²⁴ and |A − a| ≤ u |a|. For D dimensions,
+give, A and B what float32 holds, with u = 2⁻²⁴ (float64: 2⁻⁵³) and |A − a| ≤ u |a|. For D dimensions,
 
 - the product adds D + 2 terms, 2 A·B and both squared lengths, whose absolute values sum to (|A| + |B|)² at most. In
   any order of summation its error is at most (D + 2) u times that (Jeannerod and Rump, "Improved error bounds for inner
@@ -35,6 +36,9 @@ from nearkin.errors import UserError
 BLOCK_BYTES = 32 * 2**20  # measured on the CPU: 16 MB and 64 MB are slower, smaller ones by far
 CUDA_BLOCK_BYTES = 128 * 2**20  # estimated: for smaller ones launching takes longer than computing
 CACHED_BYTES = 2**19  # measured: twice as fast as blocks of 32 MB
+# From these shares of a row in doubt on, it takes no longer to compute the whole row again: after float32 by a product
+# in float64, after float64 by subtraction. Measured at 128 and 512 dimensions.
+CROWDED = {torch.float32: 1 / 100, torch.float64: 1 / 8}
 FAR = 2.0**40  # times the extent of the gallery: squares of what is farther could leave float32
 
 
@@ -44,11 +48,7 @@ def block_bytes_on(device: torch.device) -> int:
 
 
 class Distances:
-    """Distances of any queries (Q, D) to one gallery (N, D), which is made ready once.
-
-    Args:
-        gallery: (N, D) floating point, at least one point.
-        dtype: what the products are computed in.
+    """Distances of any queries (Q, D) to one gallery (N, D), floating point, which is made ready once.
 
     >>> corners = torch.tensor([[0.0, 0.0], [0.0, 1.0], [1.0, 0.0]])
     >>> block = Distances(corners).block(corners[:2])
@@ -56,56 +56,93 @@ class Distances:
     [[1.0, 0.0, 1.4142135623730951]]
     """
 
-    def __init__(self, gallery: Tensor, dtype: torch.dtype = torch.float32) -> None:
-        self._gallery = _at_least_single(gallery)
-        self._dtype = dtype
-        wide = torch.promote_types(self._gallery.dtype, dtype)
-        self._origin = self._gallery.mean(0, dtype=torch.float64).to(wide)
-        moved = self._gallery - self._origin
-        extent = _largest(moved)
-        smallest = torch.finfo(moved.dtype).tiny  # its inverse is finite
+    def __init__(self, gallery: Tensor) -> None:
+        self.gallery = _at_least_single(gallery)
+        self._origin = self.gallery.mean(0, dtype=torch.float64).to(self.gallery.dtype)
+        extent = _largest(self.gallery - self._origin)
+        smallest = torch.finfo(self.gallery.dtype).tiny  # its inverse is finite
         self.scale = 2.0 ** (math.frexp(max(extent, smallest))[1] - 1) if extent else 1.0
-        near = moved.div_(self.scale).to(dtype)
+        near = self._near(self.gallery, torch.float32)
         squared = _squared_lengths(near)
-        self._longest = squared.max().sqrt()
-        # The squared lengths ride along as two more coordinates, so that a block is one product.
-        self._ready = torch.cat([near, torch.ones_like(near[:, :1]), squared.to(dtype)], 1)
+        self._longest = squared.max().sqrt() * (1 + 2.0**-20)  # in float64 it may be a little longer
+        self._ready = _columns(near, squared)
 
     def block(self, queries: Tensor) -> DistanceBlock:
         """The distances of some queries (Q, D), as many as memory has room for: see `row_blocks`."""
         queries = _at_least_single(queries)
+        rows, slack = self._rows(queries, torch.float32)
+        return DistanceBlock(_product(rows, self._ready), slack, queries, self)
+
+    def finer_block(self, queries: Tensor) -> DistanceBlock:
+        """The same by products in float64, of twice the size and in twice the time."""
+        queries = _at_least_single(queries)
+        rows, slack = self._rows(queries, torch.float64)
+        squares = rows.new_empty(len(rows), len(self.gallery))
+        for part in row_blocks(len(self.gallery), 2 * rows.shape[1], block_bytes_on(rows.device)):
+            near = self._near(self.gallery[part], torch.float64)
+            squares[:, part] = _product(rows, _columns(near, _squared_lengths(near)))
+        return DistanceBlock(squares, slack, queries, self)
+
+    def _rows(self, queries: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+        """What is multiplied with `_columns`, (Q, D + 2), and the slack (Q, 1)."""
         moved = queries - self._origin
         _largest(moved)
         far = moved.abs().amax(1, keepdim=True) > FAR * self.scale
-        near = moved.div_(self.scale).masked_fill_(far, 0).to(self._dtype)
+        near = self._near(queries, dtype).masked_fill_(far, 0)
         squared = _squared_lengths(near)
-        unit = torch.finfo(self._dtype).eps / 2
-        error = (queries.shape[1] + 7) * unit * (squared.sqrt() + self._longest).square()
-        slack = error.mul_(2).masked_fill_(far, torch.inf).to(self._dtype)
-        product = torch.cat([-2 * near, squared.to(self._dtype), torch.ones_like(near[:, :1])], 1)
-        with _full_precision(near.device.type):
-            squares = torch.mm(product, self._ready.T)
-        return DistanceBlock(squares, slack, self.scale, queries, self._gallery)
+        error = (near.shape[1] + 7) * torch.finfo(dtype).eps / 2 * (squared.sqrt() + self._longest).square()
+        rows = torch.cat([-2 * near, squared.to(dtype), torch.ones_like(near[:, :1])], 1)
+        return rows, (2 * error).masked_fill_(far, torch.inf).to(dtype)
+
+    def _near(self, points: Tensor, dtype: torch.dtype) -> Tensor:
+        """Points moved by the mean and divided by the scale, each rounded once."""
+        wide = torch.promote_types(torch.promote_types(points.dtype, self._origin.dtype), dtype)
+        return (points.to(wide) - self._origin).div_(self.scale).to(dtype)
+
+
+def _columns(near: Tensor, squared: Tensor) -> Tensor:
+    # The squared lengths ride along as two more coordinates, so that a block is one product.
+    return torch.cat([near, torch.ones_like(near[:, :1]), squared.to(near.dtype)], 1)
+
+
+def _product(rows: Tensor, columns: Tensor) -> Tensor:
+    with _full_precision(rows.device.type):
+        return torch.mm(rows, columns.T)
 
 
 @dataclass(frozen=True, eq=False)
 class DistanceBlock:
-    """The distances of Q queries to N gallery points, in units of ``scale``.
+    """The distances of Q queries to N gallery points, in units of ``scale``, a power of two.
 
     Attributes:
         squares: (Q, N) squared distances but for rounding, which may leave some slightly below 0; ∞ where excluded.
         slack: (Q, 1) where two squares of a query differ by more than this, the smaller one is the nearer point's.
-        scale: a power of two.
     """
 
     squares: Tensor
     slack: Tensor
-    scale: float
     queries: Tensor
-    gallery: Tensor
+    to: Distances
+
+    @property
+    def scale(self) -> float:
+        return self.to.scale
+
+    @property
+    def crowd(self) -> float:
+        """How many columns in doubt make it worth computing a whole row again."""
+        return CROWDED[self.squares.dtype] * self.squares.shape[1]
 
     def __getitem__(self, rows: Tensor) -> DistanceBlock:
-        return DistanceBlock(self.squares[rows], self.slack[rows], self.scale, self.queries[rows], self.gallery)
+        return DistanceBlock(self.squares[rows], self.slack[rows], self.queries[rows], self.to)
+
+    def finer(self, rows: Tensor) -> DistanceBlock | None:
+        """The block of some of its queries (m,) in float64; None where this one is, or where all points coincide."""
+        if self.squares.dtype == torch.float64 or not bool(self.slack.any()):
+            return None
+        block = self.to.finer_block(self.queries[rows])
+        block.squares.masked_fill_(self.squares[rows].isinf(), torch.inf)
+        return block
 
     def exclude(self, own: Tensor) -> None:
         """Takes one gallery point of every query (Q,) out; −1 for none."""
@@ -116,7 +153,7 @@ class DistanceBlock:
         """(P, m) distances of queries (P,) to gallery points of their own (P, m), by subtraction in float64."""
         found = torch.empty(columns.shape, dtype=torch.float64, device=columns.device)
         for block in _cached_blocks(rows, columns.shape[1] * self.queries.shape[1]):
-            near = self.queries[rows[block], None], self.gallery[columns[block]]
+            near = self.queries[rows[block], None], self.to.gallery[columns[block]]
             found[block] = _subtracted(*near, self.scale).squeeze(1)
         return found
 
@@ -124,9 +161,9 @@ class DistanceBlock:
         """(m, N) the same of queries (m,) to the whole gallery; ∞ where excluded."""
         if not bool(self.slack.any()):  # all points coincide
             return self.squares[rows].double()
-        found = torch.empty(len(rows), len(self.gallery), dtype=torch.float64, device=rows.device)
-        for block in _cached_blocks(self.gallery, self.gallery.shape[1]):
-            found[:, block] = _subtracted(self.queries[rows], self.gallery[block], self.scale)
+        found = torch.empty_like(self.squares[rows], dtype=torch.float64)
+        for block in _cached_blocks(self.to.gallery, self.to.gallery.shape[1]):
+            found[:, block] = _subtracted(self.queries[rows], self.to.gallery[block], self.scale)
         return found.masked_fill_(self.squares[rows].isinf(), torch.inf)
 
 

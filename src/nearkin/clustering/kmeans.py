@@ -101,31 +101,27 @@ def _directions(x: Tensor, otherwise: Tensor) -> Tensor:
 def _start(x: Tensor, k: int, generator: torch.Generator) -> Tensor:
     """(k,) rows to start from, drawn with chances ∝ their squared distance to the nearest one before."""
     to_all = Distances(x)
+    block_of = to_all.block
     draws_in_block = row_blocks(len(x), len(x), block_bytes_on(x.device))[0].stop
     chosen = torch.randint(len(x), (1,), generator=generator, device=x.device)
-    first = to_all.block(x[chosen])
+    first = block_of(x[chosen])
     nearest = first.squares[0].clamp_(min=0)  # (N,) squared distance to the nearest chosen row
     rounding = ROUNDED * first.slack.max()
     zero = nearest.new_zeros(())
     while len(chosen) < k:
         if nearest.dtype == torch.float32 and nearest.mean() < rounding:
-            to_all, draws_in_block = Distances(x, torch.float64), draws_in_block // 2
-            nearest, zero = _to_nearest(to_all, x, chosen, max(1, draws_in_block)), zero.double()
+            block_of, draws_in_block = to_all.finer_block, draws_in_block // 2
+            parts = [block_of(x[some]).squares.amin(0) for some in chosen.split(max(1, draws_in_block))]
+            nearest, zero = torch.stack(parts).amin(0).clamp_(min=0), zero.double()
         wanted = max(1, min(len(chosen) // 16, draws_in_block // 8, k - len(chosen)))
         draws = _draw(nearest, min(max(8 * wanted, 2 + int(math.log(k))), len(x)), generator)
-        squares = to_all.block(x[draws]).squares  # (draws, N)
+        squares = block_of(x[draws]).squares  # (draws, N)
         too_near = squares[:, draws].clamp_(min=0) < nearest[draws]
         after = torch.clamp(squares, zero, nearest, out=squares)  # what `nearest` would be with each draw alone
         best = _best_apart(after.sum(1), too_near, wanted)
         nearest = after[best].amin(0)
         chosen = torch.cat([chosen, draws[best]])
     return chosen
-
-
-def _to_nearest(to_all: Distances, x: Tensor, chosen: Tensor, at_once: int) -> Tensor:
-    """(N,) the squared distance of every row to the nearest chosen one."""
-    parts = [to_all.block(x[some]).squares.amin(0) for some in chosen.split(at_once)]
-    return torch.stack(parts).amin(0).clamp_(min=0)
 
 
 def _draw(weights: Tensor, n: int, generator: torch.Generator) -> Tensor:

@@ -90,14 +90,16 @@ def nearest_in(block: DistanceBlock, k: int) -> tuple[Tensor, Tensor]:
 
 def _nearest_below(block: DistanceBlock, limit: Tensor, k: int) -> tuple[Tensor, Tensor]:
     """The same, of all columns whose squares are up to a limit (Q, 1)."""
-    rows, n = torch.arange(len(limit), device=limit.device), block.squares.shape[1]
+    rows = torch.arange(len(limit), device=limit.device)
     most = int((block.squares <= limit).sum(1).max())
-    if 4 * most > n:  # then the whole gallery takes no longer
-        columns = torch.arange(n, device=limit.device).expand(len(limit), n)
-        distances = block.exact_rows(rows)
-    else:
-        squares, columns = _lowest(block.squares, most)
-        distances = block.exact(rows, columns).masked_fill_(squares.isinf(), torch.inf)
+    if most > k + 2 + block.crowd:
+        finer = block.finer(rows)
+        if finer is not None:
+            return nearest_in(finer, k)
+        found = block.exact_rows(rows).sort(dim=1, stable=True)
+        return found.values[:, :k], found.indices[:, :k]
+    squares, columns = _lowest(block.squares, most)
+    distances = block.exact(rows, columns).masked_fill_(squares.isinf(), torch.inf)
     distances, columns = _in_order(distances, columns)
     return distances[:, :k], columns[:, :k]
 

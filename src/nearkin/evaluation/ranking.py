@@ -1,8 +1,10 @@
 """The exact ranks of some columns in every row of a block of distances.
 
 Rounded squares are compared first: a column whose square differs from the wanted one's by more than the block's slack
-is nearer or farther for certain. The others are compared by their exact distances: pair by pair where they are few,
-and by the whole row where they are many, as in tight groups. Of equal distances the lower column comes first.
+is nearer or farther for certain. The others are compared by their exact distances, pair by pair where they are few.
+Where they are many, as in tight groups, the row is ranked once more by squares from float64, and where that does not
+help either, as where many points coincide, by the exact distances of the whole row. Of equal distances the lower column
+comes first.
 
 How many are nearer for certain is counted in three ways that agree to the last one.
 """
@@ -21,10 +23,8 @@ from nearkin.clustering.neighbours import lowest_columns, nearest_in
 
 FEW = 12  # so many wanted columns in a row make counting as long as sorting, on the CPU
 MANY = 128  # the same on CUDA, where a comparison of the block takes less than a hundredth of a sort; estimated
-CROWDED = 1 / 8  # of a row in doubt: from here on the whole row is computed exactly
 
-Squares = NDArray[np.float32]
-Columns = NDArray[np.int64]
+Squares = NDArray[np.float32] | NDArray[np.float64]
 
 
 def rank(block: DistanceBlock, row: Tensor, column: Tensor, kept: int) -> tuple[Tensor, Tensor]:
@@ -48,12 +48,11 @@ def rank(block: DistanceBlock, row: Tensor, column: Tensor, kept: int) -> tuple[
     squares, slack, n = block.squares, block.slack, block.squares.shape[1]
     wanted = squares[row, column]
     low, high = wanted - slack[row, 0], wanted + slack[row, 0]
-    low = low.masked_fill_(low <= 0, -torch.inf)  # then everything up to high is in doubt, what is negative too
     count = count_by_comparing if squares.is_cuda else count_by_row
     one_more = min(kept + 1, n) if kept else 0  # to see that the last place is not disputed
     nearer, up_to, lowest = count(squares, row, low, high, one_more)
     ranks, in_doubt = nearer + 1, up_to - nearer - 1
-    crowded = torch.zeros_like(slack[:, 0], dtype=torch.long).index_add_(0, row, in_doubt) > CROWDED * n
+    crowded = torch.zeros_like(slack[:, 0], dtype=torch.long).index_add_(0, row, in_doubt) > block.crowd
 
     pairs = ((in_doubt > 0) & ~crowded[row]).nonzero().squeeze(1)
     for some in row_blocks(len(pairs), n, block_bytes_on(squares.device)):
@@ -66,11 +65,15 @@ def rank(block: DistanceBlock, row: Tensor, column: Tensor, kept: int) -> tuple[
         lowest[close] = nearest_in(block[close.nonzero().squeeze(1)], kept)[1]
 
     whole = crowded.nonzero().squeeze(1)
-    for some in row_blocks(len(whole), 4 * n, block_bytes_on(squares.device)):
+    for some in row_blocks(len(whole), 2 * n, block_bytes_on(squares.device)):
         these = whole[some]
         mine = torch.isin(row, these)
         places = torch.searchsorted(these, row[mine])
-        ranks[mine], lowest[these] = rank_by_sorting(block.exact_rows(these), places, column[mine], kept)
+        finer = block.finer(these)
+        if finer is not None:
+            ranks[mine], lowest[these] = rank(finer, places, column[mine], kept)
+        else:
+            ranks[mine], lowest[these] = rank_by_sorting(block.exact_rows(these), places, column[mine], kept)
     return _ascending(ranks, row), lowest
 
 
@@ -165,40 +168,28 @@ def count_by_row(squares: Tensor, row: Tensor, low: Tensor, high: Tensor, kept: 
     below, up_to = np.empty((2, len(row)), dtype=np.int64)
     lowest = np.empty((len(squares), kept), dtype=np.int64)
     rows, lows, highs = squares.numpy(), low.numpy(), high.numpy()
-    low_keys, high_keys = _key(lows), _key(highs) | 0xFFFFFFFF
     for i, (start, end) in enumerate(zip(starts, ends, strict=True)):
         mine, values = slice(start, end), rows[i]
         bound = _bound(values, kept)
         near = values <= highs[mine].max(initial=bound)
-        if np.count_nonzero(near) * FEW > len(values) * (end - start + 1):
-            keys = _sorted_keys(values, values <= bound)
+        sorting = np.count_nonzero(near) * FEW <= len(values) * (end - start + 1)
+        columns = np.flatnonzero(near if sorting else values <= bound)
+        found = values[columns]
+        if sorting:
+            ascending = np.sort(found)
+            below[mine], up_to[mine] = ascending.searchsorted(lows[mine]), ascending.searchsorted(highs[mine], "right")
+        else:
             below[mine] = [np.count_nonzero(values < least) for least in lows[mine]]
             up_to[mine] = [np.count_nonzero(values <= most) for most in highs[mine]]
-        else:
-            keys = _sorted_keys(values, near)
-            below[mine], up_to[mine] = keys.searchsorted(low_keys[mine]), keys.searchsorted(high_keys[mine], "right")
-        lowest[i] = keys[:kept] & 0xFFFFFFFF
+        low_enough = found <= bound
+        lowest[i] = columns[low_enough][found[low_enough].argsort(kind="stable")[:kept]]
     return torch.from_numpy(below), torch.from_numpy(up_to), torch.from_numpy(lowest)
 
 
-def _bound(row: Squares, kept: int) -> np.float32:
+def _bound(row: Squares, kept: int) -> float:
     """At least the kept-th lowest square: the kept-th lowest of the minima of that many or more parts of the row."""
     if kept == 0:
-        return np.float32(-np.inf)
+        return -math.inf
     length = math.isqrt(len(row) // kept)
     minima = row[: len(row) // length * length].reshape(length, -1).min(0)
-    return np.float32(np.partition(minima, kept - 1)[kept - 1])
-
-
-def _sorted_keys(row: Squares, chosen: NDArray[np.bool_]) -> Columns:
-    """One integer for each of the chosen columns, sorted: its square above its number."""
-    columns = np.flatnonzero(chosen)
-    keys = _key(row[columns]) | columns
-    keys.sort()
-    return keys
-
-
-def _key(squares: Squares) -> Columns:
-    """The bits of non-negative floats, read as whole numbers, are in the same order; what is negative counts as 0."""
-    not_negative = np.maximum(squares, np.float32(0)) + np.float32(0)  # −0, whose bits are another matter, becomes 0
-    return not_negative.view(np.int32).astype(np.int64) << 32
+    return float(np.partition(minima, kept - 1)[kept - 1])
