@@ -1,24 +1,27 @@
-"""Which learning rate suits each method on a pretrained backbone: how the defaults of `nearkin train` were found.
+"""The defaults of `nearkin train` on a pretrained backbone: how the learning rates were found, and what they give.
 
-    python benchmarks/defaults.py --data DATA --weights FILE --jobs 12 --kind head --out head.json
-    python benchmarks/defaults.py --data DATA --weights FILE --jobs 12 --kind finetune --out finetune.json
+    python benchmarks/defaults.py search --kind head --data DATA --weights FILE --jobs 12 --out head.json
+    python benchmarks/defaults.py search --kind finetune --data DATA --weights FILE --jobs 12 --out finetune.json
+    python benchmarks/defaults.py check --kind head --data DATA --weights FILE --jobs 12 --out checked.json
 
-DATA and FILE as for benchmarks/real_data.py. Every method is trained with every rate on every dataset, and judged by
-the best MAP@R on a quarter of the *training* classes; the test classes are never looked at. `head` trains the head
-alone on frozen features, `finetune` everything, with a tenth of the rate for the backbone. Finished runs in `--runs`
-are never repeated. The table shows by how much MAP@R on the validation classes rises above the backbone's own.
+DATA and FILE as for benchmarks/real_data.py. `search` trains every method with every rate and judges it by the best
+MAP@R on a quarter of the *training* classes; the test classes are never looked at. `check` trains with the defaults
+alone and measures on the test classes. The kind `head` trains the head on frozen features, `finetune` everything, with
+a tenth of the rate for the backbone. Finished runs in `--runs` are never repeated.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from nearkin.api import make_settings
 from nearkin.compare.jobs import Lane, run_lanes
-from nearkin.compare.task import Task
+from nearkin.compare.task import Task, made
+from nearkin.errors import UserError
+from nearkin.fields import parse_assignment
 from nearkin.files import write_json
 from nearkin.methods import known_methods
 from nearkin.training import Run
@@ -26,8 +29,9 @@ from nearkin.training import Run
 METHODS = [method.name for method in known_methods() if method.name != "pml"]
 KINDS: dict[str, dict[str, Any]] = {
     "head": {"freeze_backbone": True},
-    "finetune": {"keep_decoded": True, "micro_batch": 128},
+    "finetune": {"keep_decoded": True, "micro_batch": 128},  # for speed, and for spectral's large batches
 }
+Key = tuple[str, str, float, int]  # dataset, method, learning rate (0: the default) and seed
 
 
 def sources(data: Path) -> dict[str, dict[str, Any]]:
@@ -39,67 +43,77 @@ def sources(data: Path) -> dict[str, dict[str, Any]]:
     }
 
 
-def lane(method: str, settings: dict[str, Any], folder: Path) -> Lane:
-    reason = yield Task(folder.name, make_settings(settings.pop("source"), method, settings), folder, tested=False)
+def lane(name: str, method: str, settings: dict[str, Any], folder: Path, tested: bool) -> Lane:
+    reason = yield Task(name, make_settings(settings.pop("source"), method, settings), folder, tested)
     if reason is not None:
-        print(f"{folder.name}: {reason}", flush=True)
+        raise UserError(f"{name}: {reason}")
 
 
-def outcome(folder: Path) -> dict[str, float] | None:
-    run = Run(folder)
-    if not run.scores.is_file():
-        return None
-    scores = run.read_scores()
-    found = {name: scores["validation"][name]["map@r"] for name in ("backbone", "before", "best", "last")}
-    return found | {"best_epoch": scores["best_epoch"], "epochs": run.settings().training.epochs}
+def scores_of(key: Key, run: Run) -> dict[str, Any]:
+    """What is published of one run: on the test classes where they were measured, else on the validation classes."""
+    scores, training = run.read_scores(), run.settings().training
+    tested = bool(scores["after"])
+    columns = ("backbone", "before", "after") if tested else ("backbone", "before", "best")
+    found = scores if tested else scores["validation"]
+    return {
+        **dict(zip(("dataset", "method", "rate", "seed"), key, strict=True)),
+        "measured_on": "test" if tested else "validation",
+        **{name: {score: found[name][score] for score in ("recall@1", "map@r")} for name in columns},
+        "best_epoch": scores["best_epoch"],
+        "epochs": training.epochs,
+        "learning_rate": training.learning_rate,
+    }
+
+
+def table(rows: Sequence[dict[str, Any]]) -> str:
+    """A line for each method and rate: Recall@1 and MAP@R of the backbone and of the model that was kept, in %."""
+    lines = ["| dataset | method | rate | seed | Recall@1 | MAP@R | epoch |", "|---|---|---|---|---|---|---|"]
+    for row in rows:
+        last = row.get("after") or row["best"]
+        arrows = (f"{100 * row['backbone'][score]:.1f} → {100 * last[score]:.1f}" for score in ("recall@1", "map@r"))
+        cells = (row["dataset"], row["method"], f"{row['learning_rate']:g}", row["seed"], *arrows)
+        lines.append(f"| {' | '.join(map(str, cells))} | {row['best_epoch']} of {row['epochs']} |")
+    return "\n".join(lines)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("task", choices=["search", "check"])
+    parser.add_argument("--kind", choices=list(KINDS), required=True)
     parser.add_argument("--data", type=Path, required=True, help="where the datasets are")
     parser.add_argument("--weights", type=Path, required=True, help="ImageNet weights of tf_efficientnet_lite0")
-    parser.add_argument("--kind", choices=list(KINDS), required=True)
-    parser.add_argument("--rates", type=float, nargs="+", default=[1e-4, 3e-4, 1e-3])
-    parser.add_argument("--datasets", nargs="+", choices=["cub", "cars", "flowers"], default=["cub", "cars", "flowers"])
+    parser.add_argument("--rates", type=float, nargs="+", default=[1e-4, 3e-4, 1e-3], help="for search")
+    parser.add_argument("--datasets", nargs="+", choices=list(sources(Path())), default=list(sources(Path())))
     parser.add_argument("--methods", nargs="+", choices=METHODS, default=METHODS)
+    parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--set", nargs="*", default=[], metavar="NAME=VALUE", help="further settings, for all runs")
     parser.add_argument("--jobs", type=int, default=1, help="runs side by side")
     parser.add_argument("--runs", type=Path, default=Path("runs/defaults"), help="where the runs are kept")
     parser.add_argument("--out", type=Path, help="also write the figures as JSON")
-    arguments = parser.parse_args()
-    given = {name: json.loads(value) for name, value in (each.split("=") for each in arguments.set)}
-    common = {"backbone": "tf_efficientnet_lite0", "weights": str(arguments.weights.absolute()), "validation": 0.25}
-    folders = {
-        (dataset, method, rate): arguments.runs / f"{arguments.kind}-{dataset}-{method}-{rate:g}"
-        for dataset in arguments.datasets
-        for method in arguments.methods
-        for rate in arguments.rates
-    }
-    data = sources(arguments.data.absolute())
-    lanes = (
-        lane(method, common | data[dataset] | KINDS[arguments.kind] | given | {"learning_rate": rate}, folder)
-        for (dataset, method, rate), folder in folders.items()
-    )
-    run_lanes(lanes, len(folders), arguments.jobs)
-    found = {key: outcome(folder) for key, folder in folders.items()}
-    print("| gain in MAP@R, points (best epoch) | " + " | ".join(f"{d} {r:g}" for d, _, r in _columns(folders)) + " |")
-    for method in arguments.methods:
-        cells = (_cell(found[dataset, method, rate]) for dataset, _, rate in _columns(folders))
-        print(f"| {method} | " + " | ".join(cells) + " |", flush=True)
-    if arguments.out:
-        rows = [dict(zip(("dataset", "method", "rate"), key, strict=True)) | (one or {}) for key, one in found.items()]
-        write_json(arguments.out, rows)
+    given = parser.parse_args()
+    checks = given.task == "check"
+    keys: list[Key] = [
+        (dataset, method, rate, seed)
+        for method in given.methods
+        for dataset in given.datasets
+        for rate in ([0.0] if checks else given.rates)
+        for seed in range(given.seeds)
+    ]
+    common = {"backbone": "tf_efficientnet_lite0", "weights": str(given.weights.absolute()), **KINDS[given.kind]}
+    common |= ({} if checks else {"validation": 0.25}) | dict(map(parse_assignment, given.set))
+    data = sources(given.data.absolute())
+    runs = {key: Run(given.runs / f"{given.task}-{given.kind}-{'-'.join(map(str, key))}") for key in keys}
 
+    def one_run(key: Key) -> Lane:
+        dataset, method, rate, seed = key
+        settings = common | data[dataset] | {"learning_rate": rate, "seed": seed}
+        return lane(runs[key].folder.name, method, settings, runs[key].folder, checks)
 
-def _columns(keys: Any) -> list[tuple[str, str, float]]:
-    return list({(dataset, rate): (dataset, method, rate) for dataset, method, rate in keys}.values())
-
-
-def _cell(one: dict[str, float] | None) -> str:
-    if one is None:
-        return "–"
-    gain, start = (100 * (one[name] - one["backbone"]) for name in ("best", "before"))
-    return f"{start:+.1f} {gain:+.1f} ({one['best_epoch']:.0f}/{one['epochs']:.0f})"
+    run_lanes(map(one_run, keys), len(keys), given.jobs)
+    rows = [scores_of(key, run) for key, run in runs.items()]
+    print(table(rows), flush=True)
+    if given.out:
+        write_json(given.out, {"made": made(runs.values()), "rows": rows})
 
 
 if __name__ == "__main__":
