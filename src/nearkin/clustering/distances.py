@@ -16,7 +16,8 @@ give, A and B what float32 holds, with u = 2⁻²⁴ (float64: 2⁻⁵³) and |A
 
 Altogether (D + 5) u (|A| + |B|)², with |B| the longest of the gallery. The constant is raised by 2 for terms in u²,
 underflow (the longest |B| is at least 1, or else all gallery points coincide and have no order) and the rounding of the
-comparison itself.
+comparison itself. In float64 the squared lengths are themselves rounded sums of D terms, and so are the distances by
+subtraction whose order is wanted: D u and (D + 3) u more.
 """
 
 from __future__ import annotations
@@ -90,7 +91,9 @@ class Distances:
         far = moved.abs().amax(1, keepdim=True) > FAR * self.scale
         near = self._near(queries, dtype).masked_fill_(far, 0)
         squared = _squared_lengths(near)
-        error = (near.shape[1] + 7) * torch.finfo(dtype).eps / 2 * (squared.sqrt() + self._longest).square()
+        dim = near.shape[1]
+        units = dim + 7 if dtype == torch.float32 else 3 * dim + 10
+        error = units * torch.finfo(dtype).eps / 2 * (squared.sqrt() + self._longest).square()
         rows = torch.cat([-2 * near, squared.to(dtype), torch.ones_like(near[:, :1])], 1)
         return rows, (2 * error).masked_fill_(far, torch.inf).to(dtype)
 
