@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Self
 
 import numpy as np
+import PIL
 import torch
 from torch import Tensor
 
@@ -32,7 +33,6 @@ from nearkin.models.model import EmbeddingModel
 log = logging.getLogger("nearkin")
 
 FORMAT = 1
-PACKAGES = ("torch", "timm", "torchvision", "pillow")  # another version of these may make other features
 KEPT_AFTER = 5.0  # seconds after which computed rows are written
 WAIT = 30.0  # seconds, for another process that is just writing
 AT_ONCE = 4096  # rows read together
@@ -232,7 +232,7 @@ def _keys(items: Items) -> list[Key | None]:
 
 def _fingerprint(model: EmbeddingModel) -> str:
     """Of everything that a row follows from besides its item."""
-    versions = [version(package) for package in PACKAGES]
+    versions = (torch.__version__, PIL.__version__, version("timm"), version("torchvision"))
     said = (FORMAT, model.spec.backbone, model.spec.preprocess, device_of(model).type, versions)
     digest = hashlib.sha256(repr(said).encode())
     for part in (model.standardise, model.backbone):

@@ -21,7 +21,7 @@ from nearkin.data.transforms import make_transform
 from nearkin.errors import Interrupted, UserError
 from nearkin.models import Embedder
 from nearkin.models.embed import apply, device_of
-from nearkin.models.feature_cache import FeatureCache, embed_rows, file_key
+from nearkin.models.feature_cache import FeatureCache, Key, embed_rows, file_key
 from nearkin.progress import bar
 from nearkin.search.gallery import Gallery
 from nearkin.search.store import Embeddings, Entry
@@ -225,23 +225,23 @@ def _embedded(
     model = embedder.model
     device = device_of(model)
     with bar("indexing", len(entries)) as advance, FeatureCache(model) as rows:
-        keys = {entry.path: file_key(Path(entry.path)) for entry in entries}
-        unknown: list[Entry] = []
+        unknown: dict[Entry, Key | None] = {}
         for some in _chunks(entries, size):
-            places, features = rows.get([keys[entry.path] for entry in some])
+            keys = [file_key(Path(entry.path)) for entry in some]
+            places, features = rows.get(keys)
             if places:
                 yield [some[place] for place in places], embed_rows(model, features).numpy()
                 advance(len(places))
             known = set(places)
-            unknown += [entry for place, entry in enumerate(some) if place not in known]
-        for some, pictures in _read_ahead(embedder, unknown, size):
+            unknown |= {some[place]: key for place, key in enumerate(keys) if place not in known}
+        for some, pictures in _read_ahead(embedder, [*unknown], size):
             unreadable += [picture for picture in pictures if isinstance(picture, Unreadable)]
             pairs = zip(some, pictures, strict=True)
             readable = {entry: picture for entry, picture in pairs if isinstance(picture, Tensor)}
             if readable:
                 with torch.no_grad():
                     features = apply(model.features, torch.stack([*readable.values()]), device)
-                rows.add([keys[entry.path] for entry in readable], features)
+                rows.add([unknown[entry] for entry in readable], features)
                 yield [*readable], embed_rows(model, features).numpy()
             advance(len(some))
 
