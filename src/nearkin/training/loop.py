@@ -22,13 +22,15 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from nearkin.data import Dataset
+from nearkin.data import Dataset, ImageFiles
 from nearkin.data.items import Indices
 from nearkin.data.loader import Draw, input_batches
 from nearkin.errors import Interrupted, UserError
 from nearkin.evaluation import evaluate
 from nearkin.methods import Batch
 from nearkin.models import Embedder
+from nearkin.models.embed import space_of
+from nearkin.models.feature_cache import cached_embeddings
 from nearkin.progress import Advance, bar
 from nearkin.sampling import share_of
 from nearkin.space import Space
@@ -265,7 +267,11 @@ class Trainer:
         step = self.position.step - self.position.batch + batch
         return self.method.refresh is not None and self.method.refresh.due(self.position.epoch, batch, step)
 
-    def _space(self, dataset: Dataset, as_features: bool = False) -> Space:
+    def _space(self, dataset: Dataset, as_features: bool = False, final: bool = False) -> Space:
+        files = isinstance(dataset.items, ImageFiles) and self.learner is self.model
+        if final and files and self.fabric.world_size == 1:  # `evaluate` and `report` will ask for the same again
+            embeddings = cached_embeddings(self.model, dataset.items, self.at_once, self.workers)
+            return space_of(embeddings.to(self.fabric.device), dataset)
         learner, preprocess = (self.model.head, None) if as_features else (self.learner, self.preprocess)
         return embed_dataset(self.fabric, learner, dataset, preprocess, self.at_once, self.workers)
 
@@ -278,7 +284,7 @@ class Trainer:
         dataset, train = parts[part], parts["train"]
         if dataset is None or train is None:
             return {}
-        embed = partial(self._space, as_features=start is not None)
+        embed = partial(self._space, as_features=start is not None, final=kind == "final")
         clustering = part == "test" and kind != "evaluation"
         scores = self.measuring.scores(part, dataset, train, embed, clustering)
         self._log(kind, part=part, **scores)
