@@ -22,8 +22,9 @@ SMALL = 1e-2  # of the other weights: where the embedding is longer than the fea
 def init_head(head: Head, features: npt.NDArray[np.float32], seed: int = 0) -> None:
     """Sets the head's weights to the main directions of ``features`` (items, width), strongest first, without a bias.
 
-    Several learners get every n-th direction each, so that all of them see strong and weak ones; joined, they hold the
-    same directions as one learner would.
+    For several learners the directions are mixed by a random rotation, so that each slice is a fair view of the whole;
+    otherwise the first would get the mean of all features, which tells nothing apart. Joined, the slices have the same
+    distances as without.
 
     >>> head = Head(features=3, dim=2, normalize="never")
     >>> init_head(head, np.array([[9.0, 0.0, 0.0], [0.0, 5.0, 0.0], [0.0, 0.0, 1.0]], dtype=np.float32))
@@ -40,8 +41,11 @@ def init_head(head: Head, features: npt.NDArray[np.float32], seed: int = 0) -> N
         rest = generator.standard_normal((dim - len(directions), directions.shape[1]))
         scale = SMALL / np.sqrt(directions.shape[1])
         directions = torch.cat([directions, torch.from_numpy(scale * rest).to(directions)])
-    for learner, project in enumerate(learners):
-        project.weight.copy_(directions[learner :: len(learners)])
+    if len(learners) > 1:
+        rotation, _ = np.linalg.qr(generator.standard_normal((dim, dim)))
+        directions = torch.from_numpy(rotation) @ directions
+    for project, own in zip(learners, directions.chunk(len(learners)), strict=True):
+        project.weight.copy_(own)
         project.bias.zero_()
 
 
