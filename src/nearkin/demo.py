@@ -28,7 +28,9 @@ def run_demo(out: Path, data: str = "glyphs", epochs: int = 20, seed: int = 0) -
     if data.partition(":")[0] != "glyphs":
         raise UserError(f"the demo draws glyphs and cannot use '{data}'; for other data use: nearkin train {data}")
     _clear(out)
-    settings = make_settings(data, "rank", {"epochs": epochs, "seed": seed, "evaluate_every": max(1, epochs // 4)})
+    # From scratch on small pictures the last epoch is the best one: no classes are held out to choose.
+    how = {"epochs": epochs, "seed": seed, "evaluate_every": max(1, epochs // 4), "keep": "last"}
+    settings = make_settings(data, "rank", how)
     trainer = Trainer(settings, out)
     (out / MARK).touch()  # at once, so that an interrupted demo can be replaced too
     run = trainer.train()
@@ -42,6 +44,7 @@ def run_demo(out: Path, data: str = "glyphs", epochs: int = 20, seed: int = 0) -
     columns = {"raw pixels": pixels, "untrained": facts.before, "trained": evaluation.scores}
     print_columns(columns, f"{len(test.present_classes)} classes never seen in training, {len(test):,} images")
     Console().print(
+        f"{facts.verdict}\n"
         f"pictures: {out / 'neighbours.png'}, {out / 'map.png'}\nreport:   {report}\nmodel:    {run.model}\n"
         f"use it:   nearkin.load({str(run.folder)!r}).encode(images)",
         highlight=False,
