@@ -42,7 +42,7 @@ def test_the_best_trial_on_validation_is_used_for_all_seeds(vectors: str, tmp_pa
         f"tune/{method}-{number}" for method in ("triplet", "softmax") for number in range(3)
     ]
     first = trials(out)["triplet"][0]
-    assert first["settings"] == {"learning_rate": 1e-3, "margin": 0.2, "per_class": 4}  # the defaults
+    assert first["settings"] == {"learning_rate": 3e-4, "margin": 0.2, "per_class": 4}  # the defaults
     for method, tried in trials(out).items():
         for number, trial in enumerate(tried):
             records = Run(out / "tune" / f"{method}-{number}").read_metrics()
@@ -60,10 +60,10 @@ def test_the_best_trial_on_validation_is_used_for_all_seeds(vectors: str, tmp_pa
 def test_trials_never_look_at_the_test_part(vectors: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     measure, measured = Trainer._measure, set()
 
-    def noting(self: Trainer, part: str, kind: str) -> dict[str, float]:
+    def noting(self: Trainer, part: str, kind: str, start: Any = None) -> dict[str, float]:
         if self.run.folder.parent.name == "tune" and self.parts[part] is not None:
             measured.add(part)
-        return measure(self, part, kind)
+        return measure(self, part, kind, start)
 
     monkeypatch.setattr(Trainer, "_measure", noting)
     compare(vectors, ["triplet"], tmp_path / "out", seeds=1, settings=QUICK, tune=2)

@@ -185,7 +185,7 @@ def test_a_figure_falls_back_to_glyphs_and_prefers_what_is_here(photos: Path) ->
         ({"cub200": "cars196"}, {}, "cars196 was not found"),
         ({}, {"epoch": 3}, "did you mean 'epochs'"),
         ({}, {"source": "glyphs"}, "--data NAME=SOURCE"),
-        ({"cub200": TINY_GLYPHS}, {"epochs": -1}, "epochs must not be negative"),
+        ({"cub200": TINY_GLYPHS}, {"epochs": -2}, "epochs must not be negative"),
     ],
 )
 def test_mistakes_are_refused_before_anything_is_trained(

@@ -161,7 +161,7 @@ def test_a_column_that_is_called_true_label_is_no_label(vectors: str, tmp_path: 
 
 
 def test_without_a_test_part_another_one_is_shown(blots: str, tmp_path: Path) -> None:
-    run = nearkin.train(blots, out=tmp_path / "run", split="all", **QUICK)
+    run = nearkin.train(blots, out=tmp_path / "run", split="all", validation=0.0, **QUICK)
     text = Page(write_report(run.folder, figures=False)).text
     assert "There is no test part: everything below shows the training part" in text and "96 items" in text
     with pytest.raises(UserError, match="part 'tests' is unknown"):

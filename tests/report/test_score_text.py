@@ -30,8 +30,9 @@ def test_shares_have_four_decimals_and_counts_none(
     print_columns({"test": {name: value}, "95 % interval": {name: (value, value)}})
     assert re.findall(r"│ *(\S+) │ *(\S+ – \S+) │", capsys.readouterr().out) == [(text, f"{text} – {text}")]
 
-    facts: Any = SimpleNamespace(looked=None, before={name: value}, after={name: value})
-    assert re.findall(r"<td>([^<]*)</td>", _scores(facts)) == [text, text, ""]
+    found = {name: value}
+    facts: Any = SimpleNamespace(looked=None, backbone=found, before=found, after=found)
+    assert re.findall(r"<td>([^<]*)</td>", _scores(facts)) == [text, text, text, ""]
 
-    training = Training("d", {}, True, "rank", {}, {name: value}, {name: value}, "last", False, {}, "2026-01-31")
-    assert f"| {escaped(name)} | {text} | {text} |" in model_card(ModelSpec("linear", 2, features=3), training)
+    training = Training("d", {}, True, "rank", {}, found, found, found, "Better.", "last", False, {}, "2026-01-31")
+    assert f"| {escaped(name)} | {text} | {text} | {text} |" in model_card(ModelSpec("linear", 2, features=3), training)

@@ -26,7 +26,9 @@ def test_features_of_the_test_half_are_measured_at_unit_length(tmp_path: Path) -
     vectors = (rng.normal(size=(96, 5)) + 3).astype(np.float32)
     labels = np.repeat(np.arange(12), 8)
     np.savez(file, vectors=vectors, labels=labels)
-    scores = backbone_scores(make_settings(file, "rank", {"device": "cpu", "backbone": "linear"}))
+    scores = backbone_scores(
+        make_settings(file, "rank", {"device": "cpu", "backbone": "linear", "split": "first-half", "validation": 0.0})
+    )
     train, rest = torch.from_numpy(vectors[:48]), torch.from_numpy(vectors[48:])
     expected = normalize((rest - train.mean(0)) / train.std(0), dim=1)  # what `linear` passes on to its head
     assert scores == evaluate(Space.of(expected, labels[48:])).scores

@@ -16,7 +16,7 @@ from nearkin.api import make_settings
 from nearkin.errors import UserError
 from nearkin.training import Run, Settings, loop
 from nearkin.training.fit_all import fit_all
-from nearkin.training.prepare import load_splits, resolved
+from nearkin.training.prepare import load_splits, resolved, with_warmup
 from nearkin.training.verdict import final_scores
 
 QUICK: dict[str, Any] = {"epochs": 2, "batch_size": 16, "per_class": 4, "device": "cpu", "backbone": "linear"}
@@ -66,8 +66,9 @@ def test_a_pretrained_backbone_has_its_own_defaults(photos: Path, network: dict[
     assert pretrained.model.dim == 256  # as many as the backbone has features, where these are fewer than 512
     assert pretrained.training.backbone_learning_rate == pytest.approx(pretrained.training.learning_rate / 10)
     assert frozen.training.learning_rate < pretrained.training.learning_rate
-    assert (scratch.training.learning_rate, scratch.training.warmup_steps) == (1e-3, 0)
-    assert pretrained.training.warmup_steps > 0
+    assert scratch.training.learning_rate == 1e-3
+    assert with_warmup(scratch, steps=50).training.warmup_steps == 0
+    assert with_warmup(pretrained.changed(training={"epochs": 4}), steps=50).training.warmup_steps == 10
 
 
 def test_without_a_head_the_features_themselves_are_trained(

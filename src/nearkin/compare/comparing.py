@@ -109,11 +109,20 @@ def _tuned(
     """Why methods were refused whatever was tried, and the chosen settings of the others."""
     from nearkin.compare.tuning import best, tune
 
-    found = tune(out, wanted, given, trials, jobs)
+    found = tune(out, {name: _with_rate(each) for name, each in wanted.items()}, given, trials, jobs)
     refused = {name: str(tried[0].refused) for name, tried in found.items() if all(each.refused for each in tried)}
     chosen = {name: best(tried) for name, tried in found.items() if name not in refused}
     write_json(out / "chosen.json", {name: asdict(trial) for name, trial in chosen.items()})
     return refused, {name: trial.settings for name, trial in chosen.items()}
+
+
+def _with_rate(settings: Settings) -> Settings:
+    """The settings with the learning rate that is usual for these data, around which others are tried."""
+    try:
+        usual = resolved(settings, load_splits(settings.data, seed=0), settings.make_method())
+    except UserError:  # the first trial will say what is wrong
+        return settings
+    return with_settings(settings, {"learning_rate": usual.training.learning_rate})
 
 
 def _carried_out(

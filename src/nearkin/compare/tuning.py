@@ -20,7 +20,6 @@ from nearkin.errors import UserError
 from nearkin.files import read_json, write_json
 from nearkin.methods import method_class
 from nearkin.methods.ranges import Between, Range
-from nearkin.models.backbones import is_builtin
 from nearkin.training import Run, Settings
 from nearkin.training.prepare import FROM_SCRATCH
 
@@ -49,11 +48,8 @@ def ranges_of(settings: Settings, given: Collection[str]) -> dict[str, Range]:
     >>> ranges_of(make_settings("glyphs", "npairs", {"learning_rate": 0.5}), given=["regularization"])
     {'learning_rate': Between(low=0.1, high=2.5, log=True)}
     """
-    method, model = method_class(settings.method), settings.model
-    rate = method.frozen_rate if model.freeze_backbone else method.finetune_rate
-    usual = FROM_SCRATCH if is_builtin(model.backbone) or not model.backbone else rate
-    rate = settings.training.learning_rate or usual
-    own = {name: where for name, where in method.ranges.items() if name not in given}
+    rate = settings.training.learning_rate or FROM_SCRATCH
+    own = {name: where for name, where in method_class(settings.method).ranges.items() if name not in given}
     return {"learning_rate": Between(rate / 5, rate * 5, log=True), **own}
 
 

@@ -59,7 +59,7 @@ def make_splits(
             do; "all" trains on everything and tests on nothing. None: see `usual_split`.
         validation: the share of the training *classes* to hold out for choosing the model. A share of 1/F makes F
             folds: seeds 0 … F−1 hold out different classes, the next F seeds go through other folds, and so on.
-            None: `usual_validation`, unless the source has a validation split.
+            None: `usual_validation`, unless the source has a validation split or tests on the training classes.
         seed: of the validation classes.
         split_seed: of the classes that "classes" draws; apart from ``seed``, so that runs of several seeds are tested
             on the same classes.
@@ -74,7 +74,9 @@ def make_splits(
         raise unknown_name("split", how, HOW)
     part = _assignment(dataset, how, split_seed)
     if validation is None:
-        validation = 0.0 if (part == "validation").any() else usual_validation(dataset.labels[part == "train"])
+        train, test = dataset.labels[part == "train"], dataset.labels[part == "test"]
+        known = len(test) > 0 and bool(np.isin(test, train).all())  # the test is about classes that are trained on
+        validation = 0.0 if known or (part == "validation").any() else usual_validation(train)
     if validation:
         part = _hold_out_classes(dataset, part, validation, seed)
     train = _part(dataset, part == "train")

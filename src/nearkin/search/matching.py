@@ -209,7 +209,8 @@ def _neighbours(
         for voters, taken_out in ((without_itself, itself), (without_its_class, its_class)):
             block.squares.masked_fill_(taken_out, torch.inf)
             distances, nearest = nearest_in(block, min(k, len(labels)))
-            for found, places in zip((distances * block.scale).tolist(), nearest.tolist(), strict=True):
+            as_searched = (distances * block.scale).float()  # or a threshold between two roundings would divide them
+            for found, places in zip(as_searched.tolist(), nearest.tolist(), strict=True):
                 there = [distance for distance in found if distance < math.inf]
                 voters.append((there, [labels[place] for place in places[: len(there)]]))
     return without_itself, without_its_class

@@ -44,7 +44,7 @@ from nearkin.training.decode import hold_decoded
 from nearkin.training.devices import embed_dataset, gathered, make_fabric, seed_device
 from nearkin.training.measuring import Measuring
 from nearkin.training.microbatch import in_pieces
-from nearkin.training.prepare import build_model, is_pretrained, load_splits, resolved
+from nearkin.training.prepare import build_model, is_pretrained, load_splits, resolved, with_warmup
 from nearkin.training.run import Run
 from nearkin.training.settings import Settings
 from nearkin.training.shared import Parts
@@ -90,6 +90,8 @@ class Trainer:
         self.method.check(self.labels, spec.dim, self.training.batch_size, spec.normalize)
         self.method.prepare(int(self.labels.max()) + 1, spec.dim, self.training.epochs)
         self.sampler = self.method.sampler(self.labels, self.training.batch_size, self.training.seed)
+        self.settings = with_warmup(self.settings, len(self.sampler))
+        self.training = self.settings.training
         share_of(np.arange(self.training.batch_size), 0, self.fabric.world_size)  # refuses what cannot be shared
         if self.fabric.is_global_zero and not resumed:  # before anything that takes long
             log.info(describe_run(splits, self.settings, self.fabric, len(self.sampler)))

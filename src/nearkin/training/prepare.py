@@ -88,13 +88,12 @@ def resolved(settings: Settings, splits: Splits, method: Method) -> Settings:
         training = replace(training, batch_size=_usual_batch(method, train))
     if model.dim < 0:
         model = replace(model, dim=_usual_dim(model, train, method, training.batch_size))
-    steps = len(method.sampler(train.dense_labels, training.batch_size, training.seed))
     if training.epochs < 0:
         training = replace(training, epochs=usual_epochs(len(train), pretrained))
     head_alone = model.freeze_backbone or model.backbone == "linear"
     rate = method.frozen_rate if head_alone else method.finetune_rate
     rate = rate if pretrained else FROM_SCRATCH
-    training = _usual_training(training, rate, steps, pretrained, has_validation=splits.validation is not None)
+    training = _usual_training(training, rate, pretrained, has_validation=splits.validation is not None)
     if data.validation < 0:
         data = replace(data, validation=splits.held_out)
     return replace(settings, data=data, model=model, training=training)
@@ -115,17 +114,15 @@ def usual_epochs(items: int, pretrained: bool) -> int:
 
 
 def _usual_training(
-    training: TrainingSettings, rate: float, steps: int, pretrained: bool, has_validation: bool
+    training: TrainingSettings, rate: float, pretrained: bool, has_validation: bool
 ) -> TrainingSettings:
-    """Fills in what is left open; ``rate`` is the usual one of the head, ``steps`` are those of an epoch."""
+    """Fills in what is left open; ``rate`` is the usual one of the head."""
     usual: dict[str, Any] = {}
     usual["learning_rate"] = rate = training.learning_rate or rate
     if not training.backbone_learning_rate:
         usual["backbone_learning_rate"] = BACKBONE_SHARE * rate if pretrained else rate
     if not training.loss_learning_rate:
         usual["loss_learning_rate"] = rate
-    if training.warmup_steps < 0:
-        usual["warmup_steps"] = training.epochs * steps // 20 if pretrained else 0
     if training.evaluate_every < 0:
         usual["evaluate_every"] = max(1, training.epochs // EVALUATIONS)
     if not training.keep:
@@ -133,6 +130,15 @@ def _usual_training(
     if training.patience < 0:
         usual["patience"] = PATIENCE if usual.get("keep", training.keep) == "best-on-validation" else 0
     return replace(training, **usual)
+
+
+def with_warmup(settings: Settings, steps: int) -> Settings:
+    """The settings with a warm-up, if that is left open; ``steps`` are those of an epoch."""
+    training = settings.training
+    if training.warmup_steps >= 0:
+        return settings
+    warmup = training.epochs * steps // 20 if is_pretrained(settings.model) else 0
+    return replace(settings, training=replace(training, warmup_steps=warmup))
 
 
 def _usual_dim(model: ModelSettings, train: Dataset, method: Method, batch_size: int) -> int:

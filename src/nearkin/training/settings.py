@@ -162,7 +162,8 @@ class Settings:
     method_settings: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if self.data.validation < 0 and self.training.keep in ("last", "best-on-test"):  # nothing would be chosen there
+        never_chosen = self.training.keep in ("last", "best-on-test") or not self.training.evaluate_every
+        if self.data.validation < 0 and never_chosen:  # classes held out would serve nothing
             object.__setattr__(self, "data", replace(self.data, validation=0.0))
 
     @classmethod
