@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,8 @@ from nearkin.training import train as train_run
 from nearkin.training.fit_all import fit_all as train_on_all
 from nearkin.training.run import next_folder
 from nearkin.training.settings import by_section
+
+log = logging.getLogger("nearkin")
 
 
 def train(
@@ -33,6 +36,7 @@ def train(
     """
     show_messages()
     run = train_run(make_settings(data, method, settings), Path(out) if out else usual_folder(str(data), method))
+    log.info(run.read_scores()["verdict"])
     return train_on_all(run) if fit_all else run
 
 

@@ -84,7 +84,7 @@ def evaluate_model(
     if partition not in PARTITIONS:
         raise unknown_name("clustering", partition, PARTITIONS)
     run = Run(model)
-    dataset, trained_on = _part(run, data, part, root, check_counts)
+    dataset, trained_on, unchanged = _part(run, data, part, root, check_counts)
     if attributes and not dataset.attributes:
         raise UserError(
             f"{dataset.name} knows no attributes of its items; give them as further columns of a .csv or .npz"
@@ -105,8 +105,9 @@ def evaluate_model(
     except UserError as error:  # queries of one class have scores, but no interval
         log.warning("without intervals: %s", error)
         intervals = {}
-    # What training measured before it began; of other data it is `nearkin evaluate NAME --data DATA`.
-    backbone = run.read_scores().get("backbone", {}) if run.scores.is_file() and part == "test" and not data else {}
+    # What training measured before it began, in the same way; of other data it is `nearkin evaluate NAME --data DATA`.
+    alike = run.scores.is_file() and part == "test" and unchanged and views == 1 and partition == "kmeans"
+    backbone = run.read_scores().get("backbone", {}) if alike else {}
     shown = {name: value for name, value in backbone.items() if name in scores}
     return Measured(part, scores, intervals, shown, concentrations(space, dataset) if attributes else {}, spread)
 
@@ -217,11 +218,13 @@ def _read_out(run: Run, space: Space, trained_on: Space | None, recall_at: Seque
 
 def _part(
     run: Run, data: str | Path | None, part: str, root: str | Path | None, check_counts: bool
-) -> tuple[Dataset, Dataset | None]:
-    """The items to measure; and those that were trained on, where these are others of the same classes."""
+) -> tuple[Dataset, Dataset | None, bool]:
+    """The items to measure; those that were trained on, where these are others of the same classes; and whether the
+    data are the run's own as they were when it began.
+    """
     if not run.folder.exists() and network_name(run.folder) is None:
         raise UserError(f"there is no folder {run.folder}; give a run folder or a model folder")
-    seed, settings = 0, DataSettings(source=str(data), check_counts=check_counts)
+    seed, settings = 0, DataSettings(source=str(data), check_counts=check_counts, validation=0.0)
     if run.config.is_file():
         own, seed = run.settings().data, run.settings().training.seed
         # Other data are halved as the run's own were: they may be a copy of these.
@@ -234,9 +237,10 @@ def _part(
     if part == "all":
         settings, part = replace(settings, split="all", validation=0.0), "train"
     splits = load_splits(settings, seed)
-    if data is None and not run.same_data(splits.digest()) and settings.split != "all":
+    unchanged = data is None and run.same_data(splits.digest())
+    if data is None and not unchanged and settings.split != "all":
         log.warning("the data are not what they were when this run began: test classes may have been trained on")
     if getattr(splits, part) is None:
         raise UserError(f"{settings.source} has no {part} part here; choose another with --part")
     measured, trained_on = part_to_measure(splits, part)
-    return measured, trained_on if data is None else None
+    return measured, trained_on if data is None else None, unchanged

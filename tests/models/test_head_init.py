@@ -65,3 +65,12 @@ def test_of_many_features_a_sample_is_taken() -> None:
     many[:, 1] = 1.0
     init_head(head, many)
     assert head.project[0].weight.tolist() == [[0.0, 1.0]]
+
+
+def test_few_features_are_completed_to_a_basis_that_does_not_depend_on_their_order() -> None:
+    few, mixed, whole = features(items=3), Head(6, 6, "never"), Head(6, 6, "never")
+    init_head(whole, few)
+    init_head(mixed, few[[2, 0, 1]])
+    weight = whole.project[0].weight
+    assert torch.allclose(weight @ weight.T, torch.eye(6), atol=1e-5)
+    assert torch.allclose(weight, mixed.project[0].weight, atol=1e-4)

@@ -96,6 +96,24 @@ def test_fit_all_trains_the_chosen_epochs_once_more_on_every_class(vectors: str,
     assert records[-1]["learning_rate"] == pytest.approx(chosen[1]["learning_rate"], rel=0.2)  # not fallen to 0
 
 
+def test_what_cannot_learn_is_refused_before_anything_is_computed(vectors: str, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="there is nothing to train"):
+        loop.train(settings(vectors, dim=0), tmp_path / "run")
+
+
+def test_training_stops_after_no_more_than_all_epochs(vectors: str, tmp_path: Path) -> None:
+    run = loop.train(settings(vectors, dim=4, epochs=2, stop_after=5), tmp_path / "run")
+    assert [record["epoch"] for record in run.read_metrics() if record["kind"] == "training"] == [1, 2]
+
+
+def test_a_run_on_all_classes_tells_what_the_first_run_was_worth(vectors: str, tmp_path: Path) -> None:
+    run = nearkin.train(vectors, out=tmp_path / "run", fit_all=True, **QUICK | {"dim": 4, "validation": 0.0})
+    told = Run(tmp_path / "run").read_scores()["verdict"]
+    assert run.folder == tmp_path / "run-all"
+    assert told in run.read_scores()["verdict"] and run.read_scores()["measured_by"] == "run"
+    assert "Trained on all classes" in (run.model / "README.md").read_text(encoding="utf-8")
+
+
 def test_an_untrained_choice_is_fitted_without_training(vectors: str, tmp_path: Path) -> None:
     run = loop.train(settings(vectors, dim=4), tmp_path / "run")
     run.write_scores(run.read_scores() | {"best_epoch": 0})
@@ -109,12 +127,17 @@ class TestVerdict:
             {"kind": "backbone", "part": "test", "recall@1": backbone, "map@r": backbone},
             {"kind": "before", "part": "validation", "recall@1": start, "map@r": start},
             *({"kind": "training", "loss": 0.1} for _ in rest),
-            *({"kind": "evaluation", "part": "validation", "recall@1": x, "map@r": x} for x in rest),
+            *(
+                {"kind": "evaluation", "part": "validation", "epoch": n, "recall@1": x, "map@r": x}
+                for n, x in enumerate(rest, 1)
+            ),
         ]
 
     def verdict(self, backbone: float, after: float, best_epoch: int, *validation: float) -> tuple[str, str]:
         records = self.records(backbone, *validation)
-        scores = final_scores(records, {"recall@1": after, "map@r": after}, "best", best_epoch, 128)
+        scores = final_scores(
+            records, {"recall@1": after, "map@r": after}, "best", best_epoch, "its features projected"
+        )
         return scores["outcome"], scores["verdict"]
 
     def test_better(self) -> None:
@@ -125,18 +148,22 @@ class TestVerdict:
         outcome, sentence = self.verdict(0.641, 0.631, 0, 0.6, 0.5)
         assert outcome == "not better"
         assert "did not beat the backbone alone (Recall@1 on unseen classes: 0.641)" in sentence
-        assert "features projected to 128 dimensions (0.631). Try" in sentence
+        assert "the model that was saved is its features projected (0.631). Try" in sentence
 
     def test_better_on_validation_but_not_on_test(self) -> None:
         outcome, sentence = self.verdict(0.641, 0.62, 1, 0.5, 0.6)
         assert outcome == "not better" and "0.641 → 0.620" in sentence and "did not help" in sentence
 
+    def test_the_last_epoch_is_no_fall_where_it_was_kept(self, caplog: pytest.LogCaptureFixture) -> None:
+        scores = final_scores(self.records(0.6, 0.5, 0.7, 0.2), {}, "last epoch", 2, "")
+        assert scores["validation"]["best"]["map@r"] == 0.2 and not caplog.text
+
     def test_without_a_test_split_the_validation_classes_speak(self) -> None:
-        scores = final_scores(self.records(0.6, 0.5, 0.7), {}, "best", 1, 128)
+        scores = final_scores(self.records(0.6, 0.5, 0.7), {}, "best", 1, "")
         assert scores["outcome"] == "better" and "on validation classes: 0.500 → 0.700" in scores["verdict"]
 
     def test_nothing_measured(self) -> None:
-        assert final_scores([{"kind": "training", "loss": 1.0}], {}, "last epoch", 1, 8)["outcome"] == "unknown"
+        assert final_scores([{"kind": "training", "loss": 1.0}], {}, "last epoch", 1, "")["outcome"] == "unknown"
 
     @pytest.mark.parametrize(("last", "warned"), [(0.4, True), (0.59, False)])
     def test_a_last_epoch_clearly_below_the_best_is_said(
@@ -155,6 +182,7 @@ def test_classes_are_held_out_unless_the_user_says_otherwise(vectors: str) -> No
     assert held_out() == 4  # a fifth of 12 would be too few
     assert held_out(validation=0.25) == 3
     assert held_out(validation=0.0) == held_out(keep="last") == held_out(keep="best-on-test") == 0
+    assert held_out(evaluate_every=0) == held_out(split="all") == 0
 
 
 def test_data_with_a_validation_split_keep_it(tmp_path: Path) -> None:

@@ -59,7 +59,8 @@ def make_splits(
             do; "all" trains on everything and tests on nothing. None: see `usual_split`.
         validation: the share of the training *classes* to hold out for choosing the model. A share of 1/F makes F
             folds: seeds 0 … F−1 hold out different classes, the next F seeds go through other folds, and so on.
-            None: `usual_validation`, unless the source has a validation split or tests on the training classes.
+            None: `usual_validation`, unless the source has a validation split, tests on the training classes, or
+            everything is to be trained on.
         seed: of the validation classes.
         split_seed: of the classes that "classes" draws; apart from ``seed``, so that runs of several seeds are tested
             on the same classes.
@@ -74,10 +75,8 @@ def make_splits(
         raise unknown_name("split", how, HOW)
     part = _assignment(dataset, how, split_seed)
     if validation is None:
-        train, test = dataset.labels[part == "train"], dataset.labels[part == "test"]
-        known = len(test) > 0 and bool(np.isin(test, train).all())  # the test is about classes that are trained on
-        validation = 0.0 if known or (part == "validation").any() else usual_validation(train)
-    if validation:
+        part, validation = _hold_out_usual(dataset, part, how, seed)
+    elif validation:
         part = _hold_out_classes(dataset, part, validation, seed)
     train = _part(dataset, part == "train")
     if train is None or len(train.present_classes) < 2:
@@ -125,6 +124,18 @@ def _assignment(dataset: Dataset, how: str, split_seed: int) -> Parts:
         classes = np.random.default_rng(split_seed).permutation(classes)
     trained_on = classes[: (len(classes) + 1) // 2]
     return np.where(np.isin(dataset.labels, trained_on), "train", "test").astype("<U10")
+
+
+def _hold_out_usual(dataset: Dataset, part: Parts, how: str, seed: int) -> tuple[Parts, float]:
+    """The parts after the usual share of classes was held out, if that makes sense; and this share."""
+    train, test = dataset.labels[part == "train"], dataset.labels[part == "test"]
+    known = len(test) > 0 and bool(np.isin(test, train).all())  # the test is about classes that are trained on
+    share = 0.0 if known or how == "all" or (part == "validation").any() else usual_validation(train)
+    if not share:
+        return part, 0.0
+    divided = _hold_out_classes(dataset, part, share, seed)
+    sizes = np.unique(dataset.labels[divided == "validation"], return_counts=True)[1]
+    return (divided, share) if len(sizes) > 1 and sizes.max() > 1 else (part, 0.0)  # what cannot be measured is no help
 
 
 def _hold_out_classes(dataset: Dataset, part: Parts, share: float, seed: int) -> Parts:

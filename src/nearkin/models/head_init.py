@@ -7,6 +7,8 @@ nearly all of it in a few hundred dimensions.
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import numpy.typing as npt
 import torch
@@ -15,7 +17,8 @@ from torch import Tensor, nn
 from nearkin.models.model import Head
 
 MOST_ITEMS = 20_000  # more change the directions of a few thousand features very little
-SMALL = 1e-2  # of the other weights: where the embedding is longer than the features, the rest starts small and random
+RANK = 1e-12  # of the largest eigenvalue: what is below it is rounding
+SMALL = 1e-2  # length of the rows beyond the width of the features: they start small and random
 
 
 @torch.no_grad()
@@ -36,11 +39,7 @@ def init_head(head: Head, features: npt.NDArray[np.float32], seed: int = 0) -> N
         features = features[np.sort(generator.choice(len(features), MOST_ITEMS, replace=False))]
     learners = [project for project in head.project if isinstance(project, nn.Linear)]
     dim = sum(project.out_features for project in learners)
-    directions = main_directions(torch.tensor(features), dim)
-    if len(directions) < dim:
-        rest = generator.standard_normal((dim - len(directions), directions.shape[1]))
-        scale = SMALL / np.sqrt(directions.shape[1])
-        directions = torch.cat([directions, torch.from_numpy(scale * rest).to(directions)])
+    directions = _completed(main_directions(torch.tensor(features), dim), dim, generator)
     if len(learners) > 1:
         rotation, _ = np.linalg.qr(generator.standard_normal((dim, dim)))
         directions = torch.from_numpy(rotation) @ directions
@@ -52,10 +51,21 @@ def init_head(head: Head, features: npt.NDArray[np.float32], seed: int = 0) -> N
 def main_directions(features: Tensor, count: int) -> Tensor:
     """(at most count, width) the top right-singular vectors of features (items, width), in float64.
 
-    They are found from the product of the features with themselves, which is small. Each points to where its largest
-    component is positive: the sign is arbitrary, and so the same on every machine.
+    No more than the features span. They are found from the product of the features with themselves, which is small.
+    Each points to where its largest component is positive, because the sign is arbitrary.
     """
     features = features.double()
-    vectors: Tensor = torch.linalg.eigh(features.T @ features).eigenvectors.flip(1).T[:count]
-    largest = vectors.gather(1, vectors.abs().argmax(1, keepdim=True))
-    return vectors * largest.sign()
+    values, vectors = torch.linalg.eigh(features.T @ features)
+    spanned = int((values > RANK * values[-1]).sum())
+    found: Tensor = vectors.flip(1).T[: min(count, spanned)]
+    largest = found.gather(1, found.abs().argmax(1, keepdim=True))
+    return found * largest.sign()
+
+
+def _completed(directions: Tensor, dim: int, generator: np.random.Generator) -> Tensor:
+    """(dim, width): random directions at right angles to all others come after them; beyond the width, small ones."""
+    found, width = directions.shape
+    free = torch.from_numpy(generator.standard_normal((min(dim, width) - found, width)))
+    free = torch.linalg.qr((free - free @ directions.T @ directions).T).Q.T
+    rest = torch.from_numpy(generator.standard_normal((max(0, dim - width), width))) * (SMALL / math.sqrt(width))
+    return torch.cat([directions, free, rest])

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 # What a recipe means where it is silent: the plain training of the papers, on all training classes from a random head.
 PLAIN: dict[str, dict[str, Any]] = {
     "data": {"validation": 0.0},
-    "model": {"head_init": "random"},
+    "model": {"head_init": "random", "freeze_batch_norm": False},
     "training": {"warmup_steps": 0, "evaluate_every": 1, "patience": 0},
 }
 
@@ -54,10 +54,13 @@ def read_recipe(name: str) -> Settings:
     >>> read_recipe("cub200/rank").training.batch_size
     128
     """
-    from nearkin.training.settings import Settings  # here, so that a list of recipes need not wait for torch
+    from nearkin.methods import method_class  # here, so that a list of recipes need not wait for torch
+    from nearkin.training.settings import Settings
 
     tables = tomllib.loads(_text(name))
-    return Settings.from_tables(tables | {each: PLAIN[each] | tables[each] for each in PLAIN}, f"recipe {name}")
+    filled = tables | {each: PLAIN[each] | tables[each] for each in PLAIN}
+    filled["model"] = {"normalize": method_class(tables["method"]["name"]).normalize} | filled["model"]
+    return Settings.from_tables(filled, f"recipe {name}")
 
 
 def _text(name: str) -> str:

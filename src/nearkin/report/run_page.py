@@ -78,7 +78,7 @@ def _head(facts: RunFacts) -> str:
     saved = date.fromtimestamp((facts.run.model / "model.json").stat().st_mtime).isoformat()
     lines = [
         f"backbone {settings.model.backbone}" + (", frozen" if settings.model.freeze_backbone else ""),
-        f"{settings.model.dim} dimensions, "
+        f"{settings.model.dim or 'no head, all'} dimensions, "
         + ("not normalised" if settings.model.normalize == "never" else "of unit length"),
         f"{settings.training.epochs} epochs",
         f"seed {settings.training.seed}",

@@ -44,7 +44,8 @@ def print_scores(run: Run) -> None:
             "after training": scores["after"],
         }
         print_columns({name: column for name, column in columns.items() if column}, "test split")
-    Console().print(f"{scores['verdict']}\nmodel: {scores['chosen']}\nrun: {run.folder}", highlight=False)
+    lines = f"{scores['verdict']}\nmodel: {scores['chosen']}\nrun: {run.folder}"
+    Console().print(lines, highlight=False, soft_wrap=True)
 
 
 def print_comparison(comparison: Comparison) -> None:

@@ -14,7 +14,7 @@ import nearkin
 from nearkin.data import Dataset
 from nearkin.data.hierarchy import true_classes
 from nearkin.files import write_text
-from nearkin.models.card import Training, model_card
+from nearkin.models.card import Training, escaped, model_card
 from nearkin.models.model import ModelSpec
 from nearkin.training.run import Run
 from nearkin.training.settings import Settings
@@ -35,6 +35,12 @@ def write_card(
 ) -> None:
     """Writes ``README.md`` into the run's model folder; ``scores`` are those of the run's ``scores.json``."""
     write_text(run.model / "README.md", model_card(spec, training_facts(settings, parts, scores)))
+
+
+def replace_verdict(run: Run, old: str, new: str) -> None:
+    """Puts another verdict into the card of a run's model."""
+    file = run.model / "README.md"
+    write_text(file, file.read_text(encoding="utf-8").replace(escaped(old), escaped(new)))
 
 
 def training_facts(settings: Settings, parts: Mapping[str, Dataset | None], scores: dict[str, Any]) -> Training:

@@ -1,7 +1,7 @@
 """One more training, on all classes, with the settings and the number of epochs that held-out classes chose.
 
 The first run measures what the settings are worth on classes it never saw; the second uses every class there is, and
-so has nothing left to be measured on. Its scores name the first run's.
+so has nothing left to be measured on. Its verdict, in scores, card and report, is the first run's.
 """
 
 from __future__ import annotations
@@ -9,6 +9,8 @@ from __future__ import annotations
 import logging
 from pathlib import Path
 
+from nearkin.data.summary import counted
+from nearkin.training.card import replace_verdict
 from nearkin.training.loop import train
 from nearkin.training.run import Run, next_folder
 from nearkin.training.settings import Settings
@@ -26,10 +28,16 @@ def fit_all(run: Run, folder: str | Path | None = None) -> Run:
     >>> fit_all(Run("runs/photos-rank")).folder  # doctest: +SKIP
     PosixPath('runs/photos-rank-all')
     """
-    settings = settings_for_all(run.settings(), run.read_scores()["best_epoch"])
+    scores = run.read_scores()
+    settings = settings_for_all(run.settings(), scores["best_epoch"])
     folder = Path(folder) if folder else next_folder(run.folder.parent, f"{run.folder.name}-all")
-    log.info("training once more on all classes, for %d epochs", settings.training.stop_after)
-    return train(settings, folder)
+    log.info("training once more, on all classes: %s", counted(scores["best_epoch"], "epoch"))
+    final = train(settings, folder)
+    own = final.read_scores()
+    verdict = f"Trained on all classes, as a run that saw half of them: {scores['verdict']}"
+    final.write_scores(own | {"outcome": scores["outcome"], "verdict": verdict, "measured_by": run.folder.name})
+    replace_verdict(final, own["verdict"], verdict)
+    return final
 
 
 def settings_for_all(settings: Settings, best_epoch: int) -> Settings:

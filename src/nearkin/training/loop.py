@@ -54,6 +54,7 @@ from nearkin.training.verdict import final_scores
 from nearkin.training.watch import COLLAPSED, collapse_advice, spread, stop_requests, stop_unless_finite
 
 log = logging.getLogger("nearkin")
+MANY_EPOCHS = 100  # of more, only those that are evaluated get a line
 
 
 def train(settings: Settings, folder: str | Path, tested: bool = True) -> Run:
@@ -96,6 +97,7 @@ class Trainer:
         if self.fabric.is_global_zero and not resumed:  # before anything that takes long
             log.info(describe_run(splits, self.settings, self.fabric, len(self.sampler)))
 
+        self._check_trainable()
         self.run = Run(folder)
         begun = resumed and self.run.checkpoint.is_file()
         wanted = self.settings.model.head_init == "svd" or any(self.parts.values())
@@ -127,7 +129,7 @@ class Trainer:
     def train(self) -> Run:
         if self.position.records == 0:
             self._measure_start()
-        epochs = self.training.stop_after or self.training.epochs
+        epochs = min(self.training.stop_after or self.training.epochs, self.training.epochs)
         total = epochs * len(self.sampler)
         with stop_requests() as asked, bar("training", total, done=self.position.step) as advance:
             while self.position.epoch < epochs and not self._out_of_patience():
@@ -157,6 +159,14 @@ class Trainer:
                     self._save_model()
         self.start = None
 
+    def _check_trainable(self) -> None:
+        frozen = self.settings.model.freeze_backbone or not any(True for _ in self.model.backbone.parameters())
+        if frozen and not self.model.head.project:
+            raise UserError(
+                "there is nothing to train: the backbone does not learn and there is no head; train a head with "
+                "--dim 512, or use the backbone as it is, for example with: nearkin index NAME PHOTOS"
+            )
+
     def _learner(self) -> tuple[nn.Module, Any]:
         """What is trained and how its inputs are made: the model, or its head alone on features computed once."""
         if not self.settings.model.freeze_backbone:
@@ -166,11 +176,6 @@ class Trainer:
                 where = (self.model.spec.preprocess, self.fabric.device, self.workers)
                 self.train_set, self.parts = hold_decoded(self.train_set, self.parts, *where)
             return self.model, self.model.spec.preprocess
-        if not self.model.head.project:
-            raise UserError(
-                "there is nothing to train: the backbone is frozen and there is no head; train a head with --dim 512, "
-                f"or use the backbone as it is: nearkin index {self.model.spec.backbone} PHOTOS"
-            )
         self.model.backbone.requires_grad_(False)
         self.model.to(self.fabric.device)
         start = self.start or self._start()  # the checkpoint brings the head back
@@ -296,13 +301,15 @@ class Trainer:
         """Evaluates where it is due, and saves the model if it is the one to keep."""
         last = self.position.epoch == self.training.epochs
         every = self.training.evaluate_every
-        if every and (last or self.position.epoch % every == 0):
-            scores = self._measure(self.watched, "evaluation")
+        line = f"epoch {self.position.epoch}/{self.training.epochs}: loss {loss:.4f}"
+        evaluated = bool(every) and (last or self.position.epoch % every == 0)
+        scores = self._measure(self.watched, "evaluation") if evaluated else {}
+        if scores:
+            line += f", {self.watched} {PRIMARY} {scores[PRIMARY]:.4f}"
+        if scores or self.training.epochs <= MANY_EPOCHS:
+            log.info("%s, %.0f s", line, self.seconds)
+        if evaluated:
             score = scores.get(PRIMARY, -math.inf)
-            if scores:
-                where = f"epoch {self.position.epoch}/{self.training.epochs}"
-                took = f"{self.seconds:.0f} s"
-                log.info("%s: loss %.4f, %s %s %.4f, %s", where, loss, self.watched, PRIMARY, score, took)
             if self.training.keep != "last":
                 if score > self.position.best:
                     now = self.position.epoch
@@ -328,12 +335,20 @@ class Trainer:
         if self.fabric.is_global_zero:
             chosen = choice_in_words(self.training, self.watched)
             kept = self.position.epoch if self.training.keep == "last" else self.position.best_epoch
-            scores = final_scores(self.run.read_metrics(), after, chosen, kept, self.model.spec.dim)
+            scores = final_scores(self.run.read_metrics(), after, chosen, kept, self._start_in_words())
             self.run.write_scores(scores)
             parts = {"train": self.train_set, **self.parts}
             write_card(self.run, self.model.spec, self.settings, parts, scores)
             self.curves.close()
         self.fabric.barrier()  # nobody reads the scores before they are written
+
+    def _start_in_words(self) -> str:
+        """What the model is before its first step, on a pretrained backbone."""
+        if not self.model.head.project:
+            return "the backbone's features as they are"
+        if self.settings.model.head_init == "random":
+            return "the backbone with an untrained head"
+        return f"the backbone's features projected to {self.model.spec.dim} dimensions"
 
     def _save_or_stop(self, asked: bool) -> None:
         if self.fabric.world_size > 1:  # processes hear of a signal at different moments and must stop together

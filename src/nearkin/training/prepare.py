@@ -23,6 +23,7 @@ from nearkin.data import (
 from nearkin.data.hierarchy import collapse_training
 from nearkin.data.images import Unreadable, listed
 from nearkin.data.sources import is_dataset_name
+from nearkin.data.splits import usual_split
 from nearkin.errors import UserError
 from nearkin.methods import Method
 from nearkin.models import EmbeddingModel, ModelSpec
@@ -35,8 +36,9 @@ log = logging.getLogger("nearkin")
 
 FROM_SCRATCH = 1e-3  # the learning rate of a network without pretrained weights
 BACKBONE_SHARE = 0.1  # of the head's learning rate, for a pretrained backbone
-LEAST_EPOCHS = 10  # when nothing is said; small data are passed over more often:
+LEAST_EPOCHS, MOST_EPOCHS = 10, 100  # when nothing is said; small data are passed over more often, to see in all
 LEAST_ITEMS = {"pretrained": 50_000, "from scratch": 100_000}
+ENOUGH_ITEMS = 4  # for each dimension, to find the main directions of features; of fewer, all directions are kept
 EVALUATIONS = 20  # on the way, about
 PATIENCE = 5  # evaluations without improvement
 
@@ -65,7 +67,7 @@ def resolved(settings: Settings, splits: Splits, method: Method) -> Settings:
     data, model, training = settings.data, settings.model, settings.training
     train = splits.train
     # Absolute, so that a run can be resumed and evaluated from anywhere.
-    data = replace(data, source=absolute(data.source), root=absolute(data.root))
+    data = replace(data, source=absolute(data.source), root=absolute(data.root), split=data.split or usual_split(train))
     model = replace(model, weights=absolute(model.weights))
     if not data.augment:
         data = replace(data, augment="crop-flip" if isinstance(train.items, ImageFiles) else "none")
@@ -89,7 +91,8 @@ def resolved(settings: Settings, splits: Splits, method: Method) -> Settings:
     if model.dim < 0:
         model = replace(model, dim=_usual_dim(model, train, method, training.batch_size))
     if training.epochs < 0:
-        training = replace(training, epochs=usual_epochs(len(train), pretrained))
+        unguarded = pretrained and splits.validation is None  # nothing would notice that it becomes worse
+        training = replace(training, epochs=LEAST_EPOCHS if unguarded else usual_epochs(len(train), pretrained))
     head_alone = model.freeze_backbone or model.backbone == "linear"
     rate = method.frozen_rate if head_alone else method.finetune_rate
     rate = rate if pretrained else FROM_SCRATCH
@@ -110,7 +113,8 @@ def usual_epochs(items: int, pretrained: bool) -> int:
     >>> usual_epochs(1_000, pretrained=True), usual_epochs(5_000, pretrained=False), usual_epochs(60_000, True)
     (50, 20, 10)
     """
-    return max(LEAST_EPOCHS, math.ceil(LEAST_ITEMS["pretrained" if pretrained else "from scratch"] / items))
+    wanted = math.ceil(LEAST_ITEMS["pretrained" if pretrained else "from scratch"] / items)
+    return min(max(LEAST_EPOCHS, wanted), MOST_EPOCHS)
 
 
 def _usual_training(
@@ -126,7 +130,7 @@ def _usual_training(
     if training.evaluate_every < 0:
         usual["evaluate_every"] = max(1, training.epochs // EVALUATIONS)
     if not training.keep:
-        usual["keep"] = "best-on-validation" if has_validation else "last"
+        usual["keep"] = "best-on-validation" if has_validation and training.evaluate_every else "last"
     if training.patience < 0:
         usual["patience"] = PATIENCE if usual.get("keep", training.keep) == "best-on-validation" else 0
     return replace(training, **usual)
@@ -142,14 +146,15 @@ def with_warmup(settings: Settings, steps: int) -> Settings:
 
 
 def _usual_dim(model: ModelSettings, train: Dataset, method: Method, batch_size: int) -> int:
-    """128; for a pretrained backbone up to 512, at most as many as it has features; a multiple of the slices."""
+    """128; on a pretrained backbone 512, or all features where these or the items are few; a multiple of the slices."""
     dim = 128
     if is_pretrained(model):
         items = train.items
         if isinstance(items, Vectors):
-            dim = min(512, items.values.shape[1])
+            width = items.values.shape[1]
         else:
-            dim = min(512, image_backbone(model.backbone, preprocess_of(model.backbone, model.image_size or None))[1])
+            width = image_backbone(model.backbone, preprocess_of(model.backbone, model.image_size or None))[1]
+        dim = min(512, width) if len(items) >= ENOUGH_ITEMS * 512 else width
     dim = min(dim, method.most_dimensions(batch_size))
     return max(method.slices, dim - dim % method.slices)
 

@@ -61,6 +61,8 @@ def _split(splits: Splits, data: DataSettings) -> str:
 
 def _model(model: ModelSettings) -> str:
     weights = {"": "", "none": " from scratch", "imagenet": " with ImageNet weights"}
-    backbone = model.backbone + weights.get(model.weights, " with your weights")
+    backbone = model.backbone
+    if backbone != "linear":  # which has none
+        backbone += weights.get(model.weights, " with your weights")
     embedding = f"embedding of {counted(model.dim, 'number')}" if model.dim else "without a head"
     return f"{backbone}{', frozen' if model.freeze_backbone else ''}, {embedding}"

@@ -20,7 +20,7 @@ Scores = Mapping[str, float]
 
 
 def final_scores(
-    records: Sequence[Mapping[str, Any]], after: Scores, chosen: str, best_epoch: int, dim: int
+    records: Sequence[Mapping[str, Any]], after: Scores, chosen: str, best_epoch: int, start: str
 ) -> dict[str, Any]:
     """What ``scores.json`` holds.
 
@@ -29,14 +29,15 @@ def final_scores(
         after: scores of the model that was kept on the test split; empty where there is none.
         chosen: by what it was chosen.
         best_epoch: after how many epochs it was kept; 0: before the first.
-        dim: length of its embedding.
+        start: what the model is before its first step, in words.
 
     >>> records = [
     ...     {"kind": "backbone", "part": "test", "recall@1": 0.946, "map@r": 0.641},
     ...     {"kind": "before", "part": "test", "recall@1": 0.940, "map@r": 0.638},
     ...     {"kind": "training", "loss": 0.1},
     ... ]
-    >>> final_scores(records, {"recall@1": 0.958, "map@r": 0.66}, "last epoch", 3, 512)["verdict"]
+    >>> after = {"recall@1": 0.958, "map@r": 0.66}
+    >>> final_scores(records, after, "last epoch", 3, "its features")["verdict"]
     'Recall@1 on unseen classes: 0.946 → 0.958 (backbone alone → trained); MAP@R: 0.641 → 0.660.'
     """
     trained = any(record["kind"] == "training" for record in records)
@@ -44,7 +45,7 @@ def final_scores(
     validation = {
         "backbone": _scores_of(records, "backbone", "validation"),
         "before": _scores_of(records, "before", "validation"),
-        "best": _numbers(max(evaluations, key=lambda record: record[PRIMARY], default={})),
+        "best": _numbers(next((record for record in evaluations if record["epoch"] == best_epoch), {})),
         "last": _numbers(evaluations[-1] if evaluations else {}),
     }
     if best_epoch == 0:
@@ -52,10 +53,10 @@ def final_scores(
     test = {"backbone": _scores_of(records, "backbone", "test"), "before": _scores_of(records, "before", "test")}
     _warn_of_fall(validation["best"], validation["last"], best_epoch)
     if after:
-        verdict = _verdict(test["backbone"], test["before"], after, best_epoch, dim, trained, "unseen classes")
+        verdict = _verdict(test["backbone"], test["before"], after, best_epoch, start, trained, "unseen classes")
     else:
         known = (validation["backbone"], validation["before"], validation["best"])
-        verdict = _verdict(*known, best_epoch, dim, trained, "validation classes")
+        verdict = _verdict(*known, best_epoch, start, trained, "validation classes")
     outcome, sentence = verdict
     return {
         "part": "test",
@@ -70,7 +71,7 @@ def final_scores(
 
 
 def _verdict(
-    backbone: Scores, before: Scores, after: Scores, best_epoch: int, dim: int, trained: bool, where: str
+    backbone: Scores, before: Scores, after: Scores, best_epoch: int, start: str, trained: bool, where: str
 ) -> tuple[str, str]:
     """The outcome ("better", "not better", or "unknown" where nothing can be compared) and a sentence that says it."""
     base = backbone or before
@@ -80,7 +81,7 @@ def _verdict(
     if not trained:
         return "unknown", f"Not trained. Recall@1 on {where}: {after['recall@1']:.3f} ({name}: {base['recall@1']:.3f})."
     if best_epoch == 0:
-        saved = f"the backbone's features projected to {dim} dimensions" if backbone else "the untrained network"
+        saved = start if backbone else "the untrained network"
         return "not better", (
             f"Training did not beat the {name} (Recall@1 on {where}: {base['recall@1']:.3f}); the model that was saved "
             f"is {saved} ({after['recall@1']:.3f}). {ADVICE}"
@@ -91,15 +92,15 @@ def _verdict(
     )
     if after[PRIMARY] > base[PRIMARY]:
         return "better", figures
-    return "not better", f"{figures} Training did not help. {ADVICE}"
+    return "not better", f"{figures} Training did not help, and the model that was saved is the trained one. {ADVICE}"
 
 
 def _warn_of_fall(best: Scores, last: Scores, best_epoch: int) -> None:
-    if last and last[PRIMARY] < (1 - CLEARLY) * best[PRIMARY]:
+    if last and best and last[PRIMARY] < (1 - CLEARLY) * best[PRIMARY]:
         log.warning(
-            "the last epoch (MAP@R %.3f on validation classes) is clearly below the best (%.3f, epoch %d), which was "
-            "kept; a lower learning rate or fewer epochs may do better",
-            *(last[PRIMARY], best[PRIMARY], best_epoch),
+            "the last epoch (MAP@R %.3f on validation classes) is clearly below the best (%.3f, %s), which was kept; a "
+            "lower learning rate or fewer epochs may do better",
+            *(last[PRIMARY], best[PRIMARY], f"epoch {best_epoch}" if best_epoch else "before training"),
         )
 
 
