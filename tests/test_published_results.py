@@ -219,3 +219,31 @@ def test_raw_numbers_say_when_on_what_and_by_which_commit_they_were_made(file: P
     notes = found.get("made", found)  # one, or one for each command
     for note in notes.values() if file.stem == "methods" else [notes]:
         assert all(note[what] for what in ("date", "hardware", "commit"))
+
+
+def percent(*values: float) -> list[str]:
+    return [f"{100 * value:.1f}" for value in values]
+
+
+def test_the_defaults_stand_there_as_they_were_measured() -> None:
+    rows = by_name(
+        table("Better than the backbone?", "| defaults, % | CUB Recall@1 | MAP@R | epoch | Flowers Recall@1 |")
+    )
+    found = {(row["dataset"], row["method"]): row for row in raw("defaults")["check-finetune"]["rows"]}
+    methods = {method for _, method in found}
+    assert rows.keys() == methods | {"backbone alone"}
+    for method in methods:
+        each = [found[dataset, method] for dataset in ("cub", "flowers")]
+        for one, (recall, precision, epoch) in zip(each, (rows[method][:3], rows[method][3:]), strict=True):
+            assert [recall, precision] == percent(one["after"]["recall@1"], one["after"]["map@r"])
+            assert epoch == f"{one['best_epoch']} of {one['epochs']}"
+            assert one["after"]["map@r"] >= one["backbone"]["map@r"]  # as the text says
+
+
+def test_the_search_for_rates_stands_there_as_it_was_measured() -> None:
+    rows = by_name(table("Default learning rates", "| gain in MAP@R | head, CUB: 3e-5 |"))
+    heads, finetuned = (raw("defaults")[f"search-{kind}"]["rows"] for kind in ("head", "finetune"))
+    for method, cells in rows.items():
+        own = [row for row in [*heads, *finetuned] if row["method"] == method]
+        assert cells == [f"{100 * (row['best'] - row['backbone']):+.1f}" for row in own]
+    assert rows.keys() == {row["method"] for row in heads}
