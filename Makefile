@@ -7,8 +7,9 @@ BIN := .venv/bin
 demo: install
 	$(BIN)/nearkin demo
 
+# The tests of a file stay in one process, which trains what they share once.
 test: check
-	$(BIN)/pytest
+	$(BIN)/pytest -n auto --dist loadfile
 
 check: install
 	$(BIN)/ruff check .

@@ -68,10 +68,11 @@ class ModelSettings:
     Attributes:
         backbone: small, mlp, linear, torchvision:googlenet, or any name of timm; empty: by the kind of data.
         weights: imagenet, none or a file; empty: imagenet for timm, none for the built-in ones.
-        dim: length of the embedding; 0: the backbone's features as they are, without a head; -1: 512 for a pretrained
-            backbone, otherwise 128.
+        dim: length of the embedding; 0: the backbone's features as they are, without a head; -1: for a pretrained
+            backbone 512, or as many as it has features where the training items are fewer than 2,048; otherwise 128.
         head_init: svd (the main directions of the training features) or random; empty: svd for a pretrained backbone.
-        normalize: always, test or never; empty: as the method's paper does.
+        normalize: always, test or never; empty: as the method's paper does, but never
+            without on a pretrained backbone.
         image_size: side of the network's input; 0: the backbone's own.
         freeze_backbone: train the head alone, on features computed once.
         freeze_batch_norm: keep batch norm's statistics as they come with the weights; None: for a pretrained backbone.
@@ -100,7 +101,8 @@ class TrainingSettings:
     """How it is trained.
 
     Attributes:
-        epochs: passes over the data; -1: at least 10, and at least 50,000 items in all (100,000 from scratch).
+        epochs: passes over the data; -1: 10 to 100, as many as make 50,000 items in all (100,000 from scratch); 10
+            where no classes are held out on a pretrained backbone.
         batch_size: items in a global batch, over all devices; 0: the method's usual number, or as many as the data
             can fill.
         micro_batch: items embedded at once on a device; the gradient is that of the whole batch; 0: all of them.
