@@ -103,8 +103,8 @@ def test_vehicles_are_also_searched_in_random_galleries(
     part = workflows._part
 
     def vehicles(*arguments: Any) -> Any:
-        dataset, trained_on = part(*arguments)
-        return replace(dataset, name="vehicleid:small"), trained_on
+        dataset, *others = part(*arguments)
+        return replace(dataset, name="vehicleid:small"), *others
 
     monkeypatch.setattr(workflows, "_part", vehicles)
     assert nearkin("evaluate", "run", "--recall-at", "1,5", "--out", "scores.json").code == 0

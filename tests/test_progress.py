@@ -234,7 +234,14 @@ class TestMessages:
     def test_training_from_python_shows_them(
         self, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("nearkin.api.train_run", lambda *_: logging.getLogger("nearkin").info("epoch 1"))
+        class Finished:
+            def __init__(self, *_: object) -> None:
+                logging.getLogger("nearkin").info("epoch 1")
+
+            def read_scores(self) -> dict[str, str]:
+                return {"verdict": "Better."}
+
+        monkeypatch.setattr("nearkin.api.train_run", Finished)
         with unconfigured_logging():
             nearkin.train("glyphs", out="unused")
-        assert capsys.readouterr().err == "epoch 1\n"
+        assert capsys.readouterr().err == "epoch 1\nBetter.\n"

@@ -415,7 +415,7 @@ def test_after_a_map_the_processor_is_left_to_others(gallery: Gallery, monkeypat
 
 def drawn_map(client: TestClient) -> set[int]:
     """The ids on the map, when it is ready."""
-    until = time.monotonic() + 30
+    until = time.monotonic() + 120
     while (answer := client.get("/api/map")).status_code == 202 and time.monotonic() < until:
         time.sleep(0.05)
     return {point["id"] for point in answer.json()["points"]}
