@@ -247,3 +247,11 @@ def test_the_search_for_rates_stands_there_as_it_was_measured() -> None:
         own = [row for row in [*heads, *finetuned] if row["method"] == method]
         assert cells == [f"{100 * (row['best'] - row['backbone']):+.1f}" for row in own]
     assert rows.keys() == {row["method"] for row in heads}
+
+
+def test_ones_own_data_stand_there_as_they_were_measured() -> None:
+    rows = by_name(table("A head on frozen features", "| | Recall@1, backbone alone | before | after | MAP@R"))
+    for label, name in (("Flowers-102", "flowers"), ("200 characters", "glyphs")):
+        found = raw("own-data")[name]
+        scores = [found[when][score] for score in ("recall@1", "map@r") for when in ("backbone", "before", "after")]
+        assert rows[label] == [*(f"{score:.3f}" for score in scores), str(found["best_epoch"])]
