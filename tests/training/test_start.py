@@ -101,6 +101,11 @@ def test_what_cannot_learn_is_refused_before_anything_is_computed(vectors: str, 
         loop.train(settings(vectors, dim=0), tmp_path / "run")
 
 
+def test_learners_need_a_head_to_share(vectors: str, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="they need a head; use --dim 512"):
+        loop.train(make_settings(vectors, "divide-and-conquer", {"backbone": "linear", "dim": 0}), tmp_path / "run")
+
+
 def test_training_stops_after_no_more_than_all_epochs(vectors: str, tmp_path: Path) -> None:
     run = loop.train(settings(vectors, dim=4, epochs=2, stop_after=5), tmp_path / "run")
     assert [record["epoch"] for record in run.read_metrics() if record["kind"] == "training"] == [1, 2]

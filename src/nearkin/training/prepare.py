@@ -162,6 +162,8 @@ def _usual_dim(model: ModelSettings, train: Dataset, method: Method, batch_size:
 def build_model(settings: Settings, train: Dataset, slices: int) -> EmbeddingModel:
     """An untrained head of so many slices on a backbone with the wanted weights; call it under a fixed torch seed."""
     choice = settings.model
+    if slices > 1 and not choice.dim:
+        raise UserError(f"{slices} learners share the head's dimensions, so they need a head; use --dim 512")
     head = "linear" if choice.dim else "none"
     spec = ModelSpec(choice.backbone, choice.dim, choice.normalize, slices=slices, head=head)
     if isinstance(train.items, Vectors):
