@@ -48,6 +48,7 @@ def run_demo(out: Path, data: str = "glyphs", epochs: int = 20, seed: int = 0) -
         f"pictures: {out / 'neighbours.png'}, {out / 'map.png'}\nreport:   {report}\nmodel:    {run.model}\n"
         f"use it:   nearkin.load({str(run.folder)!r}).encode(images)",
         highlight=False,
+        soft_wrap=True,
     )
 
 
