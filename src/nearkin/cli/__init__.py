@@ -25,6 +25,10 @@ def main() -> None:
         if debug:
             raise
         _fail("stopped", 130)
+    except SystemExit as end:  # newer versions of typer turn Ctrl-C into one, without a word
+        if end.code == 130:
+            _fail("stopped", 130)
+        raise
     except Exception as error:
         if debug:
             raise
