@@ -344,12 +344,12 @@ def test_ctrl_c_ends_the_work_in_order_and_the_same_command_goes_on(photos: Path
         "signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # ignored where the tests run in the background
         "from nearkin.errors import Interrupted; from nearkin.models import EmbeddingModel\n"
         "from nearkin.search import indexing\n"
-        "forward, calls = EmbeddingModel.forward, []\n"
+        "features, calls = EmbeddingModel.features, []\n"
         "def waiting(self, x):\n"
         "    calls.append(x)\n"
         "    while len(calls) > 2 and not Path(sys.argv[4]).exists(): time.sleep(0.05)\n"
         "    return features(self, x)\n"
-        "EmbeddingModel.forward = waiting\n"
+        "EmbeddingModel.features = waiting\n"
         "try: indexing.index_data(*sys.argv[1:4], batch=2)\n"
         "except Interrupted as error: sys.exit(str(error))\n"
     )

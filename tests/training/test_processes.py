@@ -50,7 +50,7 @@ def test_two_processes_train_the_same_model_as_one(
     settings = make_settings(vectors, method, COMMON | changes)
     alone = loop.train(settings, tmp_path / "alone")
     (tmp_path / "config.toml").write_text(settings.to_toml())
-    launch = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2", "--master_port", "29517"]
+    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
     command = [*launch, "-m", "nearkin", "train", "--config", tmp_path / "config.toml", "--out", tmp_path / "both"]
     done = subprocess.run([str(part) for part in command], capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr[-3000:]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import logging
 import os
 from typing import TYPE_CHECKING
@@ -49,7 +50,15 @@ def make_fabric(settings: TrainingSettings, slices: int = 1) -> Fabric:
         precision=precision,  # type: ignore[arg-type]
     )
     fabric.launch()
+    if processes > 1:
+        atexit.register(_leave_group)
     return fabric
+
+
+def _leave_group() -> None:
+    """Ends the threads that processes talk through: still running, they may abort a process that is done."""
+    if torch.distributed.is_initialized():
+        torch.distributed.destroy_process_group()
 
 
 def _fabric_class() -> type[Fabric]:
