@@ -82,6 +82,7 @@ class Trainer:
         check_measurable(self.parts)
         self.settings = resolved(settings, splits, self.method)
         self.training = self.settings.training
+        self.last_epoch = min(self.training.stop_after or self.training.epochs, self.training.epochs)
         self.at_once = self.training.micro_batch or self.training.batch_size  # items in memory, also without gradient
         self.workers = self.settings.data.processes
         self.train_set, self.labels = splits.train, splits.train.dense_labels
@@ -129,10 +130,9 @@ class Trainer:
     def train(self) -> Run:
         if self.position.records == 0:
             self._measure_start()
-        epochs = min(self.training.stop_after or self.training.epochs, self.training.epochs)
-        total = epochs * len(self.sampler)
+        total = self.last_epoch * len(self.sampler)
         with stop_requests() as asked, bar("training", total, done=self.position.step) as advance:
-            while self.position.epoch < epochs and not self._out_of_patience():
+            while self.position.epoch < self.last_epoch and not self._out_of_patience():
                 self._epoch(asked, advance)
         if self._out_of_patience():
             log.info("stopped early: %d evaluations without improvement", self.training.patience)
@@ -147,7 +147,7 @@ class Trainer:
     def _measure_start(self) -> None:
         """Measures the backbone alone, if it is pretrained, and the model before its first step: it may be the best."""
         chooses = self.training.keep == "best-on-validation"
-        for part in dict.fromkeys(["validation", "test"] if chooses else ["test"]):
+        for part in ["validation", "test"] if chooses else ["test"]:
             if self.start and (features := self.start[part]):
                 space = unit_space(features, self.fabric.device)
                 scores = evaluate(space, clustering=part == "test").scores if self.fabric.is_global_zero else {}
@@ -160,7 +160,7 @@ class Trainer:
         self.start = None
 
     def _check_trainable(self) -> None:
-        frozen = self.settings.model.freeze_backbone or not any(True for _ in self.model.backbone.parameters())
+        frozen = self.settings.model.freeze_backbone or next(self.model.backbone.parameters(), None) is None
         if frozen and not self.model.head.project:
             raise UserError(
                 "there is nothing to train: the backbone does not learn and there is no head; train a head with "
@@ -299,7 +299,7 @@ class Trainer:
 
     def _choose_model(self, loss: float) -> None:
         """Evaluates where it is due, and saves the model if it is the one to keep."""
-        last = self.position.epoch == self.training.epochs
+        last = self.position.epoch == self.last_epoch
         every = self.training.evaluate_every
         line = f"epoch {self.position.epoch}/{self.training.epochs}: loss {loss:.4f}"
         evaluated = bool(every) and (last or self.position.epoch % every == 0)
