@@ -40,7 +40,7 @@ def train(
     options: TrainingOptions,
     validation: Annotated[
         float | None,
-        typer.Option(help="Share of training classes held out to choose the best epoch; 0: none. Default: a fifth."),
+        typer.Option(help="Share of training classes held out to choose the best epoch; 0: none. Default: a tenth."),
     ] = None,
     keep: Annotated[
         str | None,

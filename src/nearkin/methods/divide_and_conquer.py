@@ -53,7 +53,6 @@ class DivideAndConquer(Method):
     batches = "from one cluster at a time, as the wrapped method makes them"
     minimises = "any method's loss, on the cluster's slice of the embedding"
     readout = "slices joined, nearest neighbours"
-    finetune_rate = 1e-3
     ranges: ClassVar = {
         "learners": OneOf((2, 4, 8)),
         "recluster_epochs": OneOf((1, 2, 4)),

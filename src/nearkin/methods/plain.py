@@ -198,6 +198,7 @@ class ProxyNCA(Method):
     batches = "random"
     minimises = "distance to the own class's proxy against the others'"
     needs_pairs = False
+    finetune_rate = 1e-4
     ranges: ClassVar = {"scale": Between(1.0, 30.0, log=True)}
 
     scale: float = 3.0

@@ -30,7 +30,7 @@ class Rank(GroupedMethod):
     paper = "Schall et al. 2019, nonlinear rank approximation"
     minimises = "nonlinear approximated ranks of the hardest pair"
     normalize = "test"
-    finetune_rate = 1e-3
+    finetune_rate = 5e-4
     ranges: ClassVar = {"alpha": Between(1.0, 16.0, log=True), "per_class": OneOf((4, 8))}
 
     alpha: float = 4.0

@@ -37,7 +37,7 @@ log = logging.getLogger("nearkin")
 FROM_SCRATCH = 1e-3  # the learning rate of a network without pretrained weights
 BACKBONE_SHARE = 0.1  # of the head's learning rate, for a pretrained backbone
 LEAST_EPOCHS, MOST_EPOCHS = 10, 100  # when nothing is said; small data are passed over more often, to see in all
-LEAST_ITEMS = {"pretrained": 50_000, "from scratch": 100_000}
+LEAST_ITEMS = 100_000
 ENOUGH_ITEMS = 4  # for each dimension, to find the main directions of features; of fewer, all directions are kept
 EVALUATIONS = 20  # on the way, about
 PATIENCE = 5  # evaluations without improvement
@@ -92,7 +92,7 @@ def resolved(settings: Settings, splits: Splits, method: Method) -> Settings:
         model = replace(model, dim=_usual_dim(model, train, method, training.batch_size))
     if training.epochs < 0:
         unguarded = pretrained and splits.validation is None  # nothing would notice that it becomes worse
-        training = replace(training, epochs=LEAST_EPOCHS if unguarded else usual_epochs(len(train), pretrained))
+        training = replace(training, epochs=LEAST_EPOCHS if unguarded else usual_epochs(len(train)))
     head_alone = model.freeze_backbone or model.backbone == "linear"
     rate = method.frozen_rate if head_alone else method.finetune_rate
     rate = rate if pretrained else FROM_SCRATCH
@@ -107,14 +107,13 @@ def is_pretrained(model: ModelSettings) -> bool:
     return model.weights != "none" or model.backbone == "linear"
 
 
-def usual_epochs(items: int, pretrained: bool) -> int:
+def usual_epochs(items: int) -> int:
     """Passes over the training items when nothing is said: as many steps for small data as for larger ones.
 
-    >>> usual_epochs(1_000, pretrained=True), usual_epochs(5_000, pretrained=False), usual_epochs(60_000, True)
-    (50, 20, 10)
+    >>> usual_epochs(1_000), usual_epochs(5_000), usual_epochs(60_000)
+    (100, 20, 10)
     """
-    wanted = math.ceil(LEAST_ITEMS["pretrained" if pretrained else "from scratch"] / items)
-    return min(max(LEAST_EPOCHS, wanted), MOST_EPOCHS)
+    return min(max(LEAST_EPOCHS, math.ceil(LEAST_ITEMS / items)), MOST_EPOCHS)
 
 
 def _usual_training(

@@ -25,8 +25,8 @@ class DataSettings:
         split: official, classes (half of them at random), first-half or all; empty: official where there is one, else
             classes.
         split_seed: which classes "classes" draws; the training seed does not change them.
-        validation: share of the training classes held out to choose the model; -1: a fifth, at least 4 classes, unless
-            there is a validation split already or ``keep`` does not ask for one.
+        validation: share of the training classes held out to choose the model; -1: a tenth (a fifth of few classes),
+            unless there is a validation split already or ``keep`` does not ask for one.
         collapse_pairs: train on random pairs of classes as one class each; the test part keeps its classes.
         augment: none, crop-flip or resized-crop-flip; empty: crop-flip for files, none for arrays.
         unreadable: skip or stop.
@@ -101,8 +101,8 @@ class TrainingSettings:
     """How it is trained.
 
     Attributes:
-        epochs: passes over the data; -1: 10 to 100, as many as make 50,000 items in all (100,000 from scratch); 10
-            where no classes are held out on a pretrained backbone.
+        epochs: passes over the data; -1: 10 to 100, as many as make 100,000 items in all; 10 where no classes
+            are held out on a pretrained backbone.
         batch_size: items in a global batch, over all devices; 0: the method's usual number, or as many as the data
             can fill.
         micro_batch: items embedded at once on a device; the gradient is that of the whole batch; 0: all of them.
