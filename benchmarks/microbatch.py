@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from nearkin.losses import SpectralClusteringLoss
 from nearkin.models import EmbeddingModel, ModelSpec
 from nearkin.models.backbones import preprocess_of
-from nearkin.training.microbatch import InPieces
+from nearkin.training.microbatch import MicroBatched
 
 
 def step(model: nn.Module, inputs: Tensor, labels: Tensor) -> None:
@@ -64,7 +64,7 @@ def main() -> None:
     print("| items at once | ms a step | ratio | peak GB | ratio | gradient differs by |\n|---|---|---|---|---|---|")
     print(f"| {options.batch} (whole) | {1e3 * whole_seconds:.0f} | 1 | {whole_memory:.2f} | 1 | |")
     for piece in options.pieces:
-        seconds, memory = measured(InPieces(model, piece), inputs, labels, options.repeats)
+        seconds, memory = measured(MicroBatched(model, piece), inputs, labels, options.repeats)
         difference = (first.grad - expected).norm() / expected.norm()  # type: ignore[operator]
         ratios = f"{seconds / whole_seconds:.2f} | {memory:.2f} | {memory / whole_memory:.2f}"
         print(f"| {piece} | {1e3 * seconds:.0f} | {ratios} | {difference:.1e} |")

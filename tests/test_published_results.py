@@ -226,9 +226,7 @@ def percent(*values: float) -> list[str]:
 
 
 def test_the_defaults_stand_there_as_they_were_measured() -> None:
-    rows = by_name(
-        table("Better than the backbone?", "| defaults, % | CUB Recall@1 | MAP@R | epoch | Cars Recall@1 |")
-    )
+    rows = by_name(table("Better than the backbone?", "| defaults, % | CUB Recall@1 | MAP@R | epoch | Cars Recall@1 |"))
     found = {(row["dataset"], row["method"]): row for row in raw("defaults")["check-finetune"]["rows"]}
     methods = {method for _, method in found}
     assert rows.keys() == methods | {"backbone alone"}

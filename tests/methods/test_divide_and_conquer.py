@@ -107,7 +107,7 @@ def divided(points: Tensor, labels: Tensor, batch_size: int = 4, **changes: Any)
     method = make_method("divide-and-conquer", wraps="triplet:per_class=2", **changes)
     assert isinstance(method, DivideAndConquer)
     method.sampler(labels.numpy(), batch_size, seed=0)
-    method.look(Space.of(points, labels))
+    method.on_refresh(Space.of(points, labels))
     return method
 
 
@@ -130,7 +130,7 @@ def test_learners_keep_their_items_when_clusters_are_found_in_another_order() ->
     before = method.groups
     for seed in range(1, 6):  # k-means numbers its clusters differently
         method.drawing.seed = seed
-        method.look(Space.of(BLOBS, LABELS))
+        method.on_refresh(Space.of(BLOBS, LABELS))
         assert method.groups is not None and torch.equal(method.groups, before)
 
 
@@ -192,7 +192,7 @@ def test_the_last_epochs_are_joint(vectors: Path, tmp_path: Path, epochs: int, f
     for epoch in range(epochs):
         method.start_epoch(epoch)
         assert method.united == (epoch >= first)
-        assert (method.refresh is None) == method.united
+        assert (method.refresh_every is None) == method.united
 
 
 @pytest.mark.parametrize(

@@ -227,19 +227,19 @@ def test_a_spectral_run_is_evaluated_with_singular_vectors_too(vectors: Path, tm
 
 
 def test_the_read_out_belongs_to_the_model_that_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The second epoch is the best; what is remembered after it must come back in the end."""
+    """The second epoch is the best; what is buffers after it must come back in the end."""
     np.savez(tmp_path / "x.npz", vectors=np.random.default_rng(0).normal(size=(320, 6)), labels=np.arange(320) // 8)
-    remembered: list[Any] = []
+    buffers: list[Any] = []
     scores = iter([0.1, 0.9, 0.2, 0.3])
 
     def measure(self: Trainer, part: str, kind: str, start: object = None) -> dict[str, float]:  # noqa: ARG001
-        remembered.append(dict(self.method.remembered))
+        buffers.append(dict(self.method.buffers))
         return {"recall@1": 0.0, "map@r": next(scores) if kind == "evaluation" else 0.0}
 
     monkeypatch.setattr(Trainer, "_measure", measure)
     changes = {"epochs": 4, "validation": 0.25, "learning_rate": 0.05}
     loop.train(settings(tmp_path / "x.npz", "magnet", **changes), tmp_path / "run")
-    *before, first, second, third, fourth, final = remembered
+    *before, first, second, third, fourth, final = buffers
     assert (
         before == [{}, {}] and len({first["variance"], second["variance"], third["variance"], fourth["variance"]}) == 4
     )

@@ -27,7 +27,7 @@ def magnet(**changes: object) -> Magnet:
     method = make_method("magnet", **changes)
     assert isinstance(method, Magnet)
     method.sampler(LABELS, 12, seed=0)
-    method.look(space())
+    method.on_refresh(space())
     return method
 
 
@@ -88,7 +88,7 @@ def test_the_variance_is_a_running_average_of_the_batches() -> None:
             for cluster in set(clusters)
         )
         average = FORGETTING * squares / 11 + (1 - FORGETTING) * average if step else squares / 11
-    assert method.remembered == {"variance": pytest.approx(average)}
+    assert method.buffers == {"variance": pytest.approx(average)}
 
 
 def test_what_it_knows_survives_a_stop() -> None:
@@ -99,7 +99,7 @@ def test_what_it_knows_survives_a_stop() -> None:
     other.sampler(LABELS, 12, seed=0)
     other.load_state_dict(method.state_dict())
     other.drawing.load_state_dict(method.drawing.state_dict())
-    assert other.remembered == method.remembered != {}
+    assert other.buffers == method.buffers != {}
     np.testing.assert_array_equal(other.drawing.index.cluster_of, method.drawing.index.cluster_of)
     np.testing.assert_array_equal(other.drawing.losses.known_at(99), method.drawing.losses.known_at(99))
 
@@ -112,7 +112,7 @@ def test_the_running_variance_decides_how_far_clusters_are_heard() -> None:
     method = make_method("magnet", per_cluster=2, clusters=3)
     errors = []
     for variance in (0.01, 100.0):
-        method.remembered = {"variance": variance}
+        method.buffers = {"variance": variance}
         errors.append(method.read_out(query, known, clustering=False)["nearest_cluster_error"])
     assert errors == [0.0, 1.0]
 

@@ -15,7 +15,7 @@ from nearkin.api import make_settings
 from nearkin.losses import make_loss
 from nearkin.models import EmbeddingModel, ModelSpec
 from nearkin.training.loop import Trainer
-from nearkin.training.microbatch import InPieces, _without_counting, in_pieces
+from nearkin.training.microbatch import MicroBatched, _without_counting, micro_batched
 
 LABELS = torch.arange(20) // 4
 INPUTS = torch.randn(20, 6, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
@@ -52,14 +52,14 @@ def test_pieces_have_the_gradient_of_the_whole_batch(name: str, arguments: dict[
     model, loss = network(), make_loss(name, **arguments).double()
     expected = gradients(model, loss, model)
     assert any(gradient.abs().max() > 1e-6 for gradient in expected)
-    found = gradients(InPieces(model, size), loss, model)
+    found = gradients(MicroBatched(model, size), loss, model)
     for one, other in zip(expected, found, strict=True):
         torch.testing.assert_close(other, one, rtol=1e-10, atol=1e-12)
 
 
 def test_dropout_is_the_same_in_both_runs_of_a_piece() -> None:
     """Otherwise the gradient would belong to other embeddings than the loss; found by finite differences."""
-    model = InPieces(network(nn.Dropout(0.5)), 6)
+    model = MicroBatched(network(nn.Dropout(0.5)), 6)
     loss = make_loss("spectral")
     weight = model.model[0].weight  # type: ignore[index, union-attr]
 
@@ -79,7 +79,7 @@ def test_dropout_is_the_same_in_both_runs_of_a_piece() -> None:
 
 def test_batch_norm_counts_every_piece_once() -> None:
     model, plain = network(nn.BatchNorm1d(16)), network(nn.BatchNorm1d(16))
-    InPieces(model, 5)(INPUTS).sum().backward()
+    MicroBatched(model, 5)(INPUTS).sum().backward()
     for piece in INPUTS.split(5):
         plain(piece)
     for name, expected in plain.state_dict().items():
@@ -90,7 +90,7 @@ def test_pieces_are_alike_so_that_batch_norm_never_sees_a_single_item() -> None:
     sizes = []
     model = network(nn.BatchNorm1d(16))
     model.register_forward_pre_hook(lambda _, inputs: sizes.append(len(inputs[0])))
-    InPieces(model, 19)(INPUTS)
+    MicroBatched(model, 19)(INPUTS)
     assert sizes == [10, 10]
 
 
@@ -108,12 +108,12 @@ def test_shared_batch_norm_can_be_run_again_without_counting() -> None:
 def test_pieces_are_made_where_they_are_smaller_and_batch_norm_is_told_of(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
         plain, frozen = network(), EmbeddingModel(ModelSpec("linear", dim=2, features=3), freeze_batch_norm=True)
-        assert in_pieces(plain, 0, 20) is in_pieces(plain, 20, 20) is in_pieces(plain, 64, 20) is plain
-        assert isinstance(in_pieces(plain, 19, 20), InPieces)
-        in_pieces(frozen, 5, 20)
-        in_pieces(network(nn.BatchNorm1d(16)), 64, 20)
+        assert micro_batched(plain, 0, 20) is micro_batched(plain, 20, 20) is micro_batched(plain, 64, 20) is plain
+        assert isinstance(micro_batched(plain, 19, 20), MicroBatched)
+        micro_batched(frozen, 5, 20)
+        micro_batched(network(nn.BatchNorm1d(16)), 64, 20)
         assert not caplog.records
-        in_pieces(network(nn.BatchNorm1d(16)), 5, 20)
+        micro_batched(network(nn.BatchNorm1d(16)), 5, 20)
         assert "batch norm will see 5 items at a time" in caplog.text
 
 
@@ -152,7 +152,7 @@ def test_backward_holds_the_activations_of_one_piece_at_a_time() -> None:
             counted: Tensor = Counted.apply(x)  # type: ignore[no-untyped-call]
             return counted
 
-    loss = make_loss("spectral")(InPieces(network(Layer()), 5)(INPUTS), LABELS)
+    loss = make_loss("spectral")(MicroBatched(network(Layer()), 5)(INPUTS), LABELS)
     held = most = 0  # checkpoints keep nothing of the first run
     loss.backward()
     assert most == 5

@@ -427,14 +427,14 @@ class TestRefreshingMethods:
 
             def __post_init__(self) -> None:
                 self.loss = nn.Linear(8, 1)  # a loss that learns something itself
-                self.refresh = every
+                self.refresh_every = every
                 self.looks: list[Space] = []
                 self.target = torch.zeros(8)
 
             def sampler(self, labels: Any, batch_size: int, seed: int) -> BatchSampler:
                 return GroupSampler(labels, batch_size, 4, seed)
 
-            def look(self, space: Space) -> None:
+            def on_refresh(self, space: Space) -> None:
                 self.looks.append(space)
                 self.target = space.embeddings.mean(dim=0)
 

@@ -30,7 +30,7 @@ from nearkin.compare.task import Task, attempt
 from nearkin.errors import Interrupted, OutOfRoom
 from nearkin.progress import Advance, bar, quiet
 from nearkin.signals import deaf_children
-from nearkin.training.watch import stop_requests
+from nearkin.training.monitoring import stop_requests
 
 log = logging.getLogger("nearkin")
 

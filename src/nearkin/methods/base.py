@@ -1,4 +1,4 @@
-"""What a method is: its loss, its batches, when it wants to look at the whole space, and how it is read out."""
+"""What a method is: its loss, its batches, when it wants the whole space embedded afresh, and how it is read out."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Every:
     steps: int = 0
 
     def due(self, epoch: int, position: int, step: int) -> bool:
-        """Whether to look now, before the batch at ``position`` of ``epoch``, the ``step``-th of all (from 0).
+        """Whether it is due now, before the batch at ``position`` of ``epoch``, the ``step``-th of all (from 0).
 
         >>> Every(epochs=2).due(epoch=4, position=0, step=400), Every(steps=10).due(epoch=0, position=5, step=5)
         (True, False)
@@ -63,8 +63,8 @@ class Method(ABC):
     """A way to learn an embedding; its dataclass fields are its settings.
 
     The training loop calls ``check``, ``prepare`` and ``sampler`` in the beginning, ``start_epoch`` before an epoch (or
-    the rest of one, after a stop), ``look`` whenever ``refresh`` is due, ``step`` for every batch, and ``read_out`` at
-    test; it knows nothing else about a method.
+    the rest of one, after a stop), ``on_refresh`` whenever ``refresh_every`` is due, ``step`` for every batch, and
+    ``read_out`` at test; it knows nothing else about a method.
     """
 
     name: ClassVar[str]
@@ -81,9 +81,9 @@ class Method(ABC):
     needs_pairs: bool = True  # whether it learns from two items of a class, or from labels alone
     normalize: str = "always"  # whether the paper trains on embeddings of unit length
     slices: int = 1  # learners that share the embedding, a slice of its dimensions each
-    refresh: Every | None = None
+    refresh_every: Every | None = None
     loss: nn.Module
-    remembered: Mapping[str, float] = MappingProxyType({})  # what the read-out needs besides the model; kept with it
+    buffers: Mapping[str, float] = MappingProxyType({})  # what the read-out needs besides the model; kept with it
 
     def check(self, labels: npt.ArrayLike, dim: int, batch_size: int, normalize: str) -> None:  # noqa: ARG002
         """Refuses, before training starts, what cannot work, and names what would."""
@@ -110,7 +110,7 @@ class Method(ABC):
     def start_epoch(self, epoch: int) -> None:  # noqa: B027 (most methods do not change on the way)
         """Sets what changes from epoch to epoch, from the epoch (counted from 0) and what is part of the state."""
 
-    def look(self, space: Space) -> None:  # noqa: B027 (most methods never look)
+    def on_refresh(self, space: Space) -> None:  # noqa: B027 (most methods never do)
         """Rebuilds an index or a partition from a fresh space."""
 
     def step(self, embed: Embed, batch: Batch) -> Tensor:
@@ -138,12 +138,12 @@ class Method(ABC):
         return {"soft_knn_error": error_rate(predicted, space.labels)}
 
     def state_dict(self) -> dict[str, Any]:
-        """All that must survive a stop, besides the sampler's own state; what ``look`` built belongs here too."""
-        return {"loss": self.loss.state_dict(), "remembered": dict(self.remembered)}
+        """All that must survive a stop, besides the sampler's own state; what ``on_refresh`` built belongs here too."""
+        return {"loss": self.loss.state_dict(), "buffers": dict(self.buffers)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.loss.load_state_dict(state["loss"])
-        self.remembered = state["remembered"]
+        self.buffers = state["buffers"]
 
     def settings(self) -> dict[str, Any]:
         return {field.name: getattr(self, field.name) for field in fields(self)}  # type: ignore[arg-type]

@@ -76,7 +76,7 @@ class DivideAndConquer(Method):
         self.alone = [_wrapped(self.wraps) for _ in range(self.slices)] if self.slices > 1 else []
         self.normalize, self.usual_batch = self.together.normalize, self.together.usual_batch
         self.needs_pairs, self.batch_unit = self.together.needs_pairs, self.together.batch_unit
-        self.refresh = Every(epochs=self.recluster_epochs)
+        self.refresh_every = Every(epochs=self.recluster_epochs)
         self.united = False
         self.first_united_epoch = 0
         self.groups: Tensor | None = None  # (items,) the cluster of every item
@@ -107,11 +107,11 @@ class DivideAndConquer(Method):
             method.start_epoch(epoch)
         self.united = epoch >= self.first_united_epoch
         divided_for_good = self.groups is not None and self.partition != "k-means"
-        self.refresh = None if self.united or divided_for_good else Every(epochs=self.recluster_epochs)
+        self.refresh_every = None if self.united or divided_for_good else Every(epochs=self.recluster_epochs)
         if self.united:
             self.drawing.unite()
 
-    def look(self, space: Space) -> None:
+    def on_refresh(self, space: Space) -> None:
         groups = self._divided(space).cpu()
         self.groups = groups if self.groups is None else renamed_like(groups, self.groups, self.learners)
         self.drawing.divide(self._filled(space.to("cpu"), self.groups))
@@ -170,8 +170,8 @@ class DivideAndConquer(Method):
 
 def _wrapped(text: str) -> Method:
     method = parse_method(text)
-    if method.refresh is not None:
-        able = ", ".join(known.name for known in known_methods() if make_method(known.name).refresh is None)
+    if method.refresh_every is not None:
+        able = ", ".join(known.name for known in known_methods() if make_method(known.name).refresh_every is None)
         raise UserError(
             f"divide-and-conquer cannot wrap '{method.name}', which divides the space itself; wrap one of {able}"
         )

@@ -67,7 +67,9 @@ class Magnet(Method):
         if self.per_cluster < 2:
             raise UserError("method 'magnet' measures the spread of clusters; use per_cluster=2 or more")
         self.loss = MagnetLoss(self.alpha, reduction="none")
-        self.refresh = Every(steps=self.refresh_steps) if self.refresh_steps else Every(epochs=self.refresh_epochs)
+        self.refresh_every = (
+            Every(steps=self.refresh_steps) if self.refresh_steps else Every(epochs=self.refresh_epochs)
+        )
         self.usual_batch, self.batch_unit = 12 * self.per_cluster, self.per_cluster
 
     def check(self, labels: npt.ArrayLike, dim: int, batch_size: int, normalize: str) -> None:
@@ -79,7 +81,7 @@ class Magnet(Method):
         self.drawing = NeighbourhoodSampler(labels, batch_size, self.per_cluster, seed)
         return self.drawing
 
-    def look(self, space: Space) -> None:
+    def on_refresh(self, space: Space) -> None:
         found = self._index(space)
         columns = (column.cpu().numpy() for column in (found.assignment, found.centroids, found.group_of))
         self.drawing.refresh(ClusterIndex(*columns))
@@ -100,7 +102,7 @@ class Magnet(Method):
         if trained_on is None:
             return scores
         found = self._index(trained_on)
-        variance = self.remembered.get("variance") or _variance(trained_on.embeddings.double(), found.assignment)
+        variance = self.buffers.get("variance") or _variance(trained_on.embeddings.double(), found.assignment)
         predicted = nearest_cluster_labels(space.embeddings, found.centroids, found.group_of, variance)
         return scores | {"nearest_cluster_error": error_rate(predicted, space.labels)}
 
@@ -114,8 +116,8 @@ class Magnet(Method):
 
     def _remember(self, variance: float) -> None:
         """The running average of σ² that Eq. 6 reads classes off with."""
-        before = self.remembered.get("variance", variance)
-        self.remembered = {"variance": FORGETTING * variance + (1 - FORGETTING) * before}
+        before = self.buffers.get("variance", variance)
+        self.buffers = {"variance": FORGETTING * variance + (1 - FORGETTING) * before}
 
 
 def _variance(points: Tensor, clusters: Tensor) -> float:

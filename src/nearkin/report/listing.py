@@ -53,7 +53,7 @@ def print_methods() -> None:
             "paper": method.paper,
             "batches": method.batches,
             "minimises": method.minimises,
-            "looks at the whole space": method.refresh or "no",
+            "looks at the whole space": method.refresh_every or "no",
             "at test time": method.readout,
         }
         about = "\n".join(f"[dim]{name}:[/dim] {value}" for name, value in lines.items())

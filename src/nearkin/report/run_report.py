@@ -13,7 +13,7 @@ from nearkin.report.run_groups import find_grouping
 from nearkin.report.run_map import lay_out
 from nearkin.report.run_page import run_page
 from nearkin.report.run_plots import distances_figure, learning_figures, map_figure, save_figure, spectrum_figure
-from nearkin.training.choice import PRIMARY
+from nearkin.training.model_selection import PRIMARY
 
 SHOWN_QUERIES = 12
 

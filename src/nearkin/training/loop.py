@@ -38,12 +38,13 @@ from nearkin.training import optimise
 from nearkin.training.baseline import unit_space
 from nearkin.training.card import write_card
 from nearkin.training.checkpoint import Position, Stateful, load_checkpoint, save_checkpoint
-from nearkin.training.choice import PRIMARY, check_measurable, choice_in_words, watched_part
-from nearkin.training.curves import Curves
 from nearkin.training.decode import hold_decoded
 from nearkin.training.devices import embed_dataset, gathered, make_fabric, seed_device
 from nearkin.training.measuring import Measuring
-from nearkin.training.microbatch import in_pieces
+from nearkin.training.metrics_logger import MetricsLogger
+from nearkin.training.microbatch import micro_batched
+from nearkin.training.model_selection import PRIMARY, check_measurable, choice_in_words, watched_part
+from nearkin.training.monitoring import COLLAPSED, collapse_advice, spread, stop_requests, stop_unless_finite
 from nearkin.training.prepare import build_model, is_pretrained, load_splits, resolved, with_warmup
 from nearkin.training.run import Run
 from nearkin.training.settings import Settings
@@ -51,7 +52,6 @@ from nearkin.training.shared import Parts
 from nearkin.training.start import start_from_features
 from nearkin.training.summary import describe_run
 from nearkin.training.verdict import final_scores
-from nearkin.training.watch import COLLAPSED, collapse_advice, spread, stop_requests, stop_unless_finite
 
 log = logging.getLogger("nearkin")
 MANY_EPOCHS = 100  # of more, only those that are evaluated get a line
@@ -111,7 +111,7 @@ class Trainer:
             "loss": (self.method.loss.to(self.fabric.device), rates.loss_learning_rate),
         }
         share = self.training.batch_size // self.fabric.world_size
-        embedding = in_pieces(self.learner, self.training.micro_batch, share)
+        embedding = micro_batched(self.learner, self.training.micro_batch, share)
         self.wrapped, self.optimizer = self.fabric.setup(embedding, optimise.make_optimizer(parts, self.training))
         self.position = Position()
         self.saved = False  # whether the run holds the model as it is now
@@ -125,7 +125,7 @@ class Trainer:
                 self.run.keep_records(self.position.records)
             else:
                 Run.create(folder, self.settings, splits.digest())
-        self.curves = Curves(self.run, self.position.step, active=self.fabric.is_global_zero)
+        self.metrics = MetricsLogger(self.run, self.position.step, active=self.fabric.is_global_zero)
 
     def train(self) -> Run:
         if self.position.records == 0:
@@ -189,7 +189,7 @@ class Trainer:
         self.measuring.forget()
         self.learner.train()
         self.method.start_epoch(self.position.epoch)
-        started, first, self.seconds_of_looks = time.monotonic(), self.position.batch, 0.0
+        started, first, self.refresh_seconds = time.monotonic(), self.position.batch, 0.0
         for batch in self._batches():
             self._step(batch)
             advance(note=f"epoch {self.position.epoch + 1}, loss {self.position.mean_loss:.4f}")
@@ -203,7 +203,7 @@ class Trainer:
             learning_rate=self.optimizer.param_groups[-1]["lr"],
             spread=self.position.spread,
             items_per_second=round((len(self.sampler) - first) * self.sampler.batch_size / seconds, 1),
-            refresh_share=round(self.seconds_of_looks / seconds, 4),
+            refresh_share=round(self.refresh_seconds / seconds, 4),
         )
         if self.position.spread < COLLAPSED:
             log.warning(collapse_advice(self.position.spread))
@@ -211,12 +211,12 @@ class Trainer:
         self._save_checkpoint()
 
     def _batches(self) -> Iterator[Batch]:
-        """The rest of the epoch's batches; drawn ahead only as far as the method's next look at the whole space."""
+        """The rest of the epoch's batches; drawn ahead only as far as the method's next refresh."""
         while (start := self.position.batch) < len(self.sampler):
-            if self._wants_to_look(start):
-                self._look()
+            if self._refresh_due(start):
+                self._refresh()
             upcoming = range(start + 1, len(self.sampler))
-            until = next((batch for batch in upcoming if self._wants_to_look(batch)), len(self.sampler))
+            until = next((batch for batch in upcoming if self._refresh_due(batch)), len(self.sampler))
             drawn: deque[Indices] = deque()
             draws = self._draws(start, until, drawn)
             augment = self.settings.data.augment
@@ -226,14 +226,14 @@ class Trainer:
                 inputs, labels, numbers = (column.to(self.fabric.device) for column in columns)
                 yield Batch(inputs, labels, numbers, self.position.step)
 
-    def _look(self) -> None:
-        """Shows the method the whole training part as it is embedded now."""
+    def _refresh(self) -> None:
+        """Hands the method the training split as it is embedded now."""
         started = time.monotonic()
-        self.method.look(self._space(self.train_set))
+        self.method.on_refresh(self._space(self.train_set))
         if self.fabric.world_size > 1:  # sums on a GPU may differ in their last digit from process to process
             for part in (self.method, self.sampler):
                 part.load_state_dict(self.fabric.broadcast(part.state_dict()))
-        self.seconds_of_looks += time.monotonic() - started
+        self.refresh_seconds += time.monotonic() - started
 
     def _step(self, batch: Batch) -> None:
         seed_device(self.fabric.device, self._seed(self.position.batch) + 1 + self.fabric.global_rank)  # dropout
@@ -270,9 +270,9 @@ class Trainer:
         entropy = np.random.SeedSequence((self.training.seed, self.position.epoch, batch))
         return int(entropy.generate_state(1, np.uint64)[0] >> 2)
 
-    def _wants_to_look(self, batch: int) -> bool:
+    def _refresh_due(self, batch: int) -> bool:
         step = self.position.step - self.position.batch + batch
-        return self.method.refresh is not None and self.method.refresh.due(self.position.epoch, batch, step)
+        return self.method.refresh_every is not None and self.method.refresh_every.due(self.position.epoch, batch, step)
 
     def _space(self, dataset: Dataset, as_features: bool = False, final: bool = False) -> Space:
         files = isinstance(dataset.items, ImageFiles) and self.learner is self.model
@@ -328,7 +328,7 @@ class Trainer:
             self._save_model()
         self.fabric.barrier()
         self.model.load_state_dict(load_file(self.run.model / "model.safetensors"))
-        self.method.remembered = self.run.remembered()
+        self.method.buffers = self.run.read_buffers()
         if not self.saved or self.fabric.world_size > 1:  # where processes may differ in batch norms
             self.measuring.forget()
         after = self._measure("test", "final")
@@ -339,7 +339,7 @@ class Trainer:
             self.run.write_scores(scores)
             parts = {"train": self.train_set, **self.parts}
             write_card(self.run, self.model.spec, self.settings, parts, scores)
-            self.curves.close()
+            self.metrics.close()
         self.fabric.barrier()  # nobody reads the scores before they are written
 
     def _start_in_words(self) -> str:
@@ -363,7 +363,7 @@ class Trainer:
         self.saved = True
         if self.fabric.is_global_zero:
             Embedder(self.model).save(self.run.model)
-            self.run.remember(self.method.remembered)
+            self.run.write_buffers(self.method.buffers)
 
     def _save_checkpoint(self) -> None:
         if self.fabric.is_global_zero:
@@ -380,4 +380,4 @@ class Trainer:
 
     def _log(self, kind: str, **values: Any) -> None:
         self.position.records += 1
-        self.curves.add({"kind": kind, "epoch": self.position.epoch, "step": self.position.step, **values})
+        self.metrics.add({"kind": kind, "epoch": self.position.epoch, "step": self.position.step, **values})

@@ -20,22 +20,22 @@ from torch.utils.checkpoint import checkpoint
 log = logging.getLogger("nearkin")
 
 
-def in_pieces(model: nn.Module, size: int, batch: int) -> nn.Module:
+def micro_batched(model: nn.Module, size: int, batch: int) -> nn.Module:
     """The model, made to embed batches of ``batch`` items in pieces; itself where ``size`` asks for none or one."""
     if not 0 < size < batch:
         return model
     model.train()
     if any(module.training for module in model.modules() if isinstance(module, _BatchNorm)):
         log.warning("batch norm will see %d items at a time; freeze_batch_norm=true avoids it", size)
-    return InPieces(model, size)
+    return MicroBatched(model, size)
 
 
-class InPieces(nn.Module):
+class MicroBatched(nn.Module):
     """A model that holds the activations of ``size`` items at most; its output is the same.
 
     >>> model = nn.Linear(3, 2)
     >>> inputs = torch.randn(10, 3)
-    >>> torch.equal(InPieces(model, size=4)(inputs), model(inputs))
+    >>> torch.equal(MicroBatched(model, size=4)(inputs), model(inputs))
     True
     """
 

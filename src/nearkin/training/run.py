@@ -65,7 +65,7 @@ class Run:
     def method(self) -> Method:
         """The run's method with all that its read-out needs besides the model."""
         method = self.settings().make_method()
-        method.remembered = self.remembered()
+        method.buffers = self.read_buffers()
         return method
 
     @property
@@ -112,12 +112,12 @@ class Run:
         kept = self.read_metrics()[:count]
         write_text(self.metrics, "".join(json.dumps(record) + "\n" for record in kept))
 
-    def remember(self, values: Mapping[str, float]) -> None:
+    def write_buffers(self, values: Mapping[str, float]) -> None:
         """Keeps what the method's read-out needs besides the model, if anything."""
         if values:
             write_json(self.readout, dict(values))
 
-    def remembered(self) -> dict[str, float]:
+    def read_buffers(self) -> dict[str, float]:
         return read_json(self.readout) if self.readout.is_file() else {}
 
     def write_scores(self, scores: dict[str, Any]) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 from nearkin.training.run import Run
 
 
-class Curves:
+class MetricsLogger:
     """Writes records of a run; in processes other than the first it does nothing.
 
     Args:
