@@ -204,13 +204,13 @@ def test_the_space_is_looked_at_every_so_many_epochs(
 ) -> None:
     run = trainer(vectors, tmp_path / "run", epochs=6, recluster_epochs=every, partition=partition, finetune=0.0)
     method, epochs = method_of(run), []
-    look = method.look
+    look = method.on_refresh
 
     def noted(space: Space) -> None:
         epochs.append(run.position.epoch)
         look(space)
 
-    method.look = noted  # type: ignore[method-assign]
+    method.on_refresh = noted  # type: ignore[method-assign]
     run.train()
     assert epochs == looked
 

@@ -78,7 +78,7 @@ def _looked_for(facts: RunFacts, method: Method) -> Indices:
     space = embed_everything(Embedder.load(facts.run.folder), facts.train)
     training = facts.settings.training
     method.sampler(facts.train.dense_labels, training.batch_size, training.seed)
-    method.look(space)
+    method.on_refresh(space)
     if isinstance(method, Magnet):
         return method.drawing.index.cluster_of
     assert isinstance(method, DivideAndConquer) and method.groups is not None
