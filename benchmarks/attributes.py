@@ -34,7 +34,8 @@ from nearkin.evaluation.attribute_columns import ALL
 from nearkin.files import write_json
 from nearkin.report.figures import plain_figure
 from nearkin.reproduce.known_classes import known_classes
-from nearkin.workflows import concentrations, evaluate_model
+from nearkin.training.scoring import concentrations
+from nearkin.workflows import evaluate_model
 
 CHOSEN: dict[str, dict[str, Any]] = KNOWN_CHOSEN | {"softmax": {"learning_rate": 1e-3}}
 PAIRS: dict[str, dict[str, Any]] = {"magnet": {"clusters": 2 * KNOWN_CHOSEN["magnet"]["clusters"]}}

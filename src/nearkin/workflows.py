@@ -9,32 +9,22 @@ from itertools import islice
 from pathlib import Path
 
 import numpy as np
-import torch
 
-from nearkin.data import Dataset, Splits, without_unreadable
-from nearkin.data.hierarchy import true_classes
+from nearkin.data import Dataset, without_unreadable
 from nearkin.data.images import Unreadable, read_image
 from nearkin.data.items import ImageFiles, Items
 from nearkin.data.sources import load_labelled_or_flat
 from nearkin.data.splits import BY_CLASSES
 from nearkin.errors import UserError, unknown_name
-from nearkin.evaluation import (
-    Diagnostics,
-    column_concentrations,
-    confidence_intervals,
-    diagnostics,
-    evaluate,
-    random_gallery_scores,
-)
+from nearkin.evaluation import Diagnostics, confidence_intervals, diagnostics
 from nearkin.evaluation.clusters import PARTITIONS
 from nearkin.files import atomic_path
-from nearkin.models import Embedder, embed_views, load_model
-from nearkin.models.embed import space_of
-from nearkin.models.feature_cache import cached_embeddings
+from nearkin.methods import Method
+from nearkin.models import load_model
 from nearkin.models.pretrained import network_name
-from nearkin.space import Space
 from nearkin.training import DataSettings, Run
 from nearkin.training.prepare import load_data, load_splits, report_unreadable
+from nearkin.training.scoring import concentrations, embed_everything, embed_parts, part_to_measure, score_space
 
 log = logging.getLogger("nearkin")
 PARTS = ("train", "validation", "test", "all")
@@ -90,13 +80,10 @@ def evaluate_model(
             f"{dataset.name} knows no attributes of its items; give them as further columns of a .csv or .npz"
         )
     space, known = embed_parts(load_model(model, weights), dataset, trained_on, views, _augmentation(run, views))
-    evaluation = evaluate(space, recall_at=recall_at, partition=partition)
+    galleries = dataset.name.startswith("vehicleid:")
+    method = _method(run) if run.config.is_file() else None
+    evaluation = score_space(space, method, known, recall_at, partition=partition, random_galleries=galleries)
     scores = dict(evaluation.scores)
-    if dataset.name.startswith("vehicleid:"):
-        galleries = random_gallery_scores(space, recall_at)
-        scores |= {f"random_gallery_{name}": score for name, score in galleries.items()}
-    if run.config.is_file():
-        scores |= _read_out(run, space, known, recall_at)
     spread = diagnostics(space) if diagnose else None
     if spread:
         scores |= spread.scores
@@ -110,16 +97,6 @@ def evaluate_model(
     backbone = run.read_scores().get("backbone", {}) if alike else {}
     shown = {name: value for name, value in backbone.items() if name in scores}
     return Measured(part, scores, intervals, shown, concentrations(space, dataset) if attributes else {}, spread)
-
-
-def concentrations(space: Space, dataset: Dataset) -> dict[str, dict[str, float]]:
-    """By neighbourhood size, and by "chance", the concentration of every attribute of the dataset."""
-    found = column_concentrations(space, dataset.attributes)
-    sizes = sorted({size for each in found.values() for size in each.sizes})
-    shares = {
-        str(size): {name: each.means[size] for name, each in found.items() if size in each.sizes} for size in sizes
-    }
-    return shares | {"chance": {name: each.chance for name, each in found.items()}}
 
 
 def embed_to_file(
@@ -143,30 +120,6 @@ def embed_to_file(
     with atomic_path(out) as partial:
         np.savez(partial, vectors=vectors, labels=labels, names=np.array(dataset.items.names()))
     return vectors.shape
-
-
-def embed_everything(embedder: Embedder, dataset: Dataset, views: int = 1, augment: str = "none") -> Space:
-    """A space of the whole dataset, on the GPU where there is one; with several views their mean."""
-    model = embedder.to(usual_device()).model
-    if augment == "none" and views == 1:
-        embeddings = cached_embeddings(model, dataset.items)
-    else:
-        embeddings = embed_views(model, dataset.items, model.spec.preprocess, views, augment, what="embedding")
-    return space_of(embeddings.to(usual_device()), dataset)
-
-
-def embed_parts(
-    embedder: Embedder, measured: Dataset, trained_on: Dataset | None, views: int = 1, augment: str = "none"
-) -> tuple[Space, Space | None]:
-    """The spaces of what `part_to_measure` gave."""
-    space = embed_everything(embedder, measured, views, augment)
-    return space, None if trained_on is None else embed_everything(embedder, trained_on, views, augment)
-
-
-def part_to_measure(splits: Splits, part: str) -> tuple[Dataset, Dataset | None]:
-    """A part by its own classes, whatever training saw; and the training part, where it is another of these classes."""
-    measured, train = true_classes(getattr(splits, part)), true_classes(splits.train)
-    return measured, train if part != "train" and train.knows_classes_of(measured) else None
 
 
 def sample_items(model: str | Path, most: int = 10) -> Items | None:
@@ -193,10 +146,6 @@ def sample_items(model: str | Path, most: int = 10) -> Items | None:
     return items.take(np.array(chosen))
 
 
-def usual_device() -> str:
-    return "cuda" if torch.cuda.is_available() else "cpu"
-
-
 def _augmentation(run: Run, views: int) -> str:
     if views == 1:
         return "none"
@@ -206,14 +155,13 @@ def _augmentation(run: Run, views: int) -> str:
     return augment
 
 
-def _read_out(run: Run, space: Space, trained_on: Space | None, recall_at: Sequence[int]) -> dict[str, float]:
-    """The scores of the method's own read-out, as training reports them."""
+def _method(run: Run) -> Method | None:
+    """The run's method, whose read-out has scores of its own; None where it is not known here."""
     try:
-        method = run.method()
+        return run.method()
     except UserError as error:  # one that was registered elsewhere, for instance
         log.warning("the scores of the method's own read-out are left out: %s", error)
-        return {}
-    return method.read_out(space, trained_on, recall_at)
+        return None
 
 
 def _part(

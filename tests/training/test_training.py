@@ -28,7 +28,7 @@ from nearkin.methods import Every, Method, register
 from nearkin.models import Embedder
 from nearkin.sampling import BatchSampler, GroupSampler
 from nearkin.space import Space
-from nearkin.training import Run, Settings, loop, watch
+from nearkin.training import Run, Settings, loop, monitoring
 from nearkin.training.loop import Trainer
 from nearkin.workflows import evaluate_model
 
@@ -281,8 +281,8 @@ def test_a_collapse_is_said_with_advice(tmp_path: Path, caplog: pytest.LogCaptur
 
 
 def test_spread_is_zero_for_one_point_and_one_for_a_centred_cloud() -> None:
-    assert watch.spread(torch.full((5, 3), 2.0)) == pytest.approx(0, abs=1e-6)
-    assert watch.spread(torch.tensor([[1.0, 0.0], [-1.0, 0.0]])) == pytest.approx(1)
+    assert monitoring.spread(torch.full((5, 3), 2.0)) == pytest.approx(0, abs=1e-6)
+    assert monitoring.spread(torch.tensor([[1.0, 0.0], [-1.0, 0.0]])) == pytest.approx(1)
 
 
 def test_a_frozen_backbone_is_computed_once_and_stays_as_it_was(photos: Path, tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from nearkin.models import Embedder
 from nearkin.space import Space
 from nearkin.training import Run, Settings
 from nearkin.training.prepare import load_splits
-from nearkin.workflows import embed_everything
+from nearkin.training.scoring import embed_everything
 
 PARTS = ("train", "validation", "test")
 

@@ -21,7 +21,7 @@ from nearkin.methods.divide_and_conquer import DivideAndConquer
 from nearkin.methods.magnet import Magnet
 from nearkin.models import Embedder
 from nearkin.report.run_facts import RunFacts
-from nearkin.workflows import embed_everything
+from nearkin.training.scoring import embed_everything
 
 log = logging.getLogger("nearkin")
 SHOWN_CLASSES = 6

@@ -21,7 +21,7 @@ from nearkin.training import Run, Settings
 from nearkin.training.baseline import backbone_space
 from nearkin.training.once import measured_once
 from nearkin.training.prepare import load_splits
-from nearkin.workflows import embed_parts, part_to_measure
+from nearkin.training.scoring import embed_parts, part_to_measure
 
 RANDOM_GALLERY = "random_gallery_"
 

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from nearkin.data import Dataset
-from nearkin.evaluation import evaluate
 from nearkin.methods import Method
 from nearkin.space import Space
+from nearkin.training.scoring import score_space
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
@@ -35,7 +35,6 @@ class Measuring:
         _, space, trained_on = self._embedded
         scores: dict[str, float] = {}
         if self.fabric.is_global_zero:
-            scores = evaluate(space, clustering=clustering).scores
-            scores |= self.method.read_out(space, trained_on, clustering=clustering)
+            scores = score_space(space, self.method, trained_on, clustering=clustering).scores
         found: dict[str, float] = self.fabric.broadcast(scores)
         return found

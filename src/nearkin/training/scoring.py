@@ -1,0 +1,83 @@
+"""From a model and a dataset to scores: embed a split into a Space, turn a Space into scores."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from nearkin.data import Dataset, Splits
+from nearkin.data.hierarchy import true_classes
+from nearkin.evaluation import Evaluation, column_concentrations, evaluate, random_gallery_scores
+from nearkin.methods import Method
+from nearkin.models import Embedder, embed_views
+from nearkin.models.embed import space_of
+from nearkin.models.feature_cache import cached_embeddings
+from nearkin.space import Space
+
+
+def embed_everything(embedder: Embedder, dataset: Dataset, views: int = 1, augment: str = "none") -> Space:
+    """A space of the whole dataset, on the GPU where there is one; with several views their mean."""
+    model = embedder.to(usual_device()).model
+    if augment == "none" and views == 1:
+        embeddings = cached_embeddings(model, dataset.items)
+    else:
+        embeddings = embed_views(model, dataset.items, model.spec.preprocess, views, augment, what="embedding")
+    return space_of(embeddings.to(usual_device()), dataset)
+
+
+def embed_parts(
+    embedder: Embedder, measured: Dataset, trained_on: Dataset | None, views: int = 1, augment: str = "none"
+) -> tuple[Space, Space | None]:
+    """The spaces of what `part_to_measure` gave."""
+    space = embed_everything(embedder, measured, views, augment)
+    return space, None if trained_on is None else embed_everything(embedder, trained_on, views, augment)
+
+
+def part_to_measure(splits: Splits, part: str) -> tuple[Dataset, Dataset | None]:
+    """A part by its own classes, whatever training saw; and the training part, where it is another of these classes."""
+    measured, train = true_classes(getattr(splits, part)), true_classes(splits.train)
+    return measured, train if part != "train" and train.knows_classes_of(measured) else None
+
+
+def score_space(
+    space: Space,
+    method: Method | None = None,
+    trained_on: Space | None = None,
+    recall_at: Sequence[int] = (1, 2, 4, 8),
+    clustering: bool = True,
+    partition: str = "kmeans",
+    random_galleries: bool = False,
+) -> Evaluation:
+    """The scores of a space: retrieval and clusters, the method's own read-out, and the dataset's protocol.
+
+    Args:
+        space: what is measured.
+        method: adds the scores of its read-out.
+        trained_on: the training split, where it has other items of the same classes.
+        recall_at: the K of Recall@K.
+        clustering: whether clusters are scored too.
+        partition: how they are found.
+        random_galleries: also score random galleries of one item per class, as VehicleID's authors do.
+    """
+    evaluation = evaluate(space, recall_at, clustering=clustering, partition=partition)
+    if method is not None:
+        evaluation.scores.update(method.read_out(space, trained_on, recall_at, clustering=clustering))
+    if random_galleries:
+        found = random_gallery_scores(space, recall_at)
+        evaluation.scores.update({f"random_gallery_{name}": score for name, score in found.items()})
+    return evaluation
+
+
+def concentrations(space: Space, dataset: Dataset) -> dict[str, dict[str, float]]:
+    """By neighbourhood size, and by "chance", the concentration of every attribute of the dataset."""
+    found = column_concentrations(space, dataset.attributes)
+    sizes = sorted({size for each in found.values() for size in each.sizes})
+    shares = {
+        str(size): {name: each.means[size] for name, each in found.items() if size in each.sizes} for size in sizes
+    }
+    return shares | {"chance": {name: each.chance for name, each in found.items()}}
+
+
+def usual_device() -> str:
+    return "cuda" if torch.cuda.is_available() else "cpu"
