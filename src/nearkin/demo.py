@@ -18,7 +18,8 @@ from nearkin.report.run_facts import gather
 from nearkin.report.run_report import write_gathered
 from nearkin.report.tables import print_columns
 from nearkin.space import Space
-from nearkin.training.loop import Trainer
+from nearkin.training import Run
+from nearkin.training.loop import make_trainer
 
 MARK = "made-by-nearkin-demo"  # only a folder with this file in it is ever replaced
 
@@ -31,7 +32,7 @@ def run_demo(out: Path, data: str = "glyphs", epochs: int = 20, seed: int = 0) -
     # From scratch on small pictures the last epoch is the best one: no classes are held out to choose.
     how = {"epochs": epochs, "seed": seed, "evaluate_every": max(1, epochs // 4), "keep": "last"}
     settings = make_settings(data, "rank", how)
-    trainer = Trainer(settings, out)
+    trainer = make_trainer(settings, Run(out))
     (out / MARK).touch()  # at once, so that an interrupted demo can be replaced too
     run = trainer.train()
     facts = gather(run.folder)

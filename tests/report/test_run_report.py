@@ -173,7 +173,7 @@ def test_an_interrupted_run_has_a_report(copied: Path) -> None:
     text = Page(write_report(copied, figures=False)).text
     assert "Training has not ended (epoch 2 of 2)" in text and "Map of the space" in text
     # For a shell to read, whatever the folder is called.
-    resume = f"nearkin train --resume {shlex.quote(str(copied))}"
+    resume = f"nearkin resume {shlex.quote(str(copied))}"
     assert resume in text and f"nearkin train --config {shlex.quote(str(copied / 'config.toml'))}" in text
     shutil.rmtree(copied / "model")
     with pytest.raises(UserError, match=re.escape(f"no model yet; go on training with: {resume}")):

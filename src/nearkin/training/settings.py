@@ -124,6 +124,7 @@ class TrainingSettings:
             on validation classes.
         stop_after: epochs after which training stops, with the rates as if it went on; 0: all of them.
         checkpoint_steps: steps between checkpoints; 0: one per epoch.
+        logger: tensorboard, csv, wandb, mlflow, or several with commas between; none.
         device: auto, cpu or cuda.
         precision: 32-true or bf16-mixed; empty: bf16-mixed on CUDA.
         seed: of everything random.
@@ -148,6 +149,7 @@ class TrainingSettings:
     patience: int = -1
     stop_after: int = 0
     checkpoint_steps: int = 0
+    logger: str = "tensorboard"
     device: str = "auto"
     precision: str = ""
     seed: int = 0
