@@ -30,7 +30,7 @@ import faiss
 import numpy as np
 import torch
 
-from nearkin.report.provenance import provenance
+from nearkin.provenance import provenance
 from nearkin.search import approximate
 from nearkin.search.approximate import Approximate
 from nearkin.search.exact import Exact, Ids

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 import nearkin
-from nearkin.compare import compare
 from nearkin.data import load_dataset
 from nearkin.errors import UserError
+from nearkin.experiments import compare
+from nearkin.experiments.reproduction import reproduce
 from nearkin.report.run_report import write_report
-from nearkin.reproduce.work import reproduce
 from nearkin.training import Run, Settings, resume, train
 from nearkin.workflows import embed_to_file, evaluate_model
 
@@ -54,7 +54,7 @@ DOORS: dict[str, Door] = {
     "evaluate_model": lambda data, run, _: evaluate_model(run, data, root=data).scores,
     "embed_to_file": lambda data, run, out: embed_to_file(run, data, type(out)(f"{out}.npz"), root=data),
     "write_report": lambda _, run, out: write_report(run, type(out)(f"{out}.html"), figures=False).stat().st_size > 0,
-    "compare": lambda data, _, out: compare(data, ["triplet"], out, 1, "paper", QUICK | {"per_class": 2}).scores,
+    "compare": lambda data, _, out: compare(data, ["triplet"], 1, "paper", out=out, per_class=2, **QUICK).scores,
     "reproduce": lambda _, __, out: (
         reproduce("rank", "table-1", out) and sorted(file.name for file in Path(out).iterdir())
     ),

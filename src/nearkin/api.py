@@ -8,11 +8,11 @@ from typing import Any
 
 from nearkin.messages import show_messages
 from nearkin.models import Embedder, load_model
-from nearkin.training import Run, Settings
+from nearkin.training import Run
 from nearkin.training import train as train_run
 from nearkin.training.fit_all import fit_all as train_on_all
 from nearkin.training.run import next_folder
-from nearkin.training.settings import by_section
+from nearkin.training.settings import make_settings
 
 log = logging.getLogger("nearkin")
 
@@ -51,12 +51,6 @@ def load(model: str | Path, weights: str | Path | None = None) -> Embedder:
     (2, 2048)
     """
     return load_model(model, weights)
-
-
-def make_settings(data: str | Path, method: str, settings: dict[str, Any]) -> Settings:
-    tables = by_section(method, {"source": str(data), **settings})
-    tables.setdefault("method", {})["name"] = method
-    return Settings.from_tables(tables)
 
 
 def usual_folder(data: str, method: str) -> Path:

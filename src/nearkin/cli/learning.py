@@ -113,14 +113,15 @@ def compare(
 
     The options of `train` hold for all of them. Example: nearkin compare photos/ --methods rank,triplet --epochs 10
     """
-    from nearkin.compare import compare as compare_methods
+    from rich.console import Console
+
+    from nearkin.experiments import compare as compare_methods
     from nearkin.fields import parse_assignment
-    from nearkin.report.tables import print_comparison
 
     chosen = {**options, **dict(map(parse_assignment, settings or []))}
     folder = out or Path("runs") / f"compare-{Path(data.partition(':')[0]).stem or 'data'}"
-    names = methods.split(",")
-    print_comparison(compare_methods(data, names, folder, seeds, protocol, chosen, jobs, tune, concatenate))
+    result = compare_methods(data, methods.split(","), seeds, protocol, jobs, tune, concatenate, folder, **chosen)
+    Console(highlight=False).print(result)
     typer.echo(f"with pictures: {folder}/comparison.html; also as JSON, Markdown and LaTeX")
 
 
@@ -140,7 +141,7 @@ def reproduce(
 
     Example: nearkin reproduce rank table-1 --data cub200=glyphs --set epochs=5
     """
-    from nearkin.reproduce.show import print_parts, print_reproduced
+    from nearkin.experiments.reproduction_show import print_parts, print_reproduced
 
     if listing or paper is None or part is None:
         print_parts(paper, wishes=not listing and bool(data or out or settings))
@@ -157,13 +158,13 @@ def _settings(
     options: dict[str, Any],
     assignments: list[str],
 ) -> tuple[Any, Path]:
-    from nearkin.api import make_settings, usual_folder
+    from nearkin.api import usual_folder
     from nearkin.fields import parse_assignment
-    from nearkin.training.settings import Settings, by_section
+    from nearkin.training.settings import Settings, by_section, make_settings
 
     options |= dict(map(parse_assignment, assignments))
     if config is not None or recipe is not None:
-        from nearkin.recipes import read_recipe
+        from nearkin.experiments.recipes import read_recipe
 
         if method is not None or (config is not None and recipe is not None):
             raise typer.BadParameter("a config or a recipe names the method; give one of --config, --recipe, --method")

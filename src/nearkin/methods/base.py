@@ -72,6 +72,7 @@ class Method(ABC):
     batches: ClassVar[str]
     minimises: ClassVar[str]
     readout: ClassVar[str] = "nearest neighbours"
+    is_family: ClassVar[bool] = False  # whether it stands for many losses, one of which a setting names
     ranges: ClassVar[Mapping[str, Range]] = MappingProxyType({})  # of its settings that a search should try
     # The head's learning rate on a pretrained backbone (benchmarks/defaults.py): frozen, or trained at a tenth of it.
     frozen_rate: float = 3e-4

@@ -243,6 +243,7 @@ class PML(GroupedMethod):
     name = "pml"
     paper = "pytorch-metric-learning's losses by name"
     minimises = "that loss"
+    is_family = True
     ranges: ClassVar = {"per_class": OneOf((2, 4, 8))}
 
     loss_name: str = "MultiSimilarityLoss"

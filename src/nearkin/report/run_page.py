@@ -11,9 +11,9 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING
 
 from nearkin.models.card import score_text
+from nearkin.provenance import provenance
 from nearkin.report.names import score_name
 from nearkin.report.page import drawing, page, resource, table
-from nearkin.report.provenance import provenance
 from nearkin.report.run_classes import class_scores, confusions
 from nearkin.report.run_facts import Looked, RunFacts
 from nearkin.report.run_groups import Grouping

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from nearkin.compare.result import IN_WORDS
 from nearkin.methods.spectral import WITH_SC
 
 MEANINGS = {
@@ -21,8 +20,8 @@ MEANINGS = {
     "nearest_cluster_error": "share of items that soft votes of the nearest clusters put in a wrong class",
 }
 CHOICES = {
-    "best-on-test": ("paper", IN_WORDS["paper"]),
-    "best-on-validation": ("fair", IN_WORDS["fair"]),
+    "best-on-test": ("paper", "paper: the best point of the test curve, which is optimistic"),
+    "best-on-validation": ("fair", "fair: models chosen on held-out training classes"),
     "last": ("fair", "fair: the model of the last epoch, nothing chosen by test scores"),
 }
 

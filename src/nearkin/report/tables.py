@@ -12,7 +12,6 @@ from nearkin.models.card import score_text
 from nearkin.report.names import score_name
 
 if TYPE_CHECKING:
-    from nearkin.compare import Comparison
     from nearkin.training import Run
 
 
@@ -46,22 +45,6 @@ def print_scores(run: Run) -> None:
         print_columns({name: column for name, column in columns.items() if column}, "test split")
     lines = f"{scores['verdict']}\nmodel: {scores['chosen']}\nrun: {run.folder}"
     Console().print(lines, highlight=False, soft_wrap=True)
-
-
-def print_comparison(comparison: Comparison) -> None:
-    """One row for each method, the best first."""
-    from nearkin.compare.result import HEADINGS, in_words
-
-    table = Table(title=comparison.legend, title_justify="left")
-    for heading in HEADINGS:
-        table.add_column(heading, justify="left" if heading == "method" else "right")
-    for row in comparison.rows():
-        table.add_row(*row)
-    Console().print(table)
-    for method, chosen in comparison.chosen.items():
-        Console().print(f"{method}: {in_words(chosen)}", highlight=False)
-    for method, reason in comparison.refused.items():
-        Console().print(f"{method} was left out: {reason}", highlight=False)
 
 
 def _text(score: str, value: float | tuple[float, float]) -> str:

@@ -8,15 +8,14 @@ from typing import Any
 
 import numpy as np
 
-from nearkin.compare.result import HEADINGS, IN_WORDS, Comparison, in_words
-from nearkin.report.comparison_plots import curves_figure, mean_curves, scores_figure
+from nearkin.experiments.comparison_plots import curves_figure, mean_curves, scores_figure
+from nearkin.experiments.comparison_result import HEADINGS, IN_WORDS, ComparisonResult, in_words
 from nearkin.report.page import drawing, page, table
 from nearkin.training import Run
 
 
-def comparison_page(comparison: Comparison, out: Path, command: str) -> str:
-    """The page of a comparison whose runs lie in ``out``; names and reasons are escaped."""
-    part = "the test part" if comparison.protocol == "paper" else "validation classes"
+def comparison_page(comparison: ComparisonResult, out: Path) -> str:
+    """The page of a comparison whose runs are in ``out``; names and reasons are escaped."""
     curves = mean_curves(comparison)
     settings = {name: Run(out / f"{name}-0").settings().to_tables() for name in comparison.scores}
     shared, own = _shared_and_own({name: _flat(tables) for name, tables in settings.items()})
@@ -26,7 +25,7 @@ def comparison_page(comparison: Comparison, out: Path, command: str) -> str:
         "<h2>Scores and their intervals</h2>",
         drawing(scores_figure(comparison), "Scores with their intervals"),
         *(
-            ["<h2>Learning curves</h2>", drawing(curves_figure(comparison, curves, part), "Learning curves")]
+            ["<h2>Learning curves</h2>", drawing(curves_figure(comparison, curves), "Learning curves")]
             if curves
             else []
         ),
@@ -38,7 +37,7 @@ def comparison_page(comparison: Comparison, out: Path, command: str) -> str:
         ),
         f'<p class="legend">The same for all: {escape(in_words(shared))}.</p>',
         *_refused(comparison),
-        f"<h2>To repeat it</h2><pre>{escape(command)}</pre>",
+        f"<h2>To repeat it</h2><pre>{escape(comparison.command)}</pre>",
         f"<footer>{escape(' · '.join(f'{name} {value}' for name, value in comparison.made.items()))}</footer>",
     ]
     head = (
@@ -64,11 +63,11 @@ def _shared_and_own(settings: dict[str, dict[str, Any]]) -> tuple[dict[str, Any]
     return {name: value for name, value in alike.items() if value != ""}, own
 
 
-def _seconds(comparison: Comparison, method: str) -> str:
+def _seconds(comparison: ComparisonResult, method: str) -> str:
     return f"{np.mean(comparison.seconds[method]):,.0f}" if method in comparison.seconds else ""
 
 
-def _refused(comparison: Comparison) -> list[str]:
+def _refused(comparison: ComparisonResult) -> list[str]:
     if not comparison.refused:
         return []
     return ["<h2>Left out</h2>", table(("method", "why"), [list(pair) for pair in comparison.refused.items()], (1,))]

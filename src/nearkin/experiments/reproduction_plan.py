@@ -14,17 +14,17 @@ from typing import Any
 from nearkin.data.benchmarks import find, is_benchmark
 from nearkin.data.sources import is_dataset_name
 from nearkin.errors import UserError, unknown_name
-from nearkin.recipes import read_recipe
-from nearkin.reproduce.differences import (
+from nearkin.experiments.differences import (
     changes,
     how_the_paper_chose,
     open_besides,
     open_settings,
     recipe_differences,
 )
-from nearkin.reproduce.known_classes import known_classes
-from nearkin.reproduce.measure import views_at_test
-from nearkin.reproduce.parts import Part, Row
+from nearkin.experiments.known_classes import known_classes
+from nearkin.experiments.papers import Part, Row
+from nearkin.experiments.recipes import read_recipe
+from nearkin.experiments.reproduction_measure import views_at_test
 from nearkin.training import Settings
 from nearkin.training.optimise import check
 from nearkin.training.prepare import absolute, load_splits
@@ -132,7 +132,7 @@ def plans(part: Part, wishes: Wishes, out: Path) -> list[Plan]:
 def datasets(part: Part) -> dict[str, bool]:
     """The datasets of a part and whether they are here.
 
-    >>> from nearkin.reproduce.parts import read_part
+    >>> from nearkin.experiments.papers import read_part
     >>> list(datasets(read_part("rank", "table-1")))
     ['cub200', 'cars196', 'sop']
     """

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from nearkin.compare.result import Comparison, half_interval
+from nearkin.experiments.comparison_result import ComparisonResult, half_interval
 from nearkin.report.figures import COLOURS, FAINT, INK, SOFT, plain_axes, plain_figure
 
 if TYPE_CHECKING:
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 Curve = tuple[Sequence[int], Sequence[float]]  # epochs, mean score
 
 
-def scores_figure(comparison: Comparison) -> Figure:
+def scores_figure(comparison: ComparisonResult) -> Figure:
     """A dot for every method, the best on top, with the 95 % interval of its mean.
 
     Rings are concatenated models and the backbone alone.
@@ -42,8 +42,8 @@ def scores_figure(comparison: Comparison) -> Figure:
     return figure
 
 
-def curves_figure(comparison: Comparison, curves: Mapping[str, Curve], part: str) -> Figure:
-    """MAP@R of a part over epochs, one line for each method, named in the order in which they ended."""
+def curves_figure(comparison: ComparisonResult, curves: Mapping[str, Curve]) -> Figure:
+    """MAP@R over epochs, one line for each method, named in the order in which they ended."""
     from matplotlib.ticker import MaxNLocator
 
     figure = plain_figure(10, 4.4)
@@ -57,12 +57,13 @@ def curves_figure(comparison: Comparison, curves: Mapping[str, Curve], part: str
     legend = axes.legend(loc="center left", bbox_to_anchor=(1.01, 0.5), frameon=False, labelcolor=INK)
     for text in legend.get_texts():
         text.set_parse_math(False)
-    plain_axes(axes, f"MAP@R on {part}, mean over seeds")
+    classes = "test" if comparison.protocol == "paper" else "validation"
+    plain_axes(axes, f"MAP@R on {classes} classes, mean over seeds")
     axes.grid(axis="y", color=FAINT)
     return figure
 
 
-def mean_curves(comparison: Comparison) -> dict[str, Curve]:
+def mean_curves(comparison: ComparisonResult) -> dict[str, Curve]:
     """Each method's mean over its seeds, at the epochs that all of them were measured at."""
     means: dict[str, Curve] = {}
     for name, seeds in comparison.curves.items():
@@ -73,5 +74,5 @@ def mean_curves(comparison: Comparison) -> dict[str, Curve]:
     return means
 
 
-def colours_of(comparison: Comparison) -> dict[str, str]:
+def colours_of(comparison: ComparisonResult) -> dict[str, str]:
     return {name: COLOURS[number % len(COLOURS)] for number, name in enumerate(comparison.scores)}

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from nearkin.experiments.papers import Part
+from nearkin.experiments.reproduction_plan import Plan
 from nearkin.report.names import score_name
-from nearkin.reproduce.parts import Part
-from nearkin.reproduce.plan import Plan
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class Outcome:
 
 
 @dataclass(frozen=True)
-class Reproduction:
+class ReproductionResult:
     """A table or figure with what came out for every row; when, on what and by which command the runs were made."""
 
     part: Part

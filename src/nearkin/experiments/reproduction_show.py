@@ -10,11 +10,11 @@ from rich.console import Console
 from rich.table import Table
 
 from nearkin.errors import UserError
+from nearkin.experiments.papers import known_papers, known_parts, read_part
+from nearkin.experiments.reproduction import reproduce, usual_folder
+from nearkin.experiments.reproduction_plan import Wishes, datasets
+from nearkin.experiments.reproduction_result import ReproductionResult
 from nearkin.fields import parse_assignment
-from nearkin.reproduce.parts import known_papers, known_parts, read_part
-from nearkin.reproduce.plan import Wishes, datasets
-from nearkin.reproduce.result import Reproduction
-from nearkin.reproduce.work import reproduce, usual_folder
 
 WORDS = {"method": 12, "data": 10, "": 5}  # how narrow columns of words may become
 
@@ -47,7 +47,7 @@ def print_reproduced(paper: str, name: str, out: Path | None, data: Sequence[str
         raise UserError(found.nothing_came_out)
 
 
-def print_reproduction(found: Reproduction) -> None:
+def print_reproduction(found: ReproductionResult) -> None:
     """The table, and below it when and how our rows were made and in what they differ from the paper's."""
     console = Console(highlight=False)
     console.print(f"{found.title}\n{found.legend}", markup=False)

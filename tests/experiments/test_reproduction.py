@@ -21,20 +21,21 @@ from nearkin.clustering import spectral_embedding
 from nearkin.data import load_dataset, make_splits
 from nearkin.errors import Interrupted, OutOfRoom
 from nearkin.evaluation import evaluate
+from nearkin.experiments import reproduction as work
+from nearkin.experiments import reproduction_measure as measure
+from nearkin.experiments.curves import curve
+from nearkin.experiments.known_classes import known_classes
+from nearkin.experiments.papers import Part, read_part
+from nearkin.experiments.reproduction import reproduce
+from nearkin.experiments.reproduction_figures import draw
+from nearkin.experiments.reproduction_measure import scores_of
+from nearkin.experiments.reproduction_plan import Wishes
 from nearkin.models import Embedder
 from nearkin.report.figures import plain_figure
-from nearkin.reproduce import measure, work
-from nearkin.reproduce.curves import curve
-from nearkin.reproduce.draw import draw
-from nearkin.reproduce.known_classes import known_classes
-from nearkin.reproduce.measure import scores_of
-from nearkin.reproduce.parts import Part, read_part
-from nearkin.reproduce.plan import Wishes
-from nearkin.reproduce.work import reproduce
 from nearkin.training import Run
 from nearkin.training.baseline import backbone_space
 
-carrying = importlib.import_module("nearkin.training.carry_out")
+carrying = importlib.import_module("nearkin.experiments.runs")
 
 QUICK: dict[str, Any] = {"epochs": 1, "batch_size": 16, "dim": 16, "device": "cpu"}
 OPTIONS = [f"--set={name}={value}" for name, value in QUICK.items()]
@@ -111,8 +112,8 @@ def test_a_table_says_when_on_what_and_by_which_command_its_runs_were_made(
 ) -> None:
     only(monkeypatch, 5, 7)  # the network alone, softmax
     where = {"hardware": "cpu", "commit": "abc"}
-    monkeypatch.setattr("nearkin.compare.task.provenance", lambda _: {"date": "2026-01-02", **where})
-    monkeypatch.setattr("nearkin.reproduce.measure.provenance", lambda _: {"date": "2026-01-01", **where})
+    dates = iter(("2026-01-01", "2026-01-02"))
+    monkeypatch.setattr("nearkin.experiments.runs.provenance", lambda _: {"date": next(dates), **where})
     source = vectors(tmp_path / "x y.npz", 0)
     options = [f"--set={name}={value}" for name, value in VECTORS.items()]
     command = ["reproduce", "spectral", "table-1", f"--data=cub200={source}", *options, "--out", "out"]
@@ -127,7 +128,7 @@ def test_a_table_says_when_on_what_and_by_which_command_its_runs_were_made(
     assert f"\n\n{line}\n\n1. " in (tmp_path / "out" / "table-1.md").read_text()
     assert " ".join(line.split()) in " ".join(first.out.split())
 
-    monkeypatch.setattr("nearkin.compare.task.provenance", lambda _: {"date": "2026-02-03"})
+    monkeypatch.setattr("nearkin.experiments.runs.provenance", lambda _: {"date": "2026-02-03"})
     assert nearkin(*words[1:]).code == 0
     assert json.loads((tmp_path / "out" / "table-1.json").read_text()) == record  # of the runs, not of the last look
 
@@ -225,7 +226,7 @@ def test_a_full_disk_is_no_verdict_on_a_row(monkeypatch: pytest.MonkeyPatch, tmp
     def full(*_: Any) -> None:
         raise OutOfRoom("no space left")
 
-    monkeypatch.setattr("nearkin.compare.task.carry_out", full)
+    monkeypatch.setattr("nearkin.experiments.runs.run_or_resume", full)
     with pytest.raises(OutOfRoom, match="no space left"):
         reproduce("rank", "table-1", tmp_path, Wishes(QUICK, {"cub200": TINY_GLYPHS}))
 
@@ -384,7 +385,8 @@ def test_legends_are_outside_the_axes(
     only(monkeypatch, 0, 1)
     drawn: list[Any] = []
     monkeypatch.setattr(
-        "nearkin.reproduce.draw.plain_figure", lambda *size: drawn.append(plain_figure(*size)) or drawn[-1]
+        "nearkin.experiments.reproduction_figures.plain_figure",
+        lambda *size: drawn.append(plain_figure(*size)) or drawn[-1],
     )
     reproduce(paper, name, tmp_path, Wishes(QUICK, {data: TINY_GLYPHS}))
     monkeypatch.undo()
@@ -414,10 +416,10 @@ def test_a_folder_is_trained_continued_or_left_alone(tmp_path: Path, monkeypatch
     monkeypatch.setattr(carrying, "train", lambda settings, folder, *_: done.append(f"train {settings}") or Run(folder))
     monkeypatch.setattr(carrying, "resume", lambda folder, *_: done.append("resume") or Run(folder))
     run = Run(tmp_path / "x")
-    carrying.carry_out("settings", run.folder)
+    carrying.run_or_resume("settings", run.folder)
     run.checkpoint.parent.mkdir(parents=True)
     run.checkpoint.touch()
-    carrying.carry_out("settings", run.folder)
+    carrying.run_or_resume("settings", run.folder)
     run.scores.touch()
-    assert carrying.carry_out("settings", run.folder).folder == run.folder
+    assert carrying.run_or_resume("settings", run.folder).folder == run.folder
     assert done == ["train settings", "resume"]

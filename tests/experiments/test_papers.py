@@ -9,14 +9,14 @@ import pytest
 from conftest import TINY_GLYPHS
 
 from nearkin.errors import UserError
+from nearkin.experiments.differences import OPEN, _known, open_besides, open_settings
+from nearkin.experiments.papers import Part, Row, known_papers, known_parts, read_part
+from nearkin.experiments.recipes import known_recipes, recipe_description
+from nearkin.experiments.reproduction_figures import KINDS
+from nearkin.experiments.reproduction_plan import Wishes, datasets, plans
 from nearkin.methods import make_method
-from nearkin.recipes import known_recipes, recipe_description
-from nearkin.reproduce.differences import OPEN, _known, open_besides, open_settings
-from nearkin.reproduce.draw import KINDS
-from nearkin.reproduce.parts import Part, Row, known_papers, known_parts, read_part
-from nearkin.reproduce.plan import Wishes, datasets, plans
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 PAPERS = ROOT.parent / "shared" / "papers"  # where the papers' text lies beside a checkout
 TEXTS = {
     "divide-and-conquer": "divide_and_conquer",
@@ -124,7 +124,7 @@ def test_the_differences_of_recipes_are_those_of_the_docs() -> None:
 
 @pytest.mark.parametrize("recipe", known_recipes())
 def test_whatever_a_recipe_calls_open_is_told(recipe: str) -> None:
-    text = (ROOT / "src" / "nearkin" / "recipes" / f"{recipe}.toml").read_text(encoding="utf-8")
+    text = (ROOT / "src" / "nearkin" / "experiments" / "recipes" / f"{recipe}.toml").read_text(encoding="utf-8")
     told = " ".join(open_settings(recipe, besides=()))
     for line in text.splitlines():
         if re.search(r"#.*\bopen\b", line) and not line.startswith("#"):

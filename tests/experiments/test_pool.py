@@ -7,35 +7,33 @@ import signal
 import subprocess
 import sys
 import time
-from concurrent.futures import Future
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from nearkin.api import make_settings
-from nearkin.compare import compare, jobs
-from nearkin.compare.jobs import _attempt_in_child, _crew, _heard, _Outcome
-from nearkin.compare.task import Task
 from nearkin.errors import OutOfRoom
+from nearkin.experiments import compare, pool
+from nearkin.experiments.pool import WorkerPool, _attempt_in_worker
+from nearkin.experiments.runs import Task
 from nearkin.training import Run
+from nearkin.training.settings import make_settings
 
 QUICK: dict[str, Any] = {"epochs": 2, "batch_size": 16, "dim": 16, "backbone": "linear", "device": "cpu"}
 
 
-def in_a_child(vectors: str, folder: Path) -> str | None:
-    """What the parent makes of a run of triplet, as if it had been carried out in another process."""
+def in_a_worker(vectors: str, folder: Path) -> str | None:
+    """What the parent makes of a run of triplet, as if it had been trained in another process."""
     task = Task("triplet, seed 0", make_settings(vectors, "triplet", QUICK), folder)
-    future: Future[_Outcome] = Future()
-    future.set_result(_attempt_in_child(task))
+    outcome = _attempt_in_worker(task)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    return _heard(task, future)
+    return outcome.refusal(task)
 
 
 def test_side_by_side_gives_what_one_after_the_other_gives(vectors: str, tmp_path: Path) -> None:
     methods = ["spectral", "triplet", "margin"]  # spectral is refused: 16 items cannot span 16 dimensions
-    one, two = (compare(vectors, methods, tmp_path / str(jobs), seeds=2, settings=QUICK, jobs=jobs) for jobs in (1, 2))
+    one, two = (compare(vectors, methods, out=tmp_path / str(jobs), seeds=2, **QUICK, jobs=jobs) for jobs in (1, 2))
     assert one.scores == two.scores and set(two.scores) == {"triplet", "margin"}
     assert one.refused == two.refused and "always 0" in two.refused["spectral"]
 
@@ -46,29 +44,29 @@ def test_an_unexpected_error_ends_the_comparison_with_the_name_of_its_run(
     def broken(*_: Any) -> None:
         raise ZeroDivisionError("oh")
 
-    monkeypatch.setattr("nearkin.training.carry_out.train", broken)
+    monkeypatch.setattr("nearkin.experiments.runs.train", broken)
     with pytest.raises(RuntimeError, match="triplet, seed 0 ended with ZeroDivisionError: oh"):
-        compare(vectors, ["triplet"], tmp_path / "out", settings=QUICK)
+        compare(vectors, ["triplet"], out=tmp_path / "out", **QUICK)
     with pytest.raises(RuntimeError, match="triplet, seed 0 ended with ZeroDivisionError: oh"):
-        in_a_child(vectors, tmp_path / "triplet-0")
+        in_a_worker(vectors, tmp_path / "triplet-0")
 
 
 @pytest.mark.parametrize("which", [0, 1])
-def test_a_child_that_is_killed_ends_the_comparison_with_advice_and_leaves_no_process(
+def test_a_worker_that_is_killed_ends_the_comparison_with_advice_and_leaves_no_process(
     which: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(jobs, "LAST_STEP", 2.0)
-    with pytest.raises(OutOfRoom, match=r"want of memory.* fewer --jobs"), _crew(2) as crew:
-        members: list[BaseProcess] = []
+    monkeypatch.setattr(pool, "LAST_STEP", 2.0)
+    with pytest.raises(OutOfRoom, match=r"want of memory.* fewer jobs"), WorkerPool(2) as workers:
+        processes: list[BaseProcess] = []
         for _ in range(2):
-            crew.submit(time.sleep, 600)
-            members += crew.members - set(members)
+            workers.submit(time.sleep, 600)
+            processes += workers.processes - set(processes)
         time.sleep(1)
-        os.kill(members[which].pid or 0, signal.SIGKILL)
+        os.kill(processes[which].pid or 0, signal.SIGKILL)
         for _ in range(100):
             time.sleep(0.1)
-            crew.check()
-    assert all(member.exitcode is not None for member in members)
+            workers.check()
+    assert all(process.exitcode is not None for process in processes)
 
 
 def test_a_full_disk_is_no_verdict_on_a_method(vectors: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -76,12 +74,12 @@ def test_a_full_disk_is_no_verdict_on_a_method(vectors: str, tmp_path: Path, mon
         raise OutOfRoom("no space left")
 
     with monkeypatch.context() as patch:
-        patch.setattr("nearkin.training.carry_out.train", full)
+        patch.setattr("nearkin.experiments.runs.train", full)
         with pytest.raises(OutOfRoom, match="no space left"):
-            compare(vectors, ["triplet", "softmax"], tmp_path / "out", seeds=1, settings=QUICK)
+            compare(vectors, ["triplet", "softmax"], out=tmp_path / "out", seeds=1, **QUICK)
         with pytest.raises(OutOfRoom, match="triplet, seed 0: no space left"):
-            in_a_child(vectors, tmp_path / "triplet-0")
-    assert not compare(vectors, ["triplet", "softmax"], tmp_path / "out", seeds=1, settings=QUICK).refused
+            in_a_worker(vectors, tmp_path / "triplet-0")
+    assert not compare(vectors, ["triplet", "softmax"], out=tmp_path / "out", seeds=1, **QUICK).refused
 
 
 def test_a_stop_reaches_every_process_and_leaves_none(tmp_path: Path) -> None:

@@ -13,10 +13,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from nearkin.compare.jobs import Lane, run_lanes
-from nearkin.compare.plan import with_settings
-from nearkin.compare.task import Task
 from nearkin.errors import UserError
+from nearkin.experiments.comparison_plan import with_settings
+from nearkin.experiments.pool import Job, run_jobs
+from nearkin.experiments.runs import Task
 from nearkin.files import read_json, write_json
 from nearkin.methods import method_class
 from nearkin.methods.ranges import Between, Range
@@ -44,7 +44,7 @@ class Trial:
 def ranges_of(settings: Settings, given: Collection[str]) -> dict[str, Range]:
     """What is searched: the learning rate around the common one, and the method's own ranges of what was not given.
 
-    >>> from nearkin.api import make_settings
+    >>> from nearkin.training.settings import make_settings
     >>> ranges_of(make_settings("glyphs", "npairs", {"learning_rate": 0.5}), given=["regularization"])
     {'learning_rate': Between(low=0.1, high=2.5, log=True)}
     """
@@ -54,22 +54,22 @@ def ranges_of(settings: Settings, given: Collection[str]) -> dict[str, Range]:
 
 
 def tune(
-    out: Path, wanted: Mapping[str, Settings], given: Collection[str], trials: int, jobs: int
+    out: Path, wanted: Mapping[str, Settings], given: Mapping[str, Collection[str]], trials: int, jobs: int
 ) -> dict[str, list[Trial]]:
     """The trials of every method, in order; those that ``out`` holds are not done again.
 
     Args:
         out: the comparison's folder; trials are runs in its folder ``tune``.
         wanted: each method's settings where nothing is searched.
-        given: names of settings that the user chose: they are left alone, but for the learning rate.
+        given: by method, the settings that the user chose: they are left alone, but for the learning rate.
     """
     _optuna()  # says what to install before anything is trained
     file = out / "tune" / "trials.json"
     stored = read_json(file) if file.is_file() else {}
     known = {name: [Trial(**trial) for trial in stored.get(name, [])] for name in stored | dict(wanted)}
 
-    def search(name: str, settings: Settings) -> Lane:
-        study, distributions = _study(settings, ranges_of(settings, given))
+    def search(name: str, settings: Settings) -> Job:
+        study, distributions = _study(settings, ranges_of(settings, given[name]))
         for number in range(trials):
             asked = study.ask(distributions)
             folder = out / "tune" / f"{name}-{number}"
@@ -83,10 +83,12 @@ def tune(
                 known[name].append(Trial(asked.params, score, reason))
                 write_json(file, {name: [asdict(trial) for trial in tried] for name, tried in known.items()})
             elif known[name][number].settings != asked.params:
-                raise UserError(f"{folder} was tried with other settings (another Optuna?); choose another --out")
+                raise UserError(
+                    f"{folder} was tried with other settings (another Optuna?); choose another folder with out=…"
+                )
             study.tell(asked, known[name][number].score)
 
-    run_lanes((search(*item) for item in wanted.items()), trials * len(wanted), jobs)
+    run_jobs((search(*item) for item in wanted.items()), trials * len(wanted), jobs)
     return {name: known[name][:trials] for name in wanted}
 
 

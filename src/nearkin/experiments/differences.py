@@ -9,7 +9,7 @@ from functools import cache
 from importlib.resources import files
 from typing import Any
 
-from nearkin.recipes import recipe_description
+from nearkin.experiments.recipes import recipe_description
 from nearkin.training import Settings
 
 # What a value's comment says in a recipe where the paper is silent: "open", or "open: how long".
@@ -29,7 +29,7 @@ def recipe_differences(recipe: str, settings: Settings, **facts: Any) -> list[st
     Args:
         facts: ``photographs``, ``views`` at test, ``untrained``; those left out are True, 1 and False.
 
-    >>> from nearkin.recipes import read_recipe
+    >>> from nearkin.experiments.recipes import read_recipe
     >>> recipe_differences("cub200/rank", read_recipe("cub200/rank"))[0][:60]
     'resize: Schall et al. 2019 scales the longer side to 256 pix'
     """
@@ -54,7 +54,7 @@ def open_settings(recipe: str, besides: Collection[str], with_method: bool = Tru
     >>> open_settings("cub200/rank", besides=("epochs", "schedule"))
     ['open in Schall et al. 2019, chosen by the recipe: weight_decay = 0.0']
     """
-    text = files("nearkin.recipes").joinpath(f"{recipe}.toml").read_text(encoding="utf-8")
+    text = files("nearkin.experiments.recipes").joinpath(f"{recipe}.toml").read_text(encoding="utf-8")
     sections = re.split(r"^(?=\[)", text, flags=re.MULTILINE)
     found = [
         match

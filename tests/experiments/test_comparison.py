@@ -12,8 +12,9 @@ import pytest
 from conftest import Command
 from scipy.stats import t
 
-from nearkin.compare import COLUMNS, compare, mean_in_words
 from nearkin.errors import Interrupted, UserError
+from nearkin.experiments import compare
+from nearkin.experiments.comparison_result import COLUMNS, mean_in_words
 from nearkin.training import Run, loop
 
 QUICK: dict[str, Any] = {"epochs": 2, "batch_size": 16, "dim": 8, "backbone": "linear", "device": "cpu"}
@@ -29,12 +30,12 @@ def trained(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         names.append(folder.name)
         return original(settings, folder, tested)
 
-    monkeypatch.setattr("nearkin.training.carry_out.train", noting)
+    monkeypatch.setattr("nearkin.experiments.runs.train", noting)
     return names
 
 
 def test_every_method_is_run_with_every_seed_and_the_best_comes_first(vectors: str, tmp_path: Path) -> None:
-    found = compare(vectors, ["triplet", "rank", "softmax"], tmp_path / "out", seeds=2, settings=QUICK)
+    found = compare(vectors, ["triplet", "rank", "softmax"], out=tmp_path / "out", seeds=2, **QUICK)
     means = [np.mean(scores["map@r"]) for scores in found.scores.values()]
     assert set(found.scores) == {"triplet", "rank", "softmax"}
     assert means == sorted(means, reverse=True)
@@ -51,67 +52,67 @@ def test_every_method_is_run_with_every_seed_and_the_best_comes_first(vectors: s
 def test_what_is_finished_is_not_repeated_and_more_may_be_added(
     vectors: str, tmp_path: Path, trained: list[str]
 ) -> None:
-    first = compare(vectors, ["triplet"], tmp_path / "out", seeds=1, settings=QUICK)
+    first = compare(vectors, ["triplet"], out=tmp_path / "out", seeds=1, **QUICK)
     assert trained == ["triplet-0"]
-    more = compare(vectors, ["triplet", "softmax"], tmp_path / "out", seeds=2, settings=QUICK)
+    more = compare(vectors, ["triplet", "softmax"], out=tmp_path / "out", seeds=2, **QUICK)
     assert trained == ["triplet-0", "softmax-0", "triplet-1", "softmax-1"]
     assert more.scores["triplet"]["map@r"][0] == first.scores["triplet"]["map@r"][0]
 
 
 def test_other_settings_do_not_mix_with_what_is_there(vectors: str, tmp_path: Path) -> None:
-    compare(vectors, ["triplet"], tmp_path / "out", seeds=1, settings=QUICK)
-    for changes in ({"settings": QUICK | {"epochs": 3}}, {"settings": QUICK, "protocol": "paper"}):
+    compare(vectors, ["triplet"], out=tmp_path / "out", seeds=1, **QUICK)
+    for changes in ({"epochs": 3}, {"protocol": "paper"}):
         with pytest.raises(UserError, match="holds runs of triplet with other settings"):
-            compare(vectors, ["triplet"], tmp_path / "out", seeds=1, **changes)
+            compare(vectors, ["triplet"], out=tmp_path / "out", seeds=1, **(QUICK | changes))
 
 
 def test_other_settings_do_not_mix_with_seeds_that_are_not_asked_for_now(vectors: str, tmp_path: Path) -> None:
-    compare(vectors, ["triplet"], tmp_path / "out", seeds=2, settings=QUICK)
+    compare(vectors, ["triplet"], out=tmp_path / "out", seeds=2, **QUICK)
     shutil.rmtree(tmp_path / "out" / "triplet-0")
     with pytest.raises(UserError, match="other settings"):
-        compare(vectors, ["triplet"], tmp_path / "out", seeds=1, settings=QUICK | {"epochs": 3})
+        compare(vectors, ["triplet"], out=tmp_path / "out", seeds=1, **(QUICK | {"epochs": 3}))
 
 
 def test_an_interrupted_comparison_goes_on_where_it_stopped(
     vectors: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole = compare(vectors, ["triplet"], tmp_path / "whole", seeds=1, settings=QUICK)
+    whole = compare(vectors, ["triplet"], out=tmp_path / "whole", seeds=1, **QUICK)
     from nearkin.training.loop import Trainer
 
     save = Trainer._save_or_stop
     monkeypatch.setattr(Trainer, "_save_or_stop", lambda self, asked: save(self, asked or self.position.step == 3))
     with pytest.raises(Interrupted):
-        compare(vectors, ["triplet"], tmp_path / "cut", seeds=1, settings=QUICK)
+        compare(vectors, ["triplet"], out=tmp_path / "cut", seeds=1, **QUICK)
     monkeypatch.undo()
-    assert compare(vectors, ["triplet"], tmp_path / "cut", seeds=1, settings=QUICK).scores == whole.scores
+    assert compare(vectors, ["triplet"], out=tmp_path / "cut", seeds=1, **QUICK).scores == whole.scores
 
 
 def test_protocols_choose_the_model_as_they_say(vectors: str, tmp_path: Path) -> None:
     for protocol, chosen in (("fair", "best map@r on validation"), ("paper", "best map@r on test")):
-        compare(vectors, ["triplet"], tmp_path / protocol, seeds=1, protocol=protocol, settings=QUICK)
+        compare(vectors, ["triplet"], out=tmp_path / protocol, seeds=1, protocol=protocol, **QUICK)
         assert json.loads((tmp_path / protocol / "triplet-0" / "scores.json").read_text())["chosen"] == chosen
 
 
 def test_a_setting_is_for_the_methods_that_know_it(vectors: str, tmp_path: Path) -> None:
-    compare(vectors, ["triplet", "softmax"], tmp_path / "out", seeds=1, settings=QUICK | {"margin": 0.5})
+    compare(vectors, ["triplet", "softmax"], out=tmp_path / "out", seeds=1, **(QUICK | {"margin": 0.5}))
     assert "margin = 0.5" in (tmp_path / "out" / "triplet-0" / "config.toml").read_text()
     with pytest.raises(UserError, match="did you mean 'margin'"):
-        compare(vectors, ["triplet"], tmp_path / "other", settings={"margni": 0.5})
+        compare(vectors, ["triplet"], out=tmp_path / "other", margni=0.5)
 
 
 @pytest.mark.parametrize("name", ["keep", "seed", "validation"])
 def test_what_the_protocol_decides_cannot_be_set(vectors: str, tmp_path: Path, name: str) -> None:
     with pytest.raises(UserError, match=f"{name} is decided by the protocol"):
-        compare(vectors, ["triplet"], tmp_path / "out", settings=QUICK | {name: 0})
+        compare(vectors, ["triplet"], out=tmp_path / "out", **(QUICK | {name: 0}))
 
 
 def test_changed_data_do_not_mix_with_what_is_there(vectors: str, tmp_path: Path) -> None:
-    compare(vectors, ["triplet"], tmp_path / "out", seeds=1, settings=QUICK)
+    compare(vectors, ["triplet"], out=tmp_path / "out", seeds=1, **QUICK)
     with np.load(vectors) as data:
         fewer = {name: column[:160] for name, column in data.items()}
     np.savez(vectors, **fewer)
     with pytest.raises(UserError, match="are not what they were"):
-        compare(vectors, ["triplet", "softmax"], tmp_path / "out", seeds=1, settings=QUICK)
+        compare(vectors, ["triplet", "softmax"], out=tmp_path / "out", seeds=1, **QUICK)
 
 
 def test_a_method_that_fails_with_one_seed_is_not_judged_by_the_others(
@@ -124,31 +125,31 @@ def test_a_method_that_fails_with_one_seed_is_not_judged_by_the_others(
             raise UserError("the loss became nan")
         return original(settings, folder, tested)
 
-    monkeypatch.setattr("nearkin.training.carry_out.train", failing)
-    found = compare(vectors, ["triplet", "softmax"], tmp_path / "out", seeds=2, settings=QUICK)
+    monkeypatch.setattr("nearkin.experiments.runs.train", failing)
+    found = compare(vectors, ["triplet", "softmax"], out=tmp_path / "out", seeds=2, **QUICK)
     assert set(found.scores) == {"softmax"} and found.refused == {"triplet": "the loss became nan"}
 
 
 def test_what_no_method_can_do_is_an_error(vectors: str, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="no test part"):
-        compare(vectors, ["triplet"], tmp_path / "a", settings=QUICK | {"split": "all"})
+    with pytest.raises(UserError, match="no test split"):
+        compare(vectors, ["triplet"], out=tmp_path / "a", **(QUICK | {"split": "all"}))
     with pytest.raises(UserError, match="there is no file or folder"):
-        compare("nothere.npz", ["triplet"], tmp_path / "b", settings=QUICK)
+        compare("nothere.npz", ["triplet"], out=tmp_path / "b", **QUICK)
     with pytest.raises(UserError, match="always 0"):
-        compare(vectors, ["spectral"], tmp_path / "c", settings=QUICK | {"dim": 16})
-    compare(vectors, ["spectral"], tmp_path / "c", seeds=1, settings=QUICK)  # what never ran reserves nothing
+        compare(vectors, ["spectral"], out=tmp_path / "c", **(QUICK | {"dim": 16}))
+    compare(vectors, ["spectral"], out=tmp_path / "c", seeds=1, **QUICK)  # what never ran reserves nothing
 
 
 def test_a_run_killed_before_its_first_checkpoint_goes_on(vectors: str, tmp_path: Path) -> None:
-    whole = compare(vectors, ["triplet"], tmp_path / "out", seeds=1, settings=QUICK)
+    whole = compare(vectors, ["triplet"], out=tmp_path / "out", seeds=1, **QUICK)
     run = Run(tmp_path / "out" / "triplet-0")
     run.checkpoint.unlink()
     run.scores.unlink()
-    assert compare(vectors, ["triplet"], tmp_path / "out", seeds=1, settings=QUICK).scores == whole.scores
+    assert compare(vectors, ["triplet"], out=tmp_path / "out", seeds=1, **QUICK).scores == whole.scores
 
 
 def test_a_method_that_cannot_be_trained_is_left_out_with_its_reason(vectors: str, tmp_path: Path) -> None:
-    found = compare(vectors, ["spectral", "triplet"], tmp_path / "out", seeds=2, settings=QUICK | {"dim": 16})
+    found = compare(vectors, ["spectral", "triplet"], out=tmp_path / "out", seeds=2, **(QUICK | {"dim": 16}))
     assert "always 0" in found.refused["spectral"]
     assert set(found.scores) == {"triplet"}
 

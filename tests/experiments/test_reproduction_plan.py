@@ -9,10 +9,10 @@ import pytest
 from conftest import TINY_GLYPHS
 
 from nearkin.errors import UserError
-from nearkin.recipes import read_recipe
-from nearkin.reproduce.differences import open_settings, recipe_differences
-from nearkin.reproduce.parts import read_part
-from nearkin.reproduce.plan import Plan, Wishes, datasets, plans
+from nearkin.experiments.differences import open_settings, recipe_differences
+from nearkin.experiments.papers import read_part
+from nearkin.experiments.recipes import read_recipe
+from nearkin.experiments.reproduction_plan import Plan, Wishes, datasets, plans
 
 
 @pytest.fixture(autouse=True)

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from nearkin.compare import compare
 from nearkin.errors import Interrupted, UserError
+from nearkin.experiments import compare
 from nearkin.training import Run, loop
 from nearkin.training.loop import Trainer
 
@@ -27,7 +27,7 @@ def trained(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         names.append(f"{folder.parent.name}/{folder.name}")
         return original(settings, folder, tested)
 
-    monkeypatch.setattr("nearkin.training.carry_out.train", noting)
+    monkeypatch.setattr("nearkin.experiments.runs.train", noting)
     return names
 
 
@@ -37,7 +37,7 @@ def trials(out: Path) -> Any:
 
 def test_the_best_trial_on_validation_is_used_for_all_seeds(vectors: str, tmp_path: Path, trained: list[str]) -> None:
     out = tmp_path / "out"
-    found = compare(vectors, ["triplet", "softmax"], out, seeds=2, settings=QUICK, tune=3)
+    found = compare(vectors, ["triplet", "softmax"], out=out, seeds=2, **QUICK, tune=3)
     assert [name for name in trained if name.startswith("tune")] == [
         f"tune/{method}-{number}" for method in ("triplet", "softmax") for number in range(3)
     ]
@@ -57,7 +57,7 @@ def test_the_best_trial_on_validation_is_used_for_all_seeds(vectors: str, tmp_pa
     assert "3 trials" in found.legend
 
 
-def test_trials_never_look_at_the_test_part(vectors: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_trials_never_see_the_test_split(vectors: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     measure, measured = Trainer._measure, set()
 
     def noting(self: Trainer, part: str, kind: str, start: Any = None) -> dict[str, float]:
@@ -66,7 +66,7 @@ def test_trials_never_look_at_the_test_part(vectors: str, tmp_path: Path, monkey
         return measure(self, part, kind, start)
 
     monkeypatch.setattr(Trainer, "_measure", noting)
-    compare(vectors, ["triplet"], tmp_path / "out", seeds=1, settings=QUICK, tune=2)
+    compare(vectors, ["triplet"], out=tmp_path / "out", seeds=1, **QUICK, tune=2)
     assert measured == {"validation"}
     for number in range(2):
         run = Run(tmp_path / "out" / "tune" / f"triplet-{number}")
@@ -79,7 +79,7 @@ def test_a_stopped_search_goes_on_to_the_same_trials(
 ) -> None:
     """Beyond the random trials, where the next depends on the scores of all before."""
     quick = QUICK | {"epochs": 1}
-    whole = compare(vectors, ["triplet"], tmp_path / "whole", seeds=1, settings=quick, tune=9)
+    whole = compare(vectors, ["triplet"], out=tmp_path / "whole", seeds=1, **quick, tune=9)
     save = Trainer._save_or_stop
     monkeypatch.setattr(
         Trainer,
@@ -87,17 +87,17 @@ def test_a_stopped_search_goes_on_to_the_same_trials(
         lambda self, asked: save(self, asked or (self.run.folder.name == "triplet-7" and self.position.step == 2)),
     )
     with pytest.raises(Interrupted, match="the same command goes on"):
-        compare(vectors, ["triplet"], tmp_path / "cut", seeds=1, settings=quick, tune=9)
+        compare(vectors, ["triplet"], out=tmp_path / "cut", seeds=1, **quick, tune=9)
     monkeypatch.setattr(Trainer, "_save_or_stop", save)
     trained.clear()
-    assert compare(vectors, ["triplet"], tmp_path / "cut", seeds=1, settings=quick, tune=9).scores == whole.scores
+    assert compare(vectors, ["triplet"], out=tmp_path / "cut", seeds=1, **quick, tune=9).scores == whole.scores
     assert trained == ["tune/triplet-8", "cut/triplet-0"]  # the seventh was resumed
     assert trials(tmp_path / "cut") == trials(tmp_path / "whole")
 
 
 def test_a_trial_that_fails_counts_as_the_worst(vectors: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     out = tmp_path / "out"
-    found = compare(vectors, ["divide-and-conquer", "spectral"], out, seeds=1, settings=QUICK | {"dim": 18}, tune=4)
+    found = compare(vectors, ["divide-and-conquer", "spectral"], out=out, seeds=1, **(QUICK | {"dim": 18}), tune=4)
     assert "always 0" in found.refused["spectral"] and not (out / "spectral-0").exists()
     tried = trials(out)["divide-and-conquer"]
     assert any(trial["refused"] and trial["score"] == 0 for trial in tried)  # 18 is no multiple of 4 or 8
@@ -107,7 +107,7 @@ def test_a_trial_that_fails_counts_as_the_worst(vectors: str, tmp_path: Path, ca
 
 def test_what_was_given_is_not_searched(vectors: str, tmp_path: Path) -> None:
     out = tmp_path / "out"
-    compare(vectors, ["triplet"], out, seeds=1, settings=QUICK | {"margin": 0.7, "learning_rate": 1e-2}, tune=3)
+    compare(vectors, ["triplet"], out=out, seeds=1, **(QUICK | {"margin": 0.7, "learning_rate": 1e-2}), tune=3)
     for trial in trials(out)["triplet"]:
         assert set(trial["settings"]) == {"learning_rate", "per_class"}
         assert 2e-3 <= trial["settings"]["learning_rate"] <= 5e-2
@@ -116,25 +116,25 @@ def test_what_was_given_is_not_searched(vectors: str, tmp_path: Path) -> None:
 def test_tuned_and_untuned_runs_do_not_mix(vectors: str, tmp_path: Path) -> None:
     for tune in (0, 2):
         out = tmp_path / str(tune)
-        compare(vectors, ["triplet"], out, seeds=1, settings=QUICK, tune=tune)
+        compare(vectors, ["triplet"], out=out, seeds=1, **QUICK, tune=tune)
         with pytest.raises(UserError, match="holds runs of triplet with other settings"):
-            compare(vectors, ["triplet"], out, seeds=1, settings=QUICK, tune=2 - tune)
+            compare(vectors, ["triplet"], out=out, seeds=1, **QUICK, tune=2 - tune)
 
 
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
-        ({"tune": 2, "protocol": "paper"}, "use --protocol fair"),
-        ({"concatenate": True, "protocol": "paper"}, "use --protocol fair"),
+        ({"tune": 2, "protocol": "paper"}, 'use protocol="fair"'),
+        ({"concatenate": True, "protocol": "paper"}, 'use protocol="fair"'),
         ({"tune": -1}, "0 or more"),
-        ({"tune": 2, "settings": QUICK | {"epochs": 0}}, "among untrained models"),
-        ({"concatenate": True, "seeds": 1}, "--seeds 2 or more"),
+        ({"tune": 2, "epochs": 0}, "among untrained models"),
+        ({"concatenate": True, "seeds": 1}, "seeds=2 or more"),
         ({"jobs": 0}, "at least one job"),
     ],
 )
 def test_what_cannot_be_meant_is_refused(vectors: str, tmp_path: Path, options: dict[str, Any], expected: str) -> None:
     with pytest.raises(UserError, match=expected):
-        compare(vectors, ["triplet"], tmp_path / "out", **({"settings": QUICK} | options))
+        compare(vectors, ["triplet"], out=tmp_path / "out", **(QUICK | options))
     assert not (tmp_path / "out").exists()
 
 
@@ -143,5 +143,5 @@ def test_a_search_without_optuna_says_what_to_install(
 ) -> None:
     monkeypatch.setitem(sys.modules, "optuna", None)
     with pytest.raises(UserError, match=r"pip install 'nearkin\[tune\]'"):
-        compare(vectors, ["triplet"], tmp_path / "out", settings=QUICK, tune=1)
-    compare(vectors, ["triplet"], tmp_path / "out", seeds=1, settings=QUICK)  # nothing else needs it
+        compare(vectors, ["triplet"], out=tmp_path / "out", **QUICK, tune=1)
+    compare(vectors, ["triplet"], out=tmp_path / "out", seeds=1, **QUICK)  # nothing else needs it

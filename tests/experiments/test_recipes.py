@@ -17,12 +17,12 @@ from nearkin.data.benchmarks import is_benchmark
 from nearkin.data.benchmarks.registry import registered
 from nearkin.data.transforms import AUGMENTATIONS
 from nearkin.errors import UserError
+from nearkin.experiments.recipes import known_recipes, read_recipe, recipe_description
 from nearkin.methods import make_method
 from nearkin.models.googlenet import GOOGLENET
-from nearkin.recipes import known_recipes, read_recipe, recipe_description
 from nearkin.training.optimise import check
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 PROMISED = {
     "cub200": "rank facility-location spectral divide-and-conquer triplet lifted npairs proxy-nca",
     "cars196": "rank facility-location spectral divide-and-conquer triplet lifted npairs",
@@ -58,7 +58,7 @@ each_tuned = pytest.mark.parametrize("method", TUNED_METHODS.split())
 
 
 def text_of(name: str) -> str:
-    return (ROOT / "src/nearkin/recipes" / f"{name}.toml").read_text(encoding="utf-8")
+    return (ROOT / "src/nearkin/experiments/recipes" / f"{name}.toml").read_text(encoding="utf-8")
 
 
 def test_every_dataset_and_method_of_the_papers_has_its_recipe() -> None:

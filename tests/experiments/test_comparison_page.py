@@ -13,14 +13,15 @@ import pytest
 import torch
 
 import nearkin
-from nearkin.compare import COLUMNS, Comparison, compare
-from nearkin.compare.concatenation import concatenated
 from nearkin.data import load_dataset, make_splits
 from nearkin.evaluation import evaluate
+from nearkin.experiments import ComparisonResult, compare
+from nearkin.experiments.comparison_page import comparison_page
+from nearkin.experiments.comparison_plots import mean_curves
+from nearkin.experiments.comparison_result import COLUMNS
+from nearkin.experiments.concatenation import concatenated
 from nearkin.models.embed import space_of
-from nearkin.report.comparison_page import comparison_page
-from nearkin.report.comparison_plots import mean_curves
-from nearkin.report.provenance import provenance
+from nearkin.provenance import provenance
 from nearkin.space import Space
 from nearkin.training import Run
 from nearkin.training.baseline import backbone_scores
@@ -30,10 +31,10 @@ QUICK: dict[str, Any] = {"epochs": 2, "batch_size": 8, "dim": 8, "device": "cpu"
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Comparison, Path]:
+def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[ComparisonResult, Path]:
     out = tmp_path_factory.mktemp("compare")
     methods = ["triplet", "softmax", "spectral"]  # spectral is refused: 8 items cannot span 8 dimensions
-    return compare(GLYPHS, methods, out, seeds=2, settings=QUICK, concatenate=True), out
+    return compare(GLYPHS, methods, out=out, seeds=2, **QUICK, concatenate=True), out
 
 
 class Elements(HTMLParser):
@@ -54,7 +55,7 @@ class Elements(HTMLParser):
         self.text += data
 
 
-def test_the_page_holds_everything_and_fetches_nothing(made: tuple[Comparison, Path]) -> None:
+def test_the_page_holds_everything_and_fetches_nothing(made: tuple[ComparisonResult, Path]) -> None:
     found, out = made
     page = Elements((out / "comparison.html").read_text())
     assert page.tags.count("svg") == 2 and not {"script", "link", "img", "iframe"} & set(page.tags)
@@ -66,16 +67,16 @@ def test_the_page_holds_everything_and_fetches_nothing(made: tuple[Comparison, P
     assert f"nearkin compare {GLYPHS} --methods triplet,softmax,spectral --seeds 2" in page.text
 
 
-def test_names_and_reasons_cannot_break_the_page(made: tuple[Comparison, Path], tmp_path: Path) -> None:
+def test_names_and_reasons_cannot_break_the_page(made: tuple[ComparisonResult, Path], tmp_path: Path) -> None:
     evil = "<script>alert('$x$')</script>"
     Run.create(tmp_path / f"{evil.replace('/', '')}-0", Run(made[1] / "triplet-0").settings(), "")
     scores = {evil.replace("/", ""): {column: [0.5] for column in COLUMNS}}
-    page = comparison_page(Comparison("paper", scores, {"rank": evil}), tmp_path, evil)
+    page = comparison_page(ComparisonResult("paper", scores, {"rank": evil}, command=evil), tmp_path)
     assert "<script" not in page and "&lt;script&gt;" in page
     assert 'class="protocol paper"' in page and "optimistic" in page
 
 
-def test_models_together_are_their_embeddings_side_by_side(made: tuple[Comparison, Path]) -> None:
+def test_models_together_are_their_embeddings_side_by_side(made: tuple[ComparisonResult, Path]) -> None:
     found, out = made
     test = make_splits(load_dataset(GLYPHS)).test
     assert test is not None
@@ -88,13 +89,13 @@ def test_models_together_are_their_embeddings_side_by_side(made: tuple[Compariso
     assert {row[0] for row in found.rows()} == {"triplet", "softmax", "backbone alone"} | together
 
 
-def test_the_backbone_alone_has_a_row_of_its_own(made: tuple[Comparison, Path]) -> None:
+def test_the_backbone_alone_has_a_row_of_its_own(made: tuple[ComparisonResult, Path]) -> None:
     found, out = made
     expected = backbone_scores(Run(out / "triplet-0").settings())
     assert found.backbone == {name: expected[name] for name in COLUMNS}
 
 
-def test_curves_are_kept_for_every_seed(made: tuple[Comparison, Path]) -> None:
+def test_curves_are_kept_for_every_seed(made: tuple[ComparisonResult, Path]) -> None:
     found, out = made
     for method, curves in found.curves.items():
         for seed, curve in enumerate(curves):
@@ -108,21 +109,21 @@ def test_curves_are_kept_for_every_seed(made: tuple[Comparison, Path]) -> None:
 
 def test_each_run_is_told_by_the_machine_that_finished_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for seeds, machine in ((1, "one"), (2, "two")):
-        monkeypatch.setattr("nearkin.report.provenance.hardware", lambda _, machine=machine: machine)
-        found = compare(GLYPHS, ["triplet"], tmp_path, seeds=seeds, settings=QUICK)
+        monkeypatch.setattr("nearkin.provenance.hardware", lambda _, machine=machine: machine)
+        found = compare(GLYPHS, ["triplet"], out=tmp_path, seeds=seeds, **QUICK)
     assert found.made["hardware"] == "one, two"
-    monkeypatch.setattr("nearkin.report.provenance.hardware", lambda _: "three")
-    assert compare(GLYPHS, ["triplet"], tmp_path, seeds=1, settings=QUICK).made["hardware"] == "one"
+    monkeypatch.setattr("nearkin.provenance.hardware", lambda _: "three")
+    assert compare(GLYPHS, ["triplet"], out=tmp_path, seeds=1, **QUICK).made["hardware"] == "one"
     (tmp_path / "triplet-0" / "made.json").unlink()
-    assert compare(GLYPHS, ["triplet"], tmp_path, seeds=2, settings=QUICK).made["hardware"] == "two, unknown"
+    assert compare(GLYPHS, ["triplet"], out=tmp_path, seeds=2, **QUICK).made["hardware"] == "two, unknown"
 
 
 def test_rows_measured_once_are_measured_again_for_other_data(tmp_path: Path) -> None:
-    first = compare(GLYPHS, ["triplet"], tmp_path, seeds=2, settings=QUICK, concatenate=True)
+    first = compare(GLYPHS, ["triplet"], out=tmp_path, seeds=2, **QUICK, concatenate=True)
     for seed in (0, 1):
         shutil.rmtree(tmp_path / f"triplet-{seed}")
-    others = compare(GLYPHS + ",seed=1", ["triplet"], tmp_path, seeds=2, settings=QUICK, concatenate=True)
-    alone = compare(GLYPHS + ",seed=1", ["triplet"], tmp_path / "alone", seeds=2, settings=QUICK, concatenate=True)
+    others = compare(GLYPHS + ",seed=1", ["triplet"], out=tmp_path, seeds=2, **QUICK, concatenate=True)
+    alone = compare(GLYPHS + ",seed=1", ["triplet"], out=tmp_path / "alone", seeds=2, **QUICK, concatenate=True)
     assert first.backbone != others.backbone == alone.backbone
     rng = np.random.default_rng(0)
     backbones = []
@@ -130,7 +131,7 @@ def test_rows_measured_once_are_measured_again_for_other_data(tmp_path: Path) ->
         np.savez(tmp_path / "x.npz", vectors=rng.normal(size=(96, 4)), labels=np.arange(96) // 8)
         settings = {"epochs": 1, "batch_size": 16, "device": "cpu", "backbone": "linear"}
         backbones.append(
-            compare(str(tmp_path / "x.npz"), ["triplet"], tmp_path / "x", seeds=1, settings=settings).backbone
+            compare(str(tmp_path / "x.npz"), ["triplet"], out=tmp_path / "x", seeds=1, **settings).backbone
         )
         shutil.rmtree(tmp_path / "x" / "triplet-0")
     assert backbones[0] != backbones[1]
@@ -139,12 +140,12 @@ def test_rows_measured_once_are_measured_again_for_other_data(tmp_path: Path) ->
 
 def test_one_seed_has_no_interval_and_says_so() -> None:
     scores = {name: [0.5] for name in COLUMNS}
-    assert "one seed, so no interval" in Comparison("fair", {"rank": scores}).markdown()
+    assert "one seed, so no interval" in ComparisonResult("fair", {"rank": scores}).markdown()
 
 
 def test_tables_to_paste_tell_the_chosen_settings() -> None:
     scores = {name: [0.5, 0.6] for name in COLUMNS}
-    found = Comparison("fair", {"rank": scores}, chosen={"rank": {"per_class": 4}}, trials=3)
+    found = ComparisonResult("fair", {"rank": scores}, chosen={"rank": {"per_class": 4}}, trials=3)
     assert "rank: per_class = 4" in found.markdown()
     assert r"rank: per\_class = 4" in found.latex() and found.latex().count(r"\caption") == 1
 
@@ -156,7 +157,7 @@ def test_joined_embeddings_keep_their_length() -> None:
     assert torch.allclose(concatenated(spaces).embeddings.norm(dim=1), torch.ones(5))
 
 
-def test_a_comparison_says_when_and_on_what_it_was_made(made: tuple[Comparison, Path]) -> None:
+def test_a_comparison_says_when_and_on_what_it_was_made(made: tuple[ComparisonResult, Path]) -> None:
     found, out = made
     stored = json.loads((out / "comparison.json").read_text())
     assert stored["made"] == found.made == provenance("cpu")
@@ -165,8 +166,8 @@ def test_a_comparison_says_when_and_on_what_it_was_made(made: tuple[Comparison, 
 
 
 def test_what_spectral_reads_out_with_sc_is_a_row_of_its_own(tmp_path: Path) -> None:
-    found = compare(GLYPHS, ["spectral"], tmp_path, seeds=1, settings=QUICK | {"batch_size": 24, "dim": 8})
+    found = compare(GLYPHS, ["spectral"], out=tmp_path, seeds=1, **(QUICK | {"batch_size": 24, "dim": 8}))
     after = Run(tmp_path / "spectral-0").read_scores()["after"]
-    assert found.with_sc == {"spectral, with SC": {score: [after[f"with_sc_{score}"]] for score in COLUMNS}}
+    assert found.read_outs == {"spectral, with SC": {score: [after[f"with_sc_{score}"]] for score in COLUMNS}}
     assert after["with_sc_map@r"] != after["map@r"]
     assert f"| spectral, with SC | {after['with_sc_recall@1']:.4f} |" in found.markdown()

@@ -7,19 +7,16 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from nearkin.compare.task import MADE
 from nearkin.data import Dataset
 from nearkin.data.benchmarks import is_benchmark
 from nearkin.evaluation import evaluate, random_gallery_scores
-from nearkin.files import write_json
+from nearkin.experiments.papers import Row
+from nearkin.experiments.runs import cached, note_provenance
 from nearkin.methods import Method, parse_method
 from nearkin.models import Embedder
-from nearkin.report.provenance import provenance
-from nearkin.reproduce.parts import Row
 from nearkin.space import Space
 from nearkin.training import Run, Settings
 from nearkin.training.baseline import backbone_space
-from nearkin.training.once import measured_once
 from nearkin.training.prepare import load_splits
 from nearkin.training.scoring import embed_parts, part_to_measure
 
@@ -37,7 +34,7 @@ def scores_of(run: Run, row: Row) -> dict[str, float]:
             _, space, trained_on = space_of_test_part(run, row.test, views)
             return _measured(space, trained_on, parse_method(row.read) if row.read else run.method(), names)
 
-        scores = measured_once(run.folder, (names, row.read, row.test, views), measured)
+        scores = cached(run.folder, (names, row.read, row.test, views), measured)
     return {column: scores[name] for column, name in zip(row.columns, names, strict=True) if name in scores}
 
 
@@ -47,10 +44,10 @@ def scores_of_backbone(settings: Settings, row: Row, folder: Path, items: str) -
     method = parse_method(row.read or settings.method)
 
     def measured() -> dict[str, float]:
-        write_json(folder / MADE, provenance(settings.training.device))
+        note_provenance(folder, settings.training.device)
         return _measured(backbone_space(settings), None, method, names)
 
-    scores = measured_once(folder, (names, row.read, items), measured)
+    scores = cached(folder, (names, row.read, items), measured)
     return {column: scores[name] for column, name in zip(row.columns, names, strict=True)}
 
 

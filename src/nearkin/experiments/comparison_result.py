@@ -5,37 +5,41 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from nearkin.experiments.comparison_plan import PROTOCOLS
 from nearkin.report.names import score_name
+from nearkin.report.run_words import choice
 
-IN_WORDS = {
-    "fair": "fair: models chosen on held-out training classes",
-    "paper": "paper: the best point of the test curve, which is optimistic",
-}
+if TYPE_CHECKING:
+    import pandas as pd
+    from rich.console import Group
+
+IN_WORDS = {protocol: choice(settings["keep"])[1] for protocol, settings in PROTOCOLS.items()}
 BACKBONE = "backbone alone"
 COLUMNS = ("recall@1", "recall@2", "recall@4", "recall@8", "map@r", "nmi_arithmetic")
 HEADINGS = ("method", *map(score_name, COLUMNS))
 
 
 @dataclass(frozen=True)
-class Comparison:
-    """What was found.
+class ComparisonResult:
+    """What was found; printed, it is a table.
 
     Attributes:
         protocol: "fair" or "paper".
-        scores: by method and score, one number for each finished seed; methods by falling MAP@R.
+        scores: by method and score, one number for each seed; methods by falling MAP@R.
         refused: by method, why it could not be trained on these data.
         chosen: by method, the settings that its trials chose; empty where nothing was searched.
         trials: how many each method had.
-        with_sc: by "method, with SC", the scores of the same runs read out with SC, where a method has them.
+        read_outs: by "method, read-out", the scores of the same runs where a method reads them out in a way of its own.
         concatenated: by "method, N models", the scores of the seeds' models together.
         seconds: by method, how long each run took.
         curves: by method and seed, epochs with the MAP@R that was measured on the way.
         backbone: what the backbone's own features give before anything is learned.
         made: when, on what and with which nearkin.
+        command: what to type to repeat it.
     """
 
     protocol: str
@@ -48,28 +52,29 @@ class Comparison:
     curves: dict[str, list[list[tuple[int, float]]]] = field(default_factory=dict)
     backbone: dict[str, float] = field(default_factory=dict)
     made: dict[str, str] = field(default_factory=dict)
-    with_sc: dict[str, dict[str, list[float]]] = field(default_factory=dict)
+    read_outs: dict[str, dict[str, list[float]]] = field(default_factory=dict)
+    command: str = ""
 
     @property
     def legend(self) -> str:
         seeds = max((len(scores["map@r"]) for scores in self.scores.values()), default=0)
         means = f"mean ± 95 % interval (Student's t) over {seeds} seeds" if seeds > 1 else "one seed, so no interval"
-        parts = [IN_WORDS[self.protocol], means]
+        words = [IN_WORDS[self.protocol], means]
         if self.trials:
-            parts.append(f"settings by {self.trials} trials of each method on validation classes")
-        if self.with_sc:
-            parts.append("with SC: the rows of the test part's singular vectors compared")
+            words.append(f"settings by {self.trials} trials of each method on validation classes")
+        if self.read_outs:
+            words.append(f"{', '.join(self.read_outs)}: the same models by the method's own read-out")
         if self.concatenated:
-            parts.append("N models: their embeddings concatenated")
+            words.append("N models: their embeddings concatenated")
         if self.backbone:
-            parts.append(f"{BACKBONE}: its features before anything is learned")
-        return "; ".join(parts)
+            words.append(f"{BACKBONE}: its features before anything is learned")
+        return "; ".join(words)
 
     def all_scores(self) -> dict[str, dict[str, list[float]]]:
-        """Methods, their read-outs with SC, concatenated models and the backbone alone together, by falling MAP@R."""
+        """Methods, their own read-outs, concatenated models and the backbone alone together, by falling MAP@R."""
         once = self.concatenated | ({BACKBONE: self.backbone} if self.backbone else {})
         single = {name: {score: [value] for score, value in one.items()} for name, one in once.items()}
-        return by_falling_map_at_r(self.scores | self.with_sc | single)
+        return by_falling_map_at_r(self.scores | self.read_outs | single)
 
     def rows(self) -> list[list[str]]:
         """One row for each method: its name, then mean and half the 95 % interval of every score."""
@@ -77,10 +82,27 @@ class Comparison:
             [name, *(mean_in_words(scores[score]) for score in COLUMNS)] for name, scores in self.all_scores().items()
         ]
 
+    def to_pandas(self) -> pd.DataFrame:
+        """One row for each method and seed, a column for each score.
+
+        >>> result = ComparisonResult("fair", {"rank": {score: [0.5, 0.6] for score in COLUMNS}})
+        >>> result.to_pandas()[["method", "seed", "map@r"]].values.tolist()
+        [['rank', 0, 0.5], ['rank', 1, 0.6]]
+        """
+        import pandas as pd
+
+        return pd.DataFrame(
+            {"method": name, "seed": seed} | {score: values[seed] for score, values in scores.items()}
+            for name, scores in self.all_scores().items()
+            for seed in range(len(scores["map@r"]))
+        )
+
     def markdown(self) -> str:
         rows = [HEADINGS, ["---"] * len(HEADINGS), *self.rows()]
         remarks = ["", *(f"- {remark}" for remark in self._remarks())] if self.chosen else []
         return "\n".join([*(f"| {' | '.join(row)} |" for row in rows), "", self.legend, *remarks, ""])
+
+    __str__ = _repr_markdown_ = markdown  # in a terminal and in a notebook
 
     def latex(self) -> str:
         """A table with its caption; it needs the package booktabs."""
@@ -92,6 +114,19 @@ class Comparison:
         rows = [line(HEADINGS), r"\midrule", *map(line, self.rows()), r"\bottomrule", r"\end{tabular}"]
         caption = ". ".join([self.legend, *self._remarks()])
         return "\n".join([*top, *rows, rf"\caption{{{_for_latex(caption)}}}", r"\end{table}", ""])
+
+    def __rich__(self) -> Group:
+        """The table for a terminal, with what was chosen and what was left out below it."""
+        from rich.console import Group
+        from rich.table import Table
+
+        table = Table(title=self.legend, title_justify="left")
+        for heading in HEADINGS:
+            table.add_column(heading, justify="left" if heading == "method" else "right")
+        for row in self.rows():
+            table.add_row(*row)
+        left_out = [f"{method} was left out: {reason}" for method, reason in self.refused.items()]
+        return Group(table, *self._remarks(), *left_out)
 
     def _remarks(self) -> list[str]:
         return [f"{method}: {in_words(settings)}" for method, settings in self.chosen.items()]

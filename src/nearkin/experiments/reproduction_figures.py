@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from nearkin.experiments.curves import Curve, curve, steps_to_reach
+from nearkin.experiments.reproduction_measure import space_of_test_part
+from nearkin.experiments.reproduction_result import Outcome, ReproductionResult, heading
 from nearkin.files import atomic_path
 from nearkin.report.figures import plain_figure
 from nearkin.report.names import score_name
-from nearkin.reproduce.curves import Curve, curve, steps_to_reach
-from nearkin.reproduce.measure import space_of_test_part
-from nearkin.reproduce.result import Outcome, Reproduction, heading
 from nearkin.training import Run
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ Numbers = dict[str, Any]
 PER_PANEL = 4.2  # inches
 
 
-def draw(found: Reproduction, file: Path, runs: Path) -> Numbers:
+def draw(found: ReproductionResult, file: Path, runs: Path) -> Numbers:
     """Draws a figure as its part says, and gives the numbers that are drawn, shares and steps.
 
     Args:
@@ -44,7 +44,7 @@ def draw(found: Reproduction, file: Path, runs: Path) -> Numbers:
     return numbers
 
 
-def _sweep(found: Reproduction, done: Sequence[Outcome], _: Path) -> tuple[Figure, Numbers]:
+def _sweep(found: ReproductionResult, done: Sequence[Outcome], _: Path) -> tuple[Figure, Numbers]:
     """Every score over the setting in which the runs differ."""
     figure, (axes,) = _panels(1, 6.4)
     values = [outcome.plan.row.set[found.part.swept] for outcome in done]
@@ -55,7 +55,7 @@ def _sweep(found: Reproduction, done: Sequence[Outcome], _: Path) -> tuple[Figur
     return figure, {found.part.swept: values, **drawn}
 
 
-def _learners(found: Reproduction, done: Sequence[Outcome], runs: Path) -> tuple[Figure, Numbers]:
+def _learners(found: ReproductionResult, done: Sequence[Outcome], runs: Path) -> tuple[Figure, Numbers]:
     """The first score while training, and that of the kept models over the number of learners."""
     figure, (left, right) = _panels(2)
     column = found.part.columns[0]
@@ -73,7 +73,7 @@ def _learners(found: Reproduction, done: Sequence[Outcome], runs: Path) -> tuple
     return figure, {"curves": curves, found.part.swept: values, column: best}
 
 
-def _errors(found: Reproduction, done: Sequence[Outcome], runs: Path) -> tuple[Figure, Numbers]:
+def _errors(found: ReproductionResult, done: Sequence[Outcome], runs: Path) -> tuple[Figure, Numbers]:
     """One panel for each dataset; diamonds where a curve reaches the last error of the panel's first one."""
     names = list(dict.fromkeys(outcome.plan.row.panel for outcome in done))
     figure, panels = _panels(len(names), PER_PANEL if len(names) > 1 else 6.4)
@@ -106,7 +106,7 @@ def _errors(found: Reproduction, done: Sequence[Outcome], runs: Path) -> tuple[F
     return figure, numbers
 
 
-def _plane(_: Reproduction, done: Sequence[Outcome], runs: Path) -> tuple[Figure, Numbers]:
+def _plane(_: ReproductionResult, done: Sequence[Outcome], runs: Path) -> tuple[Figure, Numbers]:
     """The test part of every run where its two numbers put it, a colour for each class."""
     from matplotlib import colormaps
 
@@ -130,7 +130,7 @@ def _plane(_: Reproduction, done: Sequence[Outcome], runs: Path) -> tuple[Figure
     return figure, numbers
 
 
-KINDS: dict[str, Callable[[Reproduction, Sequence[Outcome], Path], tuple[Figure, Numbers]]] = {
+KINDS: dict[str, Callable[[ReproductionResult, Sequence[Outcome], Path], tuple[Figure, Numbers]]] = {
     "sweep": _sweep,
     "learners": _learners,
     "errors": _errors,

@@ -9,15 +9,15 @@ from pathlib import Path
 
 import torch
 
-from nearkin.compare.result import COLUMNS
 from nearkin.evaluation import evaluate
+from nearkin.experiments.comparison_result import COLUMNS
+from nearkin.experiments.runs import cached
 from nearkin.models import Embedder
 from nearkin.models.embed import space_of
 from nearkin.models.feature_cache import cached_embeddings
 from nearkin.space import Space
 from nearkin.training import Run
 from nearkin.training.devices import make_fabric
-from nearkin.training.once import measured_once
 from nearkin.training.prepare import load_splits
 
 
@@ -33,7 +33,7 @@ def concatenated(spaces: Sequence[Space]) -> Space:
 
 
 def concatenated_scores(out: Path, method: str, seeds: int) -> dict[str, float]:
-    """The scores of a method's models together on the test part; measured once, then read from ``out``."""
+    """The scores of a method's models together on the test split; measured once, then read from ``out``."""
     runs = [Run(out / f"{method}-{seed}") for seed in range(seeds)]
 
     def measure() -> dict[str, float]:
@@ -46,5 +46,5 @@ def concatenated_scores(out: Path, method: str, seeds: int) -> dict[str, float]:
         spaces = [space_of(cached_embeddings(model, test.items, at_once, workers), test) for model in models]
         return evaluate(concatenated(spaces).to(device)).scores
 
-    scores = measured_once(out / "concatenated", (method, [run.read_scores() for run in runs]), measure)
+    scores = cached(out / "concatenated", (method, [run.read_scores() for run in runs]), measure)
     return {name: scores[name] for name in COLUMNS}

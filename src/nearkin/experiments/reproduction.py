@@ -8,22 +8,22 @@ import shlex
 from dataclasses import replace
 from pathlib import Path
 
-from nearkin.compare.task import Task, attempt, made
 from nearkin.errors import Interrupted, OutOfRoom, UserError
+from nearkin.experiments.papers import read_part
+from nearkin.experiments.reproduction_figures import draw
+from nearkin.experiments.reproduction_measure import scores_of, scores_of_backbone
+from nearkin.experiments.reproduction_plan import Plan, Wishes, plans
+from nearkin.experiments.reproduction_result import Outcome, ReproductionResult
+from nearkin.experiments.runs import Task, attempt, provenance_of
 from nearkin.files import write_json, write_text
 from nearkin.messages import show_messages
-from nearkin.reproduce.draw import draw
-from nearkin.reproduce.measure import scores_of, scores_of_backbone
-from nearkin.reproduce.parts import read_part
-from nearkin.reproduce.plan import Plan, Wishes, plans
-from nearkin.reproduce.result import Outcome, Reproduction
 from nearkin.training import Run
 from nearkin.training.prepare import load_splits
 
 log = logging.getLogger("nearkin")
 
 
-def reproduce(paper: str, name: str, out: str | Path | None = None, wishes: Wishes | None = None) -> Reproduction:
+def reproduce(paper: str, name: str, out: str | Path | None = None, wishes: Wishes | None = None) -> ReproductionResult:
     """Trains what is missing of a table or figure; what ``out`` already holds is not done again.
 
     Args:
@@ -45,7 +45,7 @@ def reproduce(paper: str, name: str, out: str | Path | None = None, wishes: Wish
             log.info("%d of %d: %s, %s", number, len(planned), plan.row.method, plan.data)
         outcomes.append(_outcome(plan, out))
     runs = (Run(out / outcome.folder) for outcome in outcomes if outcome.scores)
-    found = Reproduction(part, tuple(outcomes), made(runs), command_of(paper, name, wishes, out))
+    found = ReproductionResult(part, tuple(outcomes), provenance_of(runs), command_of(paper, name, wishes, out))
     record = found.record()
     if part.draw and any(outcome.scores for outcome in outcomes):
         record["drawn"] = draw(found, out / f"{name}.png", out)
