@@ -35,7 +35,7 @@ import torch
 from nearkin.data import load_dataset, make_splits
 from nearkin.demo import pixel_space
 from nearkin.evaluation import evaluate
-from nearkin.experiments.curves import curve, steps_to_reach
+from nearkin.experiments.figure_numbers import curve, steps_to_reach
 from nearkin.experiments.known_classes import known_classes
 from nearkin.experiments.pool import Job, run_jobs
 from nearkin.experiments.runs import Task, provenance_of

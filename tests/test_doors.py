@@ -12,8 +12,7 @@ import pytest
 import nearkin
 from nearkin.data import load_dataset
 from nearkin.errors import UserError
-from nearkin.experiments import compare
-from nearkin.experiments.reproduction import reproduce
+from nearkin.experiments import compare, reproduce
 from nearkin.report.run_report import write_report
 from nearkin.training import Run, Settings, resume, train
 from nearkin.workflows import embed_to_file, evaluate_model
@@ -56,7 +55,7 @@ DOORS: dict[str, Door] = {
     "write_report": lambda _, run, out: write_report(run, type(out)(f"{out}.html"), figures=False).stat().st_size > 0,
     "compare": lambda data, _, out: compare(data, ["triplet"], 1, "paper", out=out, per_class=2, **QUICK).scores,
     "reproduce": lambda _, __, out: (
-        reproduce("rank", "table-1", out) and sorted(file.name for file in Path(out).iterdir())
+        reproduce("rank", "table-1", out=out) and sorted(file.name for file in Path(out).iterdir())
     ),
 }
 

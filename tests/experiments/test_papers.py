@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 from conftest import TINY_GLYPHS
 
 from nearkin.errors import UserError
-from nearkin.experiments.differences import OPEN, _known, open_besides, open_settings
-from nearkin.experiments.papers import Part, Row, known_papers, known_parts, read_part
-from nearkin.experiments.recipes import known_recipes, recipe_description
-from nearkin.experiments.reproduction_figures import KINDS
-from nearkin.experiments.reproduction_plan import Wishes, datasets, plans
+from nearkin.experiments.figure_drawing import KINDS
+from nearkin.experiments.papers import PaperTable, Row, known_papers, known_tables, read_paper, read_table
+from nearkin.experiments.recipes import known_recipes, recipe_description, recipe_tables
+from nearkin.experiments.reproduction_plan import datasets, make_plans
 from nearkin.methods import make_method
 
 ROOT = Path(__file__).parents[2]
@@ -25,7 +25,7 @@ TEXTS = {
     "rank": "rank_approximation_nra",
     "spectral": "spectral_clustering_dscl",
 }
-# By paper, part and row: what the paper prints.
+# By paper, table and row: what the paper prints.
 PRINTED = {
     ("rank", "table-1", "NRA (ours), d = 512", "cars196/rank"): [81.9, 88.8, 92.8, 95.4],
     ("rank", "table-2", "NRA (ours), d = 512", "cars196/rank"): [82.1],
@@ -37,15 +37,15 @@ PRINTED = {
     ("divide-and-conquer", "table-6", "GT labels grouping", "sop/divide-and-conquer"): [74.5, 87.1, 93.8, 97.6],
 }
 SCORES = r"(random_gallery_)?recall@\d+|nmi_geometric|nmi_arithmetic|map|soft_knn_error|nearest_cluster_error"
-every_part = pytest.mark.parametrize(("paper", "name"), [(p, n) for p in known_papers() for n in known_parts(p)])
+every_table = pytest.mark.parametrize(("paper", "name"), [(p, n) for p in known_papers() for n in known_tables(p)])
 
 
-def rows_with_numbers(part: Part) -> list[Row]:
-    return [row for row in part.rows if any(number is not None for number in row.paper)]
+def rows_with_numbers(table: PaperTable) -> list[Row]:
+    return [row for row in table.rows if any(number is not None for number in row.paper)]
 
 
 def test_every_table_with_results_of_the_five_papers_is_there() -> None:
-    assert {paper: known_parts(paper) for paper in known_papers()} == {
+    assert {paper: known_tables(paper) for paper in known_papers()} == {
         "divide-and-conquer": ["figure-1", *(f"table-{number}" for number in range(1, 7))],
         "facility-location": ["table-1", "table-2", "table-3"],
         "magnet": ["figure-5", "table-4"],
@@ -57,18 +57,18 @@ def test_every_table_with_results_of_the_five_papers_is_there() -> None:
 @pytest.mark.parametrize(("where", "numbers"), PRINTED.items(), ids=lambda value: str(value)[:60])
 def test_numbers_are_those_that_the_paper_prints(where: tuple[str, str, str, str], numbers: list[float]) -> None:
     paper, name, method, recipe = where
-    (row,) = [row for row in read_part(paper, name).rows if (row.method, row.recipe) == (method, recipe)]
+    (row,) = [row for row in read_table(paper, name).rows if (row.method, row.recipe) == (method, recipe)]
     assert list(row.paper) == numbers
 
 
 @pytest.mark.skipif(not PAPERS.is_dir(), reason="the papers' text is not here")
-@every_part
+@every_table
 def test_the_numbers_of_a_row_stand_on_one_line_of_the_paper(paper: str, name: str) -> None:
-    part = read_part(paper, name)
+    table = read_table(paper, name)
     lines = (PAPERS / f"{TEXTS[paper]}.txt").read_text(encoding="utf-8").splitlines()
     found = [re.findall(r"(?<![\d.])\d\d\.\d+(?!\d)", line) for line in lines]
-    for row in rows_with_numbers(part):
-        printed = [f"{number:.{part.decimals}f}" for number in row.paper if number is not None]
+    for row in rows_with_numbers(table):
+        printed = [f"{number:.{table.decimals}f}" for number in row.paper if number is not None]
         assert any(is_within(printed, line) for line in found), (row.method, printed)
 
 
@@ -78,68 +78,75 @@ def is_within(wanted: list[str], line: list[str]) -> bool:
     return all(number in rest for number in wanted)
 
 
-@every_part
+@every_table
 def test_a_row_names_recipes_methods_scores_and_notes_that_exist(paper: str, name: str) -> None:
-    part = read_part(paper, name)
-    assert part.rows and set(part.notes) == {note for row in part.rows for note in row.notes}
-    assert bool(part.draw) == name.startswith("figure") and part.draw in ("", *KINDS)
-    for row in part.rows:
-        assert row.recipe in known_recipes() or (part.base and not row.recipe)
+    table = read_table(paper, name)
+    assert table.rows and {note for row in table.rows for note in row.notes} <= set(table.notes)
+    assert bool(table.draw) == name.startswith("figure") and table.draw in ("", *KINDS)
+    for row in table.rows:
+        assert row.recipe in known_recipes() or (table.base and not row.recipe)
         assert len(row.paper) == len(row.columns) == len(set(row.columns))
         assert all(re.fullmatch(SCORES, column) for column in row.columns)
         if row.read:
             make_method(row.read.partition(":")[0])
-        assert not part.swept or part.swept in row.set
+        assert not table.swept or table.swept in row.set
 
 
-@every_part
+@every_table
 def test_every_row_can_be_planned_on_glyphs(paper: str, name: str, tmp_path: Path) -> None:
-    part = read_part(paper, name)
-    wishes = Wishes(data=dict.fromkeys(datasets(part), TINY_GLYPHS))
-    for plan in plans(part, wishes, tmp_path):
+    table = read_table(paper, name)
+    data = dict.fromkeys(datasets(table), TINY_GLYPHS)
+    for plan in make_plans(table, data, {}, tmp_path):
         assert (plan.settings is None) == bool(plan.row.not_run) == bool(plan.problem)
         if plan.settings is not None:
             make_method(plan.settings.method, **plan.settings.method_settings)
-            assert plan.settings.training.keep == ("last" if part.base else "best-on-test")
+            assert plan.settings.training.keep == ("last" if table.base else "best-on-test")
             assert plan.differs[0].startswith("other data: glyphs")
 
 
 def test_every_recipe_of_a_paper_is_used_somewhere() -> None:
-    parts = [read_part(paper, name) for paper in known_papers() for name in known_parts(paper)]
+    tables = [read_table(paper, name) for paper in known_papers() for name in known_tables(paper)]
     of_papers = {recipe for recipe in known_recipes() if not recipe_description(recipe).startswith("Tuned here")}
-    assert {row.recipe for part in parts for row in part.rows} >= of_papers
+    assert {row.recipe for table in tables for row in table.rows} >= of_papers
+
+
+def test_every_note_of_a_paper_and_of_a_table_is_used() -> None:
+    for paper in known_papers():
+        tables = [read_table(paper, name) for name in known_tables(paper)]
+        used = {note for table in tables for row in table.rows for note in row.notes}
+        assert used == {note for table in tables for note in table.notes}
+
+
+def origins() -> dict[str, dict[str, Any]]:
+    """The origins of the recipes that are of a paper."""
+    found = {recipe: recipe_tables(recipe)["origin"] for recipe in known_recipes()}
+    return {recipe: origin for recipe, origin in found.items() if "paper" in origin}
 
 
 def test_the_differences_of_recipes_are_those_of_the_docs() -> None:
     text = (ROOT / "docs" / "recipes.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| `([^`]+)` \|[^|]*\|[^|]*\| ([^|]*) \|$", text, re.MULTILINE)
-    said = {recipe: sorted(re.split(r"[,;] ", words)) for recipe, words in rows}
-    known = _known()
-    assert said == {
-        recipe: sorted(word.partition(":")[0] for word in words) for recipe, words in known["recipes"].items()
+    assert {recipe: words.split(", ") for recipe, words in rows} == {
+        recipe: origin["differs"] for recipe, origin in origins().items()
     }
-    used = {word for words in known["recipes"].values() for word in words}
-    assert used == set(known["words"]) and set(known["only"]) <= used and set(known["open"]) <= set(known["recipes"])
+    for paper in known_papers():
+        used = {word for origin in origins().values() if origin["paper"] == paper for word in origin["differs"]}
+        assert used == set(read_paper(paper).differences)
 
 
-@pytest.mark.parametrize("recipe", known_recipes())
-def test_whatever_a_recipe_calls_open_is_told(recipe: str) -> None:
+@pytest.mark.parametrize("recipe", origins())
+def test_what_the_comments_of_a_recipe_call_open_is_said_to_be_open(recipe: str) -> None:
     text = (ROOT / "src" / "nearkin" / "experiments" / "recipes" / f"{recipe}.toml").read_text(encoding="utf-8")
-    told = " ".join(open_settings(recipe, besides=()))
-    for line in text.splitlines():
-        if re.search(r"#.*\bopen\b", line) and not line.startswith("#"):
-            assert OPEN.match(line), f"write '# open; …' or '# …; open: what; …': {line}"
-            assert line.partition("  # ")[0] in told
-    if any(re.search(r"\bopen\b", line) for line in text.splitlines() if line.startswith("#")):
-        known = _known()
-        sentences = [*open_besides(recipe), *(known["words"][word] for word in known["recipes"][recipe])]
-        assert any("open" in sentence for sentence in sentences)
+    lines = [line for line in text.splitlines() if re.search(r"  # .*\bopen\b", line)]
+    origin = origins()[recipe]
+    assert {line.split()[0] for line in lines} == {*origin["open"], *origin.get("partly_open", {})}
+    assert recipe_description(recipe).startswith(f"{read_paper(origin['paper']).authors}, ")
 
 
 def test_the_docs_list_every_table_and_figure() -> None:
     text = (ROOT / "docs" / "reproduce.md").read_text(encoding="utf-8")
     listed = re.findall(r"^\| `(\S+) (\S+)` \|", text, re.MULTILINE)
-    assert sorted(listed) == [(paper, name) for paper in known_papers() for name in known_parts(paper)]
+    assert sorted(listed) == [(paper, name) for paper in known_papers() for name in known_tables(paper)]
 
 
 @pytest.mark.parametrize(
@@ -152,4 +159,4 @@ def test_the_docs_list_every_table_and_figure() -> None:
 )
 def test_unknown_names_are_told_the_nearest(paper: str, name: str, expected: str) -> None:
     with pytest.raises(UserError, match=re.escape(expected)):
-        read_part(paper, name)
+        read_table(paper, name)

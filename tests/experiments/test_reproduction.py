@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import re
 import shlex
@@ -21,21 +20,15 @@ from nearkin.clustering import spectral_embedding
 from nearkin.data import load_dataset, make_splits
 from nearkin.errors import Interrupted, OutOfRoom
 from nearkin.evaluation import evaluate
-from nearkin.experiments import reproduction as work
-from nearkin.experiments import reproduction_measure as measure
-from nearkin.experiments.curves import curve
+from nearkin.experiments import reproduction, runs
+from nearkin.experiments.figure_numbers import curve, numbers_of
 from nearkin.experiments.known_classes import known_classes
-from nearkin.experiments.papers import Part, read_part
-from nearkin.experiments.reproduction import reproduce
-from nearkin.experiments.reproduction_figures import draw
-from nearkin.experiments.reproduction_measure import scores_of
-from nearkin.experiments.reproduction_plan import Wishes
+from nearkin.experiments.papers import PaperTable, read_table
+from nearkin.experiments.reproduction import reproduce, scores_of
 from nearkin.models import Embedder
 from nearkin.report.figures import plain_figure
 from nearkin.training import Run
 from nearkin.training.baseline import backbone_space
-
-carrying = importlib.import_module("nearkin.experiments.runs")
 
 QUICK: dict[str, Any] = {"epochs": 1, "batch_size": 16, "dim": 16, "device": "cpu"}
 OPTIONS = [f"--set={name}={value}" for name, value in QUICK.items()]
@@ -61,19 +54,19 @@ def trained(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         return train
 
     for name in ("train", "resume"):
-        monkeypatch.setattr(carrying, name, listed(getattr(carrying, name)))
+        monkeypatch.setattr(runs, name, listed(getattr(runs, name)))
     return names
 
 
 def only(monkeypatch: pytest.MonkeyPatch, *rows: int) -> None:
-    """Makes every part smaller: these rows of it."""
+    """Makes every table smaller: these rows of it."""
 
-    def smaller(paper: str, name: str) -> Part:
-        part = read_part(paper, name)
-        kept = tuple(part.rows[row] for row in rows)
-        return replace(part, rows=kept, new_examples=min(part.new_examples, 3))
+    def smaller(paper: str, name: str) -> PaperTable:
+        table = read_table(paper, name)
+        kept = tuple(table.rows[row] for row in rows)
+        return replace(table, rows=kept, new_examples=min(table.new_examples, 3))
 
-    monkeypatch.setattr(work, "read_part", smaller)
+    monkeypatch.setattr(reproduction, "read_table", smaller)
 
 
 def test_a_rehearsal_prints_the_papers_numbers_beside_ours_and_the_second_one_trains_nothing(
@@ -153,11 +146,11 @@ def test_the_list_says_what_there_is_and_whether_its_data_are_here(nearkin: Comm
         (["ranks", "table-1"], "did you mean 'rank'"),
         (["magnets"], "did you mean 'magnet'"),
         (["rank", "tabel-1"], "did you mean 'table-1'"),
-        (["rank", "table-1", "--data", "cub200"], "write --data cub200=SOURCE"),
+        (["rank", "table-1", "--data", "cub200"], "write --data cub200=glyphs"),
         (["rank", "table-1", "--set", "epochs"], "write NAME=VALUE"),
         (["rank", "--set", "epochs=1"], "such as `nearkin reproduce rank table-2`"),
         (["ranks", "--set", "epochs=1"], "did you mean 'rank'"),
-        (["--data", "cub200=glyphs"], "name the part"),
+        (["--data", "cub200=glyphs"], "name the table to run"),
     ],
 )
 def test_mistakes_end_in_one_sentence(nearkin: Command, arguments: list[str], expected: str) -> None:
@@ -177,7 +170,7 @@ def test_at_80_columns_no_number_is_broken(
 ) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     printed = nearkin("reproduce", paper, name).out
-    for row in read_part(paper, name).rows:
+    for row in read_table(paper, name).rows:
         assert all(f" {number:.1f} " in printed for number in row.paper if number is not None)
     rule = next(line for line in printed.splitlines() if set(line.strip()) == {"─"})
     assert len(rule) <= 80 and "not found" in printed and re.search(r"here +1 +\n", printed)
@@ -185,18 +178,20 @@ def test_at_80_columns_no_number_is_broken(
 
 
 def test_which_nmi_is_ours_is_said(tmp_path: Path) -> None:
-    legends = {name: reproduce(name, "table-1", tmp_path / name).legend for name in ("spectral", "divide-and-conquer")}
+    legends = {
+        name: reproduce(name, "table-1", out=tmp_path / name).legend for name in ("spectral", "divide-and-conquer")
+    }
     assert "NMI is over the geometric mean" in legends["spectral"]
     assert "NMI is over the arithmetic mean" in legends["divide-and-conquer"]
-    assert "NMI" not in reproduce("rank", "table-1", tmp_path / "rank").legend
+    assert "NMI" not in reproduce("rank", "table-1", out=tmp_path / "rank").legend
 
 
 def test_a_stopped_table_goes_on_where_it_stopped(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     only(monkeypatch, 0, 2)
-    wishes = Wishes(QUICK, {"cub200": TINY_GLYPHS})
-    whole = reproduce("rank", "table-1", tmp_path / "whole", wishes)
+    data = {"cub200": TINY_GLYPHS}
+    whole = reproduce("rank", "table-1", data, tmp_path / "whole", **QUICK)
     begun: list[Path] = []
-    real = carrying.train
+    real = runs.train
 
     def stops_at_the_second(settings: Any, folder: Path, *rest: Any) -> Run:
         begun.append(folder)
@@ -205,10 +200,10 @@ def test_a_stopped_table_goes_on_where_it_stopped(monkeypatch: pytest.MonkeyPatc
         run: Run = real(settings, folder, *rest)
         return run
 
-    monkeypatch.setattr(carrying, "train", stops_at_the_second)
+    monkeypatch.setattr(runs, "train", stops_at_the_second)
     with pytest.raises(Interrupted, match="the same command goes on"):
-        reproduce("rank", "table-1", tmp_path / "parts", wishes)
-    found = reproduce("rank", "table-1", tmp_path / "parts", wishes)
+        reproduce("rank", "table-1", data, tmp_path / "parts", **QUICK)
+    found = reproduce("rank", "table-1", data, tmp_path / "parts", **QUICK)
     assert len(begun) == 3 and found.record()["rows"] == whole.record()["rows"]
 
 
@@ -216,8 +211,8 @@ def test_a_row_that_cannot_be_trained_says_why_and_the_others_go_on(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     only(monkeypatch, 7, 9)
-    wishes = Wishes(QUICK, {"cub200": TINY_GLYPHS})  # spectral needs more items than dimensions
-    first, second = reproduce("spectral", "table-1", tmp_path, wishes).outcomes
+    # spectral needs more items than dimensions
+    first, second = reproduce("spectral", "table-1", {"cub200": TINY_GLYPHS}, tmp_path, **QUICK).rows
     assert first.scores and not second.scores
     assert second.problem.startswith("could not be run: ") and "always 0" in second.problem
 
@@ -228,7 +223,7 @@ def test_a_full_disk_is_no_verdict_on_a_row(monkeypatch: pytest.MonkeyPatch, tmp
 
     monkeypatch.setattr("nearkin.experiments.runs.run_or_resume", full)
     with pytest.raises(OutOfRoom, match="no space left"):
-        reproduce("rank", "table-1", tmp_path, Wishes(QUICK, {"cub200": TINY_GLYPHS}))
+        reproduce("rank", "table-1", {"cub200": TINY_GLYPHS}, tmp_path, **QUICK)
 
 
 def vectors(file: Path, seed: int, **columns: Any) -> str:
@@ -247,8 +242,8 @@ def test_other_items_under_the_same_name_are_measured_again_or_refused(
     only(monkeypatch, 5, 7)  # the network alone, softmax
     found = []
     for seed in (0, 1):
-        wishes = Wishes(VECTORS, {"cub200": vectors(tmp_path / "x.npz", seed)})
-        found.append(reproduce("spectral", "table-1", tmp_path / "out", wishes).outcomes)
+        data = {"cub200": vectors(tmp_path / "x.npz", seed)}
+        found.append(reproduce("spectral", "table-1", data, tmp_path / "out", **VECTORS).rows)
     assert found[0][0].scores != found[1][0].scores
     assert found[0][1].scores and "are not what they were" in found[1][1].problem
 
@@ -256,7 +251,7 @@ def test_other_items_under_the_same_name_are_measured_again_or_refused(
 def test_a_column_that_is_called_true_label_is_no_label(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     only(monkeypatch, 6)  # with SC, which is measured after training
     source = vectors(tmp_path / "x.npz", 0, true_label=np.array(["cat", "dog"] * 48))
-    (outcome,) = reproduce("spectral", "table-1", tmp_path / "out", Wishes(VECTORS, {"cub200": source})).outcomes
+    (outcome,) = reproduce("spectral", "table-1", {"cub200": source}, tmp_path / "out", **VECTORS).rows
     assert outcome.scores
     assert not any(sentence.startswith("resize") for sentence in outcome.sentences)  # vectors are no pictures
 
@@ -265,15 +260,15 @@ def test_errors_on_classes_that_were_not_trained_on_say_why_there_are_none(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     only(monkeypatch, 0)
-    wishes = Wishes(VECTORS | {"batch_size": 12, "augment": "none"}, {"dogs120": vectors(tmp_path / "x.npz", 0)})
-    found = reproduce("magnet", "table-4", tmp_path / "out", wishes)
-    assert "has other classes than its training part" in found.outcomes[0].problem
+    settings = VECTORS | {"batch_size": 12, "augment": "none"}
+    found = reproduce("magnet", "table-4", {"dogs120": vectors(tmp_path / "x.npz", 0)}, tmp_path / "out", **settings)
+    assert "has other classes than its training split" in found.rows[0].problem
     assert found.nothing_came_out.endswith("give data with all classes in both")
 
 
 def test_scores_that_training_does_not_give_are_measured_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     only(monkeypatch, 23)  # Recall@1, Recall@10, Recall@100
-    (outcome,) = reproduce("rank", "table-1", tmp_path, Wishes(QUICK, {"sop": TINY_GLYPHS})).outcomes
+    (outcome,) = reproduce("rank", "table-1", {"sop": TINY_GLYPHS}, tmp_path, **QUICK).rows
     run = Run(tmp_path / outcome.folder)
     test = make_splits(load_dataset(TINY_GLYPHS)).test
     assert test is not None
@@ -283,15 +278,15 @@ def test_scores_that_training_does_not_give_are_measured_once(monkeypatch: pytes
     assert outcome.scores == pytest.approx({f"recall@{k}": slow[f"recall@{k}"] for k in (1, 10, 100)})
     (file,) = run.folder.glob("measured-*.json")
     file.write_text(json.dumps(json.loads(file.read_text()) | {"recall@10": 0.125}))
-    assert scores_of(run, outcome.plan.row)["recall@10"] == 0.125
+    assert scores_of(run, outcome.plan)["recall@10"] == 0.125
 
 
 def test_any_model_can_be_read_out_with_sc_and_by_clusters(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     only(monkeypatch, 6, 7)
-    softmax = reproduce("spectral", "table-1", tmp_path / "a", Wishes(QUICK, {"cub200": TINY_GLYPHS})).outcomes
+    softmax = reproduce("spectral", "table-1", {"cub200": TINY_GLYPHS}, tmp_path / "a", **QUICK).rows
     assert softmax[0].folder == softmax[1].folder and softmax[0].scores != softmax[1].scores
     only(monkeypatch, 0, 2)
-    both = reproduce("magnet", "table-4", tmp_path / "b", Wishes(QUICK, {"dogs120": TINY_GLYPHS})).outcomes
+    both = reproduce("magnet", "table-4", {"dogs120": TINY_GLYPHS}, tmp_path / "b", **QUICK).rows
     assert [list(outcome.scores) for outcome in both] == [["nearest_cluster_error", "soft_knn_error"]] * 2
 
 
@@ -299,15 +294,15 @@ def test_the_network_alone_is_measured_plain_and_with_sc(
     monkeypatch: pytest.MonkeyPatch, trained: list[str], tmp_path: Path
 ) -> None:
     only(monkeypatch, 4, 5)
-    wishes = Wishes(QUICK, {"cub200": TINY_GLYPHS})
-    with_sc, plain = reproduce("spectral", "table-1", tmp_path, wishes).outcomes
+    data = {"cub200": TINY_GLYPHS}
+    with_sc, plain = reproduce("spectral", "table-1", data, tmp_path, **QUICK).rows
     assert not trained and plain.plan.settings is not None
     space = backbone_space(plain.plan.settings)
     assert plain.scores.items() <= evaluate(space).scores.items()
     singular = replace(space, embeddings=spectral_embedding(space.embeddings))
     assert with_sc.scores == pytest.approx({k: evaluate(singular).scores[k] for k in with_sc.scores})
-    monkeypatch.setattr(measure, "backbone_space", None)
-    assert [each.scores for each in reproduce("spectral", "table-1", tmp_path, wishes).outcomes] == [
+    monkeypatch.setattr(reproduction, "backbone_space", None)
+    assert [each.scores for each in reproduce("spectral", "table-1", data, tmp_path, **QUICK).rows] == [
         with_sc.scores,
         plain.scores,
     ]
@@ -326,8 +321,8 @@ def test_magnets_rows_average_sixteen_views_of_pictures_that_are_augmented(
 
     monkeypatch.setattr(workflows, "embed_everything", listed)
     for augment in ("none", "crop-flip"):
-        wishes = Wishes(QUICK | {"augment": augment}, {"dogs120": TINY_GLYPHS})
-        assert reproduce("magnet", "table-4", tmp_path, wishes).outcomes[0].scores
+        found = reproduce("magnet", "table-4", {"dogs120": TINY_GLYPHS}, tmp_path, augment=augment, **QUICK)
+        assert found.rows[0].scores
     assert asked == [(16, "crop-flip")] * 2  # test and training part; plain scores are those of training
 
 
@@ -345,12 +340,12 @@ def test_figures_are_drawn_from_the_runs(
 ) -> None:
     only(monkeypatch, *rows)
     dim = {"dim": 2, "per_class": 4} if name == "figure-4" else {}
-    found = reproduce(paper, name, tmp_path, Wishes(QUICK | dim, data))
-    assert all(outcome.scores for outcome in found.outcomes)
+    found = reproduce(paper, name, data, tmp_path, **(QUICK | dim))
+    assert all(outcome.scores for outcome in found.rows)
     picture = np.asarray(Image.open(tmp_path / f"{name}.png").convert("RGB"))
     assert len(np.unique(picture.reshape(-1, 3), axis=0)) > 50
     drawn = json.loads((tmp_path / f"{name}.json").read_text())["drawn"]
-    first = found.outcomes[0]
+    first = found.rows[0]
     run = Run(tmp_path / first.folder)
     match paper, name:
         case "rank", "figure-3":
@@ -369,10 +364,10 @@ def test_without_the_first_curve_of_a_panel_nothing_is_said_to_reach_it(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     only(monkeypatch, 0, 1)
-    whole = reproduce("magnet", "figure-5", tmp_path, Wishes(QUICK, {"dogs120": TINY_GLYPHS}))
-    triplet, magnet = whole.outcomes
-    cut = replace(whole, outcomes=(replace(triplet, scores={}, problem="could not be run: why"), magnet))
-    (panel,) = draw(cut, tmp_path / "cut.png", tmp_path).values()
+    whole = reproduce("magnet", "figure-5", {"dogs120": TINY_GLYPHS}, tmp_path, **QUICK)
+    triplet, magnet = whole.rows
+    cut = replace(whole, rows=(replace(triplet, scores={}, problem="could not be run: why"), magnet))
+    (panel,) = numbers_of(cut).values()
     assert panel["goal"] is None and list(panel["reached"].values()) == [None] and len(panel["curves"]) == 1
 
 
@@ -385,10 +380,10 @@ def test_legends_are_outside_the_axes(
     only(monkeypatch, 0, 1)
     drawn: list[Any] = []
     monkeypatch.setattr(
-        "nearkin.experiments.reproduction_figures.plain_figure",
+        "nearkin.experiments.figure_drawing.plain_figure",
         lambda *size: drawn.append(plain_figure(*size)) or drawn[-1],
     )
-    reproduce(paper, name, tmp_path, Wishes(QUICK, {data: TINY_GLYPHS}))
+    reproduce(paper, name, {data: TINY_GLYPHS}, tmp_path, **QUICK)
     monkeypatch.undo()
     (figure,) = drawn
     for axes in figure.axes:
@@ -413,13 +408,13 @@ def test_known_classes_are_in_both_parts_and_what_is_left_out_in_none(tmp_path: 
 
 def test_a_folder_is_trained_continued_or_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     done: list[str] = []
-    monkeypatch.setattr(carrying, "train", lambda settings, folder, *_: done.append(f"train {settings}") or Run(folder))
-    monkeypatch.setattr(carrying, "resume", lambda folder, *_: done.append("resume") or Run(folder))
+    monkeypatch.setattr(runs, "train", lambda settings, folder, *_: done.append(f"train {settings}") or Run(folder))
+    monkeypatch.setattr(runs, "resume", lambda folder, *_: done.append("resume") or Run(folder))
     run = Run(tmp_path / "x")
-    carrying.run_or_resume("settings", run.folder)
+    runs.run_or_resume("settings", run.folder)
     run.checkpoint.parent.mkdir(parents=True)
     run.checkpoint.touch()
-    carrying.run_or_resume("settings", run.folder)
+    runs.run_or_resume("settings", run.folder)
     run.scores.touch()
-    assert carrying.run_or_resume("settings", run.folder).folder == run.folder
+    assert runs.run_or_resume("settings", run.folder).folder == run.folder
     assert done == ["train settings", "resume"]

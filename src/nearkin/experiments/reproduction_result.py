@@ -1,51 +1,79 @@
-"""What came out, the paper's numbers beside ours, with everything in which the two differ."""
+"""What came out: the paper's numbers beside ours, with everything in which the two differ; as a value and a table."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from nearkin.experiments.papers import Part
+from nearkin.experiments.papers import PaperTable
 from nearkin.experiments.reproduction_plan import Plan
 from nearkin.report.names import score_name
 
+if TYPE_CHECKING:
+    import pandas as pd
+    from rich.console import Group
+
+WORDS = {"method": 11, "data": 10, "": 5}  # how narrow columns of words may become in a terminal
+
 
 @dataclass(frozen=True)
-class Outcome:
+class RowResult:
     """One row: its scores by column, between 0 and 1, its run's folder, or why there are none."""
 
     plan: Plan
-    scores: dict[str, float]
+    scores: dict[str, float] = field(default_factory=dict)
     folder: str = ""
     problem: str = ""
 
     @property
+    def paper(self) -> dict[str, float | None]:
+        """The paper's numbers by column, in percent."""
+        return dict(zip(self.plan.row.columns, self.plan.row.paper, strict=True))
+
+    @property
+    def here(self) -> dict[str, float]:
+        """Ours, in percent."""
+        return {column: 100 * score for column, score in self.scores.items()}
+
+    @property
+    def difference(self) -> dict[str, float]:
+        """Ours less the paper's, where both are known."""
+        paper = self.paper
+        return {column: ours - theirs for column, ours in self.here.items() if (theirs := paper[column]) is not None}
+
+    @property
+    def differs(self) -> list[str]:
+        """Where the run differs from the paper, in sentences."""
+        return [] if self.problem else self.plan.differs
+
+    @property
     def sentences(self) -> list[str]:
-        """Why there are no scores, or in what they differ from the paper's."""
-        return [self.problem] if self.problem else self.plan.differs
+        return [self.problem] if self.problem else self.differs
 
 
 @dataclass(frozen=True)
 class ReproductionResult:
-    """A table or figure with what came out for every row; when, on what and by which command the runs were made."""
+    """A table or figure with what came out for every row; when, on what and by which command, and in which folder."""
 
-    part: Part
-    outcomes: tuple[Outcome, ...]
+    table: PaperTable
+    rows: tuple[RowResult, ...]
     made: Mapping[str, str]
     command: str
+    folder: Path
 
     @property
     def title(self) -> str:
-        return f"{self.part.paper}. {self.part.number}: {self.part.caption}"
+        return f"{self.table.title}. {self.table.number}: {self.table.caption}"
 
     @property
     def legend(self) -> str:
-        means = [column.removeprefix("nmi_") for column in self.part.columns if column.startswith("nmi_")]
+        means = [column.removeprefix("nmi_") for column in self.table.columns if column.startswith("nmi_")]
         return (
             "Numbers in percent, ours from one run each (bf16 on CUDA, else 32 bits); "
             + "".join(f"our NMI is over the {mean} mean of the two entropies; " for mean in means)
-            + "the last column tells in what a run differs from the paper."
+            + "the last column tells where a run differs from the paper."
         )
 
     @property
@@ -55,76 +83,112 @@ class ReproductionResult:
     @property
     def nothing_came_out(self) -> str:
         """Why, where rows were tried and none has scores; else empty."""
-        tried = [outcome for outcome in self.outcomes if outcome.plan.settings is not None]
-        if not tried or any(outcome.scores for outcome in tried):
+        tried = [row for row in self.rows if row.plan.settings is not None]
+        if not tried or any(row.scores for row in tried):
             return ""
         return f"none of the rows that were tried has scores; the first {tried[0].problem}"
 
     @property
     def headings(self) -> list[str]:
-        return ["method", "data", "", *(heading(column) for column in self.part.columns), "differs in"]
+        return ["method", "data", "", *(heading(column) for column in self.table.columns), "differs in"]
 
     def differences(self) -> list[str]:
-        """Every sentence once, in the order in which they come; the rows refer to them by number, from 1."""
-        return list(dict.fromkeys(sentence for outcome in self.outcomes for sentence in outcome.sentences))
+        """Every sentence once, in the order in which they come; the lines refer to them by number, from 1."""
+        return list(dict.fromkeys(sentence for row in self.rows for sentence in row.sentences))
 
-    def rows(self) -> list[list[str]]:
+    def lines(self) -> list[list[str]]:
         """Two lines for a row of the paper: its numbers and ours; one where the paper has none."""
+        number = {sentence: place for place, sentence in enumerate(self.differences(), 1)}
         lines = []
-        for outcome in self.outcomes:
-            plan, said = outcome.plan, ""
-            if outcome.problem or plan.other_data:  # the first of the row's sentences
-                first = outcome.sentences[0]
-                said = f"{first.partition(':')[0]} ({self._number(first)})"
-            name, data = plan.row.method, "; ".join(filter(None, (plan.dataset, said)))
-            if any(number is not None for number in plan.row.paper):
-                numbers = dict(zip(plan.row.columns, plan.row.paper, strict=True))
-                lines.append([name, plan.dataset, "paper", *self._cells(numbers), ""])
+        for row in self.rows:
+            said = ""
+            if row.problem or row.plan.other_data:  # the first of the row's sentences
+                first = row.sentences[0]
+                said = f"{first.partition(':')[0]} ({number[first]})"
+            name, data = row.plan.row.method, "; ".join(filter(None, (row.plan.dataset, said)))
+            if any(value is not None for value in row.paper.values()):
+                lines.append([name, row.plan.dataset, "paper", *self._cells(row.paper), ""])
                 name, data = "", said
-            percent = {column: 100 * score for column, score in outcome.scores.items()}
-            references = _ranges(map(self._number, outcome.sentences))
-            lines.append([name, data, "here", *self._cells(percent), references])
+            references = _ranges(number[sentence] for sentence in row.sentences)
+            lines.append([name, data, "here", *self._cells(row.here), references])
         return lines
 
+    def to_pandas(self) -> pd.DataFrame:
+        """One row for each method, dataset and score, with the paper's number, ours and the difference, in percent."""
+        import pandas as pd
+
+        return pd.DataFrame(
+            {
+                "method": row.plan.row.method,
+                "dataset": row.plan.dataset,
+                "score": column,
+                "paper": row.paper[column],
+                "here": row.here.get(column),
+                "difference": row.difference.get(column),
+            }
+            for row in self.rows
+            for column in row.plan.row.columns
+        )
+
     def markdown(self) -> str:
-        head = [f"# {self.part.number}", "", f"{self.title}.", "", self.legend, ""]
-        table = [_line(self.headings), "|---" * len(self.headings) + "|", *map(_line, self.rows())]
+        table = [self.headings, ["---"] * len(self.headings), *self.lines()]
         notes = [f"{number}. {sentence}" for number, sentence in enumerate(self.differences(), 1)]
-        return "\n".join([*head, *table, "", self.origin, "", *notes, ""])
+        head = [f"# {self.table.number}", "", f"{self.title}.", "", self.legend, ""]
+        return "\n".join([*head, *(f"| {' | '.join(line)} |" for line in table), "", self.origin, "", *notes, ""])
+
+    __str__ = _repr_markdown_ = markdown  # in a terminal and in a notebook
 
     def record(self) -> dict[str, Any]:
         """Everything, for a machine."""
         return {
-            "part": self.part.name,
-            "paper": self.part.paper,
-            "number": self.part.number,
-            "caption": self.part.caption,
+            "table": self.table.name,
+            "paper": self.table.title,
+            "number": self.table.number,
+            "caption": self.table.caption,
             "unit": "percent",
             "made": dict(self.made),
             "command": self.command,
-            "rows": [self._row_record(outcome) for outcome in self.outcomes],
+            "rows": [
+                {
+                    "method": row.plan.row.method,
+                    "dataset": row.plan.dataset,
+                    "data": row.plan.data,
+                    "recipe": row.plan.row.recipe,
+                    "run": row.folder,
+                    "paper": row.paper,
+                    "here": row.here,
+                    "problem": row.problem,
+                    "differs": row.differs,
+                }
+                for row in self.rows
+            ],
         }
 
-    def _row_record(self, outcome: Outcome) -> dict[str, Any]:
-        plan = outcome.plan
-        return {
-            "method": plan.row.method,
-            "dataset": plan.dataset,
-            "data": plan.data,
-            "recipe": plan.row.recipe,
-            "run": outcome.folder,
-            "paper": dict(zip(plan.row.columns, plan.row.paper, strict=True)),
-            "here": {column: 100 * score for column, score in outcome.scores.items()},
-            "problem": outcome.problem,
-            "differs": [] if outcome.problem else plan.differs,
-        }
+    def __rich__(self) -> Group:
+        """The table for a terminal, and below it when and how our rows were made and where they differ."""
+        from rich.box import SIMPLE_HEAD
+        from rich.console import Group
+        from rich.table import Table
+        from rich.text import Text
+
+        # Without lines between columns, and with names of scores in several lines, ten columns fit into 80 characters.
+        table = Table(box=SIMPLE_HEAD, padding=0, show_edge=False)
+        for title in self.headings:
+            if title in WORDS:
+                table.add_column(title, min_width=WORDS[title], overflow="fold")
+            elif title == "differs in":
+                table.add_column(title, width=8)
+            else:
+                table.add_column(title.replace("@", "\n@").replace(" ", "\n"), justify="right", no_wrap=True)
+        for line in self.lines():
+            table.add_row(*line, end_section=line[2] == "here")
+        notes = (Text(f"{number}. {sentence}") for number, sentence in enumerate(self.differences(), 1))
+        origin = Text(self.origin, no_wrap=True, overflow="ignore")  # to be copied whole
+        return Group(Text(f"{self.title}\n{self.legend}"), table, origin, *notes)
 
     def _cells(self, numbers: Mapping[str, float | None]) -> list[str]:
-        found = [numbers.get(column) for column in self.part.columns]
-        return ["" if number is None else f"{number:.{self.part.decimals}f}" for number in found]
-
-    def _number(self, sentence: str) -> int:
-        return self.differences().index(sentence) + 1
+        found = [numbers.get(column) for column in self.table.columns]
+        return ["" if number is None else f"{number:.{self.table.decimals}f}" for number in found]
 
 
 def heading(column: str) -> str:
@@ -148,7 +212,3 @@ def _ranges(numbers: Iterable[int]) -> str:
         else:
             found.append([number])
     return ", ".join(f"{each[0]}–{each[-1]}" if len(each) > 1 else str(each[0]) for each in found)
-
-
-def _line(cells: list[str]) -> str:
-    return f"| {' | '.join(cells)} |"

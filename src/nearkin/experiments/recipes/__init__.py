@@ -1,13 +1,15 @@
 """Settings to start from: one TOML file per dataset and method, with where each setting comes from.
 
-A recipe is written like a run's ``config.toml``. Most hold a paper's own settings: the first line says which numbers
-of which paper it is for, comments what the paper leaves open and what was chosen then. Those of ``cub200-lite0`` were
-found by tuning.
+A recipe is a run's ``config.toml`` with a table ``[origin]``: what it is for (``description``), and where it holds a
+paper's own settings, which ``paper``, what it does otherwise (``differs``, by the words of that paper's file), and what
+the paper leaves ``open`` or ``partly_open``. Comments say where each setting comes from. Recipes of ``cub200-lite0``
+were found by tuning.
 """
 
 from __future__ import annotations
 
 import tomllib
+from functools import cache
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
@@ -45,9 +47,10 @@ def recipe_description(name: str) -> str:
     >>> recipe_description("cub200/rank")
     'Schall et al. 2019, nonlinear rank approximation: Table I, CUB-200-2011, NRA'
     """
-    return _text(name).partition("\n")[0].removeprefix("# ")
+    return str(recipe_tables(name)["origin"]["description"])
 
 
+@cache
 def read_recipe(name: str) -> Settings:
     """The settings of a recipe.
 
@@ -57,13 +60,19 @@ def read_recipe(name: str) -> Settings:
     from nearkin.methods import method_class  # here, so that a list of recipes need not wait for torch
     from nearkin.training.settings import Settings
 
-    tables = tomllib.loads(_text(name))
+    tables = {section: table for section, table in recipe_tables(name).items() if section != "origin"}
     filled = tables | {each: PLAIN[each] | tables[each] for each in PLAIN}
     filled["model"] = {"normalize": method_class(tables["method"]["name"]).normalize} | filled["model"]
     return Settings.from_tables(filled, f"recipe {name}")
 
 
-def _text(name: str) -> str:
+@cache
+def recipe_tables(name: str) -> dict[str, dict[str, Any]]:
+    """A recipe as it is written: ``origin`` and the sections of a ``config.toml``.
+
+    >>> recipe_tables("cub200/rank")["origin"]["open"]
+    ['epochs', 'weight_decay', 'schedule']
+    """
     if name not in known_recipes():
         raise unknown_name("recipe", name, known_recipes())
-    return files(__name__).joinpath(f"{name}.toml").read_text(encoding="utf-8")
+    return tomllib.loads(files(__name__).joinpath(f"{name}.toml").read_text(encoding="utf-8"))
