@@ -101,7 +101,7 @@ def test_every_row_can_be_planned_on_glyphs(paper: str, name: str, tmp_path: Pat
         if plan.settings is not None:
             make_method(plan.settings.method, **plan.settings.method_settings)
             assert plan.settings.training.keep == ("last" if table.base else "best-on-test")
-            assert plan.differs[0].startswith("other data: glyphs")
+            assert plan.differs(plan.settings)[0].startswith("other data: glyphs")
 
 
 def test_every_recipe_of_a_paper_is_used_somewhere() -> None:

@@ -15,7 +15,6 @@ from conftest import TINY_GLYPHS, Command
 from PIL import Image
 from reference import retrieval
 
-from nearkin import workflows
 from nearkin.clustering import spectral_embedding
 from nearkin.data import load_dataset, make_splits
 from nearkin.errors import Interrupted, OutOfRoom
@@ -24,10 +23,11 @@ from nearkin.experiments import reproduction, runs
 from nearkin.experiments.figure_numbers import curve, numbers_of
 from nearkin.experiments.known_classes import known_classes
 from nearkin.experiments.papers import PaperTable, read_table
-from nearkin.experiments.reproduction import reproduce, scores_of
+from nearkin.experiments.reproduction import reproduce
+from nearkin.experiments.reproduction_plan import make_plans
 from nearkin.models import Embedder
 from nearkin.report.figures import plain_figure
-from nearkin.training import Run
+from nearkin.training import Run, scoring
 from nearkin.training.baseline import backbone_space
 
 QUICK: dict[str, Any] = {"epochs": 1, "batch_size": 16, "dim": 16, "device": "cpu"}
@@ -213,7 +213,7 @@ def test_a_row_that_cannot_be_trained_says_why_and_the_others_go_on(
     only(monkeypatch, 7, 9)
     # spectral needs more items than dimensions
     first, second = reproduce("spectral", "table-1", {"cub200": TINY_GLYPHS}, tmp_path, **QUICK).rows
-    assert first.scores and not second.scores
+    assert first.here and not second.here
     assert second.problem.startswith("could not be run: ") and "always 0" in second.problem
 
 
@@ -244,15 +244,15 @@ def test_other_items_under_the_same_name_are_measured_again_or_refused(
     for seed in (0, 1):
         data = {"cub200": vectors(tmp_path / "x.npz", seed)}
         found.append(reproduce("spectral", "table-1", data, tmp_path / "out", **VECTORS).rows)
-    assert found[0][0].scores != found[1][0].scores
-    assert found[0][1].scores and "are not what they were" in found[1][1].problem
+    assert found[0][0].here != found[1][0].here
+    assert found[0][1].here and "are not what they were" in found[1][1].problem
 
 
 def test_a_column_that_is_called_true_label_is_no_label(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     only(monkeypatch, 6)  # with SC, which is measured after training
     source = vectors(tmp_path / "x.npz", 0, true_label=np.array(["cat", "dog"] * 48))
     (outcome,) = reproduce("spectral", "table-1", {"cub200": source}, tmp_path / "out", **VECTORS).rows
-    assert outcome.scores
+    assert outcome.here
     assert not any(sentence.startswith("resize") for sentence in outcome.sentences)  # vectors are no pictures
 
 
@@ -268,26 +268,29 @@ def test_errors_on_classes_that_were_not_trained_on_say_why_there_are_none(
 
 def test_scores_that_training_does_not_give_are_measured_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     only(monkeypatch, 23)  # Recall@1, Recall@10, Recall@100
-    (outcome,) = reproduce("rank", "table-1", {"sop": TINY_GLYPHS}, tmp_path, **QUICK).rows
-    run = Run(tmp_path / outcome.folder)
+    data = {"sop": TINY_GLYPHS}
+    (outcome,) = reproduce("rank", "table-1", data, tmp_path, **QUICK).rows
+    run = Run(tmp_path / outcome.run)
     test = make_splits(load_dataset(TINY_GLYPHS)).test
     assert test is not None
     vectors = Embedder.load(run.folder).encode([Image.fromarray(each) for each in test.items.pixels]).astype(np.float64)
     items = range(len(test))
     slow = retrieval.scores(vectors, test.labels, items, items, (1, 10, 100))
-    assert outcome.scores == pytest.approx({f"recall@{k}": slow[f"recall@{k}"] for k in (1, 10, 100)})
+    assert outcome.here == pytest.approx({f"recall@{k}": 100 * slow[f"recall@{k}"] for k in (1, 10, 100)})
+    assert outcome.difference["recall@1"] == outcome.here["recall@1"] - 75.6
     (file,) = run.folder.glob("measured-*.json")
     file.write_text(json.dumps(json.loads(file.read_text()) | {"recall@10": 0.125}))
-    assert scores_of(run, outcome.plan)["recall@10"] == 0.125
+    (again,) = reproduce("rank", "table-1", data, tmp_path, **QUICK).rows
+    assert again.here["recall@10"] == 12.5
 
 
 def test_any_model_can_be_read_out_with_sc_and_by_clusters(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     only(monkeypatch, 6, 7)
     softmax = reproduce("spectral", "table-1", {"cub200": TINY_GLYPHS}, tmp_path / "a", **QUICK).rows
-    assert softmax[0].folder == softmax[1].folder and softmax[0].scores != softmax[1].scores
+    assert softmax[0].run == softmax[1].run and softmax[0].here != softmax[1].here
     only(monkeypatch, 0, 2)
     both = reproduce("magnet", "table-4", {"dogs120": TINY_GLYPHS}, tmp_path / "b", **QUICK).rows
-    assert [list(outcome.scores) for outcome in both] == [["nearest_cluster_error", "soft_knn_error"]] * 2
+    assert [list(outcome.here) for outcome in both] == [["nearest_cluster_error", "soft_knn_error"]] * 2
 
 
 def test_the_network_alone_is_measured_plain_and_with_sc(
@@ -296,15 +299,16 @@ def test_the_network_alone_is_measured_plain_and_with_sc(
     only(monkeypatch, 4, 5)
     data = {"cub200": TINY_GLYPHS}
     with_sc, plain = reproduce("spectral", "table-1", data, tmp_path, **QUICK).rows
-    assert not trained and plain.plan.settings is not None
-    space = backbone_space(plain.plan.settings)
-    assert plain.scores.items() <= evaluate(space).scores.items()
+    plan = make_plans(read_table("spectral", "table-1"), data, QUICK, tmp_path)[5]
+    assert not trained and plan.settings is not None
+    space = backbone_space(plan.settings)
+    assert plain.here == pytest.approx({k: 100 * evaluate(space).scores[k] for k in plain.here})
     singular = replace(space, embeddings=spectral_embedding(space.embeddings))
-    assert with_sc.scores == pytest.approx({k: evaluate(singular).scores[k] for k in with_sc.scores})
+    assert with_sc.here == pytest.approx({k: 100 * evaluate(singular).scores[k] for k in with_sc.here})
     monkeypatch.setattr(reproduction, "backbone_space", None)
-    assert [each.scores for each in reproduce("spectral", "table-1", data, tmp_path, **QUICK).rows] == [
-        with_sc.scores,
-        plain.scores,
+    assert [each.here for each in reproduce("spectral", "table-1", data, tmp_path, **QUICK).rows] == [
+        with_sc.here,
+        plain.here,
     ]
 
 
@@ -313,16 +317,16 @@ def test_magnets_rows_average_sixteen_views_of_pictures_that_are_augmented(
 ) -> None:
     only(monkeypatch, 2)
     asked: list[tuple[int, str]] = []
-    real = workflows.embed_everything
+    real = scoring.embed_everything
 
     def listed(embedder: Embedder, dataset: Any, views: int, augment: str) -> Any:
         asked.append((views, augment))
         return real(embedder, dataset, views, augment)
 
-    monkeypatch.setattr(workflows, "embed_everything", listed)
+    monkeypatch.setattr(scoring, "embed_everything", listed)
     for augment in ("none", "crop-flip"):
         found = reproduce("magnet", "table-4", {"dogs120": TINY_GLYPHS}, tmp_path, augment=augment, **QUICK)
-        assert found.rows[0].scores
+        assert found.rows[0].here
     assert asked == [(16, "crop-flip")] * 2  # test and training part; plain scores are those of training
 
 
@@ -341,15 +345,15 @@ def test_figures_are_drawn_from_the_runs(
     only(monkeypatch, *rows)
     dim = {"dim": 2, "per_class": 4} if name == "figure-4" else {}
     found = reproduce(paper, name, data, tmp_path, **(QUICK | dim))
-    assert all(outcome.scores for outcome in found.rows)
+    assert all(outcome.here for outcome in found.rows)
     picture = np.asarray(Image.open(tmp_path / f"{name}.png").convert("RGB"))
     assert len(np.unique(picture.reshape(-1, 3), axis=0)) > 50
     drawn = json.loads((tmp_path / f"{name}.json").read_text())["drawn"]
     first = found.rows[0]
-    run = Run(tmp_path / first.folder)
+    run = Run(tmp_path / first.run)
     match paper, name:
         case "rank", "figure-3":
-            assert drawn["alpha"] == [1.0, 4.0] and drawn["recall@1"][0] == first.scores["recall@1"]
+            assert drawn["alpha"] == [1.0, 4.0] and drawn["recall@1"][0] == first.here["recall@1"] / 100
         case "rank", "figure-4":
             assert np.shape(drawn["NRA (ours)"]["places"]) == (36, 2)
         case "divide-and-conquer", _:
@@ -366,7 +370,7 @@ def test_without_the_first_curve_of_a_panel_nothing_is_said_to_reach_it(
     only(monkeypatch, 0, 1)
     whole = reproduce("magnet", "figure-5", {"dogs120": TINY_GLYPHS}, tmp_path, **QUICK)
     triplet, magnet = whole.rows
-    cut = replace(whole, rows=(replace(triplet, scores={}, problem="could not be run: why"), magnet))
+    cut = replace(whole, rows=(replace(triplet, here={}, problem="could not be run: why"), magnet))
     (panel,) = numbers_of(cut).values()
     assert panel["goal"] is None and list(panel["reached"].values()) == [None] and len(panel["curves"]) == 1
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from nearkin.experiments.papers import PaperTable
-from nearkin.experiments.reproduction_result import ReproductionResult, heading
+from nearkin.experiments.reproduction_result import ReproductionResult, RowResult, heading
 from nearkin.files import atomic_path
 from nearkin.report.figures import plain_figure
 from nearkin.report.names import score_name
@@ -27,11 +27,15 @@ def draw(result: ReproductionResult, numbers: Numbers, file: Path) -> None:
     figure = KINDS[result.table.draw](result.table, numbers)
     for axes in figure.axes:
         axes.spines[["top", "right"]].set_visible(False)
-    data = ", ".join(dict.fromkeys(row.plan.data for row in result.rows if row.scores))
+    data = ", ".join(dict.fromkeys(_data(row) for row in result.rows if row.here))
     title = f"{result.table.title.partition(':')[0]}, {result.table.number}, trained again here; {data}"
     figure.suptitle(fill(title, round(15 * figure.get_figwidth())), fontsize=9)
     with atomic_path(file) as partial:
         figure.savefig(partial, dpi=150)
+
+
+def _data(row: RowResult) -> str:
+    return f"other data: {row.other_data}" if row.other_data else row.dataset
 
 
 def _sweep(table: PaperTable, numbers: Numbers) -> Figure:

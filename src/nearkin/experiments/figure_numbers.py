@@ -17,20 +17,20 @@ Numbers = dict[str, Any]
 
 def numbers_of(result: ReproductionResult) -> Numbers:
     """What the table's ``draw`` asks for; rows without scores are left out."""
-    done = [row for row in result.rows if row.scores]
+    done = [row for row in result.rows if row.here]
     match result.table.draw:
         case "sweep":
             columns = result.table.columns
-            return _swept(result, done) | {column: [row.scores[column] for row in done] for column in columns}
+            return _swept(result, done) | {column: _shares(done, column) for column in columns}
         case "learners":
             column = result.table.columns[0]
-            curves = {row.plan.row.method: _curve(result, row, column) for row in done}
-            return {"curves": curves, **_swept(result, done), column: [row.scores[column] for row in done]}
+            curves = {row.row.method: _curve(result, row, column) for row in done}
+            return {"curves": curves, **_swept(result, done), column: _shares(done, column)}
         case "errors":
-            panels = dict.fromkeys(row.plan.row.panel for row in done)
+            panels = dict.fromkeys(row.row.panel for row in done)
             return dict(_errors(result, panel) for panel in panels)
         case "plane":
-            return {row.plan.row.method: _places(result, row) for row in done}
+            return {row.row.method: _places(result, row) for row in done}
     raise ValueError(f"{result.table.name} is drawn as {result.table.draw!r}, which is not known")
 
 
@@ -53,33 +53,37 @@ def steps_to_reach(points: Sequence[tuple[int, float]], error: float) -> int | N
 
 
 def _curve(result: ReproductionResult, row: RowResult, score: str) -> Curve:
-    return curve(Run(result.folder / row.folder), score)
+    return curve(Run(result.folder / row.run), score)
 
 
 def _swept(result: ReproductionResult, done: Sequence[RowResult]) -> Numbers:
-    return {result.table.swept: [row.plan.row.set[result.table.swept] for row in done]}
+    return {result.table.swept: [row.row.set[result.table.swept] for row in done]}
+
+
+def _shares(done: Sequence[RowResult], column: str) -> list[float]:
+    return [row.here[column] / 100 for row in done]
 
 
 def _errors(result: ReproductionResult, panel: str) -> tuple[str, Numbers]:
     """The title of a panel and its curves, with where each reaches the last error of the panel's first one."""
-    own = [row for row in result.rows if row.plan.row.panel == panel]
+    own = [row for row in result.rows if row.row.panel == panel]
     curves = {}
     for row in own:
-        if row.scores:
-            column = row.plan.row.columns[0]
-            label = f"{row.plan.row.method} ({heading(column).removesuffix(' error')})"
+        if row.here:
+            column = row.row.columns[0]
+            label = f"{row.row.method} ({heading(column).removesuffix(' error')})"
             curves[label] = _curve(result, row, column)
-    goal = next(iter(curves.values()))[-1][1] if own[0].scores else None
+    goal = next(iter(curves.values()))[-1][1] if own[0].here else None
     reached = {label: None if goal is None else steps_to_reach(points, goal) for label, points in curves.items()}
-    title = f"{own[0].plan.other_data} for {panel}" if own[0].plan.other_data else panel
+    title = f"{own[0].other_data} for {panel}" if own[0].other_data else panel
     return title, {"curves": curves, "goal": goal, "reached": reached}
 
 
 def _places(result: ReproductionResult, row: RowResult) -> Numbers:
     """Where the two numbers of an embedding put the items of the test split, and their classes."""
-    dataset, space, _ = embed_test_split(Run(result.folder / row.folder))
+    dataset, space, _ = embed_test_split(Run(result.folder / row.run))
     return {
         "places": np.round(space.embeddings.cpu().numpy().astype(float), 4).tolist(),
         "classes": [dataset.classes[label] for label in dataset.labels],
-        "map": row.scores["map"],
+        "map": row.here["map"] / 100,
     }

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import re
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,6 @@ from typing import Any
 from nearkin.data import Dataset
 from nearkin.data.benchmarks import is_benchmark
 from nearkin.errors import Interrupted, OutOfRoom, UserError
-from nearkin.evaluation import evaluate, random_gallery_scores
 from nearkin.experiments.comparison_plan import set_options
 from nearkin.experiments.papers import read_table
 from nearkin.experiments.reproduction_plan import Plan, make_plans
@@ -21,16 +20,15 @@ from nearkin.experiments.reproduction_result import ReproductionResult, RowResul
 from nearkin.experiments.runs import Task, attempt, cached, note_provenance, provenance_of
 from nearkin.files import write_json, write_text
 from nearkin.messages import show_messages
-from nearkin.methods import Method, parse_method
+from nearkin.methods import parse_method
 from nearkin.models import Embedder
 from nearkin.space import Space
-from nearkin.training import Run
+from nearkin.training import Run, Settings
 from nearkin.training.baseline import backbone_space
 from nearkin.training.prepare import load_splits
-from nearkin.training.scoring import embed_parts, part_to_measure
+from nearkin.training.scoring import embed_parts, part_to_measure, score_space
 
 log = logging.getLogger("nearkin")
-RANDOM_GALLERY = "random_gallery_"
 
 
 def reproduce(
@@ -50,106 +48,103 @@ def reproduce(
     """
     show_messages()
     wanted = read_table(paper, table)
-    folder = Path(out or f"runs/reproduce-{paper}-{table}")
-    plans = make_plans(wanted, data or {}, settings, folder)
+    out = Path(out or f"runs/reproduce-{paper}-{table}")
+    plans = make_plans(wanted, data or {}, settings, out)
     rows = []
     for number, plan in enumerate(plans, 1):
         if not plan.problem:
-            log.info("%d of %d: %s, %s", number, len(plans), plan.row.method, plan.data)
-        rows.append(_row_result(plan, folder))
-    made = provenance_of(Run(folder / row.folder) for row in rows if row.scores)
-    result = ReproductionResult(wanted, tuple(rows), made, _command(paper, table, data or {}, settings, folder), folder)
+            log.info("%d of %d: %s, %s", number, len(plans), plan.row.method, plan.other_data or plan.dataset)
+        rows.append(_row_result(plan, out))
+    made = provenance_of(Run(out / row.run) for row in rows if row.here)
+    result = ReproductionResult(wanted, tuple(rows), made, _command(paper, table, data or {}, settings, out), out)
     record = result.record()
-    if wanted.draw and any(row.scores for row in rows):
+    if wanted.draw and any(row.here for row in rows):
         from nearkin.experiments.figure_drawing import draw
         from nearkin.experiments.figure_numbers import numbers_of
 
         record["drawn"] = numbers_of(result)
-        draw(result, record["drawn"], folder / f"{table}.png")
-    write_json(folder / f"{table}.json", record)
-    write_text(folder / f"{table}.md", result.markdown())
+        draw(result, record["drawn"], out / f"{table}.png")
+    write_json(out / f"{table}.json", record)
+    write_text(out / f"{table}.md", result.markdown())
     return result
-
-
-def scores_of(run: Run, plan: Plan) -> dict[str, float]:
-    """By column, between 0 and 1: what training left, or what else the table asks of the model, measured once."""
-    row = plan.row
-    names = [row.prefix + column for column in row.columns]
-    scores = run.read_scores()["after"]
-    if row.read or row.test or plan.views > 1 or not set(names) <= set(scores):
-
-        def measure() -> dict[str, float]:
-            _, space, trained_on = embed_test_split(run, row.test, plan.views)
-            return _measured(space, trained_on, parse_method(row.read) if row.read else run.method(), names)
-
-        scores = cached(run.folder, (names, row.read, row.test, plan.views), measure)
-    return {column: scores[name] for column, name in zip(row.columns, names, strict=True) if name in scores}
 
 
 def embed_test_split(run: Run, test: str = "", views: int = 1) -> tuple[Dataset, Space, Space | None]:
     """The test split and how the run's model embeds it; and the training split, where it has the same classes."""
-    settings = run.settings()
-    data = settings.data
+    data = run.settings().data
     if test and is_benchmark(data.source):
         data = replace(data, source=test)
-    splits = load_splits(data, settings.training.seed)
-    assert splits.test is not None  # a run without has no scores
+    splits = load_splits(data, run.settings().training.seed)
     tested, trained_on = part_to_measure(splits, "test")
     augment = data.augment if views > 1 else "none"
     return tested, *embed_parts(Embedder.load(run.folder), tested, trained_on, views, augment)
 
 
 def _row_result(plan: Plan, out: Path) -> RowResult:
-    if plan.settings is None:
-        return RowResult(plan, problem=plan.problem)
-    try:
-        items = load_splits(plan.settings.data, plan.settings.training.seed).digest()
-        if plan.row.untrained:
-            return RowResult(plan, _backbone_scores(plan, out / plan.folder, items), plan.folder)
-        run = Run(out / plan.folder)
-        run.check_data(items)
-        task = Task(plan.row.method, plan.settings, run.folder)
-        refused = None if task.finished else attempt(task)
-        if refused:
-            raise UserError(refused)
-        trained = replace(plan, settings=run.settings())  # with what the run itself chose, such as its batches
-        scores = scores_of(run, trained)
-        if not scores:
-            why = f"the test split of {plan.data} has other classes than its training split"
-            return RowResult(trained, problem=f"could not be read out: {why}; give data with all classes in both")
-        return RowResult(trained, scores, plan.folder)
-    except Interrupted:
-        raise Interrupted("stopped; the same command goes on from here") from None
-    except OutOfRoom:  # no verdict on the row: the same may work another time
-        raise
-    except UserError as error:
-        log.warning("%s could not be run: %s", plan.row.method, error)
-        return RowResult(plan, problem=f"could not be run: {error}")
+    row, settings, problem = plan.row, plan.settings, plan.problem
+    scores: dict[str, float] = {}
+    if settings is not None:
+        try:
+            run, settings = _trained(plan, settings, out)
+            scores = _scores(replace(plan, settings=settings), settings, run)
+            if not scores:
+                why = f"the test split of {plan.other_data or plan.dataset} has other classes than its training split"
+                problem = f"could not be read out: {why}; give data with all classes in both"
+        except Interrupted:
+            raise Interrupted("stopped; the same command goes on from here") from None
+        except OutOfRoom:  # no verdict on the row: the same may work another time
+            raise
+        except UserError as error:
+            log.warning("%s could not be run: %s", row.method, error)
+            problem = f"could not be run: {error}"
+    return RowResult(
+        row=row,
+        dataset=plan.dataset,
+        other_data=plan.other_data,
+        run=plan.folder,
+        paper=dict(zip(row.columns, row.paper, strict=True)),
+        here={column: 100 * score for column, score in scores.items()},
+        problem=problem,
+        differs=plan.differs(settings) if settings and not problem else [],
+    )
 
 
-def _backbone_scores(plan: Plan, folder: Path, items: str) -> dict[str, float]:
-    """By column, what the backbone gives without any training; measured once for these items."""
-    row, settings = plan.row, plan.settings
-    assert settings is not None
+def _trained(plan: Plan, settings: Settings, out: Path) -> tuple[Run, Settings]:
+    """The row's run, trained unless the backbone alone is wanted, and its settings with what the run itself chose."""
+    run = Run(out / plan.folder)
+    if plan.row.untrained:
+        return run, settings
+    run.check_data(load_splits(settings.data, settings.training.seed).digest())
+    task = Task(plan.row.method, settings, run.folder)
+    refused = None if task.finished else attempt(task)
+    if refused:
+        raise UserError(refused)
+    return run, run.settings()
+
+
+def _scores(plan: Plan, settings: Settings, run: Run) -> dict[str, float]:
+    """By column, between 0 and 1: what training left, or what else the table asks of the model, measured once."""
+    row = plan.row
     names = [row.prefix + column for column in row.columns]
+    scores = {} if row.untrained else run.read_scores()["after"]
+    if row.read or row.test or plan.views > 1 or not set(names) <= set(scores):
 
-    def measure() -> dict[str, float]:
-        note_provenance(folder, settings.training.device)
-        return _measured(backbone_space(settings), None, parse_method(row.read or settings.method), names)
+        def measure() -> dict[str, float]:
+            method = parse_method(row.read) if row.read else run.method() if not row.untrained else None
+            if row.untrained:
+                note_provenance(run.folder, settings.training.device)
+                space, trained_on = backbone_space(settings), None
+            else:
+                _, space, trained_on = embed_test_split(run, row.test, plan.views)
+            ks = sorted({int(k) for name in names for k in re.findall(r"recall@(\d+)", name)})
+            galleries = any(name.startswith("random_gallery_") for name in names)
+            clustering = any("nmi" in name for name in names)
+            found = score_space(space, method, trained_on, ks, clustering=clustering, random_galleries=galleries)
+            return found.scores
 
-    scores = cached(folder, (names, row.read, items), measure)
-    return {column: scores[name] for column, name in zip(row.columns, names, strict=True)}
-
-
-def _measured(space: Space, trained_on: Space | None, method: Method, names: Sequence[str]) -> dict[str, float]:
-    recall_at = sorted({int(k) for name in names for k in re.findall(r"recall@(\d+)", name)})
-    clustering = any("nmi" in name for name in names)
-    scores = evaluate(space, recall_at, clustering=clustering).scores
-    scores |= method.read_out(space, trained_on, recall_at, clustering=clustering)
-    if any(name.startswith(RANDOM_GALLERY) for name in names):
-        found = random_gallery_scores(space, recall_at)
-        scores |= {RANDOM_GALLERY + name: score for name, score in found.items()}
-    return scores
+        items = load_splits(settings.data, settings.training.seed).digest() if row.untrained else ""
+        scores = cached(run.folder, (names, row.read, row.test, plan.views, items), measure)
+    return {column: scores[name] for column, name in zip(row.columns, names, strict=True) if name in scores}
 
 
 def _command(paper: str, table: str, data: Mapping[str, str], settings: Mapping[str, Any], out: Path) -> str:

@@ -14,30 +14,14 @@ from nearkin.data.benchmarks import find, is_benchmark
 from nearkin.data.sources import is_dataset_name
 from nearkin.errors import UserError, unknown_name
 from nearkin.experiments.known_classes import known_classes
-from nearkin.experiments.papers import PaperTable, Row, read_paper
+from nearkin.experiments.papers import PaperTable, Row, glyph_settings, read_paper
 from nearkin.experiments.recipes import read_recipe, recipe_tables
 from nearkin.training import Settings
 from nearkin.training.optimise import check
 from nearkin.training.prepare import absolute, load_splits
 from nearkin.training.settings import by_section, knows
 
-# Small grey pictures are nothing for the papers' networks and rates: those of `nearkin train glyphs` are taken.
-ON_GLYPHS: dict[str, Any] = {
-    "backbone": "small",
-    "weights": "none",
-    "image_size": 0,
-    "augment": "none",
-    "epochs": 20,
-    "batch_size": 0,
-    "micro_batch": 0,
-    "optimizer": "adamw",
-    "learning_rate": 1e-3,
-    "backbone_learning_rate": 1e-3,
-    "weight_decay": 1e-4,
-    "schedule": "cosine",
-}
 MATTER_UNTRAINED = ("backbone", "weights", "image_size", "split")
-OTHER_DATA = "other data"
 PROTOCOLS = {
     "best-on-test": "best epoch by MAP@R on the test split, which is optimistic",
     "last": "last epoch",
@@ -84,20 +68,9 @@ class Plan:
         return self.source if self.source != absolute(self.paper.data.source) else ""
 
     @property
-    def data(self) -> str:
-        return f"{OTHER_DATA}: {self.other_data}" if self.other_data else self.dataset
-
-    @property
     def on_glyphs(self) -> dict[str, Any]:
         """Settings that are changed because glyphs are small and grey."""
-        return ON_GLYPHS | self.row.on_glyphs if is_glyphs(self.source) else {}
-
-    @property
-    def folder(self) -> str:
-        """The name of the run: rows with the same settings share one, other settings are another run."""
-        assert self.settings is not None
-        digest = hashlib.sha256(json.dumps(self.settings.to_tables(), sort_keys=True).encode()).hexdigest()
-        return f"{self.dataset}-{'backbone' if self.row.untrained else self.settings.method}-{digest[:8]}"
+        return glyph_settings() | self.row.on_glyphs if _is_glyphs(self.source) else {}
 
     @property
     def views(self) -> int:
@@ -105,26 +78,28 @@ class Plan:
         return self.row.views if self.settings and self.settings.data.augment != "none" else 1
 
     @property
-    def differs(self) -> list[str]:
-        """Where the run differs from the paper, in sentences."""
+    def folder(self) -> str:
+        """The name of the run: rows with the same settings share one, other settings are another run."""
         if self.settings is None:
-            return []
+            return ""
+        digest = hashlib.sha256(json.dumps(self.settings.to_tables(), sort_keys=True).encode()).hexdigest()
+        return f"{self.dataset}-{'backbone' if self.row.untrained else self.settings.method}-{digest[:8]}"
+
+    def differs(self, settings: Settings) -> list[str]:
+        """Where a run with these settings differs from the paper, in sentences."""
         sentences = {
-            OTHER_DATA: self.other_data and f"{self.other_data} instead of {self.dataset}",
-            "protocol": "" if self.row.untrained else self._protocol(self.settings.training.keep),
-            "settings for glyphs": self._changes(self.settings, [n for n in self.on_glyphs if n not in self.overrides]),
-            "other settings (--set)": self._changes(self.settings, [n for n in self.overrides if n != "keep"]),
+            "other data": self.other_data and f"{self.other_data} instead of {self.dataset}",
+            "protocol": "" if self.row.untrained else self._protocol(settings.training.keep),
+            "settings for glyphs": self._changes(settings, [n for n in self.on_glyphs if n not in self.overrides]),
+            "other settings (--set)": self._changes(settings, [n for n in self.overrides if n != "keep"]),
         }
         notes = [self.table.notes[note] for note in self.row.notes]
         labelled = [f"{what}: {words}" for what, words in sentences.items() if words]
-        return [*labelled, *notes, *(self._recipe_differs(self.settings) if self.row.recipe else [])]
+        return [*labelled, *notes, *(self._recipe_differs(settings) if self.row.recipe else [])]
 
     def _protocol(self, keep: str) -> str:
-        said = PROTOCOLS.get(keep, keep)
-        if keep != "best-on-test":
-            return said
-        chose = read_paper(_origin(self.row)["paper"]).chose if self.row.recipe else "how the paper chose is not said"
-        return f"{said}; {chose}"
+        chose = read_paper(self._origin["paper"]).chose if self.row.recipe else "how the paper chose is not said"
+        return PROTOCOLS.get(keep, keep) + (f"; {chose}" if keep == "best-on-test" else "")
 
     def _changes(self, settings: Settings, names: Iterable[str]) -> str:
         """Those of the named settings that differ from the paper's: "epochs = 1 instead of 222"."""
@@ -137,32 +112,34 @@ class Plan:
 
     def _recipe_differs(self, settings: Settings) -> list[str]:
         """What the recipe does otherwise, and what it chose because the paper is silent, as far as it matters here."""
-        origin = _origin(self.row)
-        paper = read_paper(origin["paper"])
-        methods = (settings.method, str(settings.method_settings.get("wraps", "")).partition(":")[0])
-        facts: dict[str, Any] = {"photographs": not is_glyphs(self.source) and Path(self.source).suffix != ".npz"}
-        facts |= {"untrained": self.row.untrained, "views": self.views, **_flat(settings), "method": methods}
-        said = [
-            f"{word}: {paper.differences[word]['says']}"
-            for word in origin["differs"]
-            if word not in self.table.untold and _is_true(paper.differences[word].get("only", {}), facts)
-        ]
-        chosen = [] if self.row.untrained else self._open(origin)
+        origin, paper = self._origin, read_paper(self._origin["paper"])
+        facts = {name: {value} for name, value in _flat(settings).items()}
+        facts["method"] |= {str(settings.method_settings.get("wraps", "")).partition(":")[0]}
+        facts["photographs"] = {not _is_glyphs(self.source) and Path(self.source).suffix != ".npz"}
+        facts |= {"untrained": {self.row.untrained}, "views": {self.views}}
+        said = []
+        for word in origin["differs"]:
+            difference = paper.differences[word]
+            true = all(wanted in facts[name] for name, wanted in difference.get("only", {}).items())
+            said += [f"{word}: {difference['says']}"] if true and word not in self.table.untold else []
+        chosen = [] if self.row.untrained else self._open()
         return said + ([f"open in {paper.authors}, chosen by the recipe: {', '.join(chosen)}"] if chosen else [])
 
-    def _open(self, origin: Mapping[str, Any]) -> list[str]:
+    def _open(self) -> list[str]:
         """Settings that the paper leaves open, with what the recipe chose; not what was chosen elsewhere."""
-        partly = origin.get("partly_open", {})
-        elsewhere = {*self.row.set, *self.on_glyphs, *self.overrides}
-        tables = {name: table for name, table in recipe_tables(self.row.recipe).items() if name != "origin"}
-        if self.row.instead:
-            del tables["method"]
+        partly = self._origin.get("partly_open", {})
+        names = {*self._origin["open"], *partly} - {*self.row.set, *self.on_glyphs, *self.overrides}
+        unused = {"origin", "method"} if self.row.instead else {"origin"}
         return [
             f"{name} = {json.dumps(value)}" + (f" ({partly[name]})" if name in partly else "")
-            for table in tables.values()
+            for section, table in recipe_tables(self.row.recipe).items()
             for name, value in table.items()
-            if (name in origin["open"] or name in partly) and name not in elsewhere
+            if section not in unused and name in names
         ]
+
+    @property
+    def _origin(self) -> dict[str, Any]:
+        return recipe_tables(self.row.recipe)["origin"]
 
 
 def make_plans(table: PaperTable, data: Mapping[str, str], overrides: Mapping[str, Any], out: Path) -> list[Plan]:
@@ -173,9 +150,8 @@ def make_plans(table: PaperTable, data: Mapping[str, str], overrides: Mapping[st
         overrides: settings of the user's, for the rows whose method has them.
         out: a folder for glyphs that have to be split anew.
     """
-    plans = [Plan(table, row, _as_in_the_paper(table, row)) for row in table.rows]
+    plans = _with_sources(table, data, overrides)
     _check(table, data, overrides, {plan.paper.method for plan in plans})
-    plans = [replace(plan, source=_source(plan, data, overrides)) for plan in plans]
     if table.draw:
         first = [replace(plan, source=table.glyphs) for plan in plans if plan.dataset == plans[0].dataset]
         plans = [plan for plan in plans if plan.source] or first
@@ -189,12 +165,28 @@ def datasets(table: PaperTable) -> dict[str, bool]:
     >>> list(datasets(read_table("rank", "table-1")))
     ['cub200', 'cars196', 'sop']
     """
-    plans = [Plan(table, row, _base(table, row)) for row in table.rows]
-    return {plan.dataset: bool(_source(plan, {}, {})) for plan in plans}
+    return {plan.dataset: bool(plan.source) for plan in _with_sources(table, {}, {})}
 
 
-def is_glyphs(source: str) -> bool:
-    return is_dataset_name(source) and not is_benchmark(source)
+def _with_sources(table: PaperTable, data: Mapping[str, str], overrides: Mapping[str, Any]) -> list[Plan]:
+    """The rows with the paper's settings, as far as the recipes have them, and what can be trained on."""
+    plans = []
+    for row in table.rows:
+        paper = read_recipe(row.recipe) if row.recipe else Settings.from_tables(table.base, table.name)
+        if row.instead:
+            paper = replace(paper, method=row.instead, method_settings={})
+        paper = paper.changed(**by_section(paper.method, row.set)) if row.set else paper
+        plan = Plan(table, row, paper)
+        source = data.get(plan.dataset, paper.data.source)
+        plans.append(replace(plan, source=absolute(source) if _is_here(source, overrides) else ""))
+    return plans
+
+
+def _is_here(source: str, overrides: Mapping[str, Any]) -> bool:
+    if is_benchmark(source):
+        root = overrides.get("root")
+        return find(source, Path(root) if root else None) is not None
+    return is_dataset_name(source) or Path(source).expanduser().exists()
 
 
 def _check(table: PaperTable, data: Mapping[str, str], overrides: Mapping[str, Any], methods: Iterable[str]) -> None:
@@ -211,49 +203,23 @@ def _check(table: PaperTable, data: Mapping[str, str], overrides: Mapping[str, A
             by_section(min(methods), {setting: value})  # says which settings there are
 
 
-def _as_in_the_paper(table: PaperTable, row: Row) -> Settings:
-    settings = _base(table, row)
-    if row.instead:
-        settings = replace(settings, method=row.instead, method_settings={})
-    return settings.changed(**by_section(settings.method, row.set)) if row.set else settings
-
-
-def _base(table: PaperTable, row: Row) -> Settings:
-    return read_recipe(row.recipe) if row.recipe else Settings.from_tables(table.base, table.name)
-
-
-def _source(plan: Plan, data: Mapping[str, str], overrides: Mapping[str, Any]) -> str:
-    """What is trained on; empty where that is not here."""
-    source = data.get(plan.dataset, plan.paper.data.source)
-    return absolute(source) if plan.dataset in data or _is_here(source, overrides) else ""
-
-
-def _is_here(source: str, overrides: Mapping[str, Any]) -> bool:
-    if is_benchmark(source):
-        root = overrides.get("root")
-        return find(source, Path(root) if root else None) is not None
-    return is_dataset_name(source) or Path(source).expanduser().exists()
-
-
 def _with_settings(plan: Plan, overrides: Mapping[str, Any], out: Path) -> Plan:
     """The plan with the settings of its run, or with why there can be none."""
-    table, paper = plan.table, plan.paper
+    table, paper, source, name = plan.table, plan.paper, plan.source, plan.dataset
     if plan.row.not_run:
         return replace(plan, source="", problem=f"not run: {plan.row.not_run}")
-    if not plan.source:
-        name = plan.dataset
+    if not source:
         advice = f"`nearkin datasets` says where to get {name}, or name other data with --data {name}=SOURCE"
         return replace(plan, problem=f"not found: {advice}")
     own = {name: value for name, value in overrides.items() if knows(paper.method, name)}
-    source = plan.source
-    if is_glyphs(source) and table.new_examples:
+    if _is_glyphs(source) and table.new_examples:
         file = out / f"known-{re.sub(r'[^a-z0-9]+', '-', source)}-{table.new_examples}.npz"
         source = str(known_classes(file, source, table.new_examples).absolute())
     changed = {"keep": paper.training.keep or "best-on-test", **plan.on_glyphs, **own, "source": source}
     settings = paper.changed(**by_section(paper.method, changed))
     check(settings.training)
     settings.make_method()
-    if is_glyphs(plan.source) and "batch_size" not in own and not _can_be_filled(settings):
+    if _is_glyphs(plan.source) and "batch_size" not in own and not _can_be_filled(settings):
         settings = settings.changed(training={"batch_size": 0})  # the method's usual ones, which shrink to the data
     return replace(plan, settings=settings, overrides=tuple(own))
 
@@ -271,20 +237,14 @@ def _can_be_filled(settings: Settings) -> bool:
     return size <= len(labels)
 
 
-def _origin(row: Row) -> dict[str, Any]:
-    return recipe_tables(row.recipe)["origin"]
+def _is_glyphs(source: str) -> bool:
+    return is_dataset_name(source) and not is_benchmark(source)
 
 
 def _flat(settings: Settings) -> dict[str, Any]:
-    return {name: value for table in settings.to_tables().values() for name, value in table.items()}
-
-
-def _is_true(only: Mapping[str, Any], facts: Mapping[str, Any]) -> bool:
-    """Whether all of the wanted values are there; of a fact with several values, one must be it."""
-    return all(
-        wanted in facts[name] if isinstance(facts[name], tuple) else facts[name] == wanted
-        for name, wanted in only.items()
-    )
+    """All settings by name; ``method`` is the method's."""
+    tables = settings.to_tables()
+    return {"method": settings.method} | {name: value for table in tables.values() for name, value in table.items()}
 
 
 def _shown(name: str, value: Any) -> str:

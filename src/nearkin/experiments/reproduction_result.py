@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from nearkin.experiments.papers import PaperTable
-from nearkin.experiments.reproduction_plan import Plan
+from nearkin.experiments.papers import PaperTable, Row
 from nearkin.report.names import score_name
 
 if TYPE_CHECKING:
@@ -20,33 +19,32 @@ WORDS = {"method": 11, "data": 10, "": 5}  # how narrow columns of words may bec
 
 @dataclass(frozen=True)
 class RowResult:
-    """One row: its scores by column, between 0 and 1, its run's folder, or why there are none."""
+    """One row of the table.
 
-    plan: Plan
-    scores: dict[str, float] = field(default_factory=dict)
-    folder: str = ""
-    problem: str = ""
+    Attributes:
+        row: what the paper says.
+        dataset: the paper's data.
+        other_data: what stood for it; empty: nothing did.
+        run: the folder of the run; empty: nothing was tried.
+        paper: the paper's numbers by column, in percent.
+        here: ours, in percent.
+        problem: why there are none.
+        differs: where the run differs from the paper, in sentences.
+    """
 
-    @property
-    def paper(self) -> dict[str, float | None]:
-        """The paper's numbers by column, in percent."""
-        return dict(zip(self.plan.row.columns, self.plan.row.paper, strict=True))
-
-    @property
-    def here(self) -> dict[str, float]:
-        """Ours, in percent."""
-        return {column: 100 * score for column, score in self.scores.items()}
+    row: Row
+    dataset: str
+    other_data: str
+    run: str
+    paper: dict[str, float | None]
+    here: dict[str, float]
+    problem: str
+    differs: list[str]
 
     @property
     def difference(self) -> dict[str, float]:
         """Ours less the paper's, where both are known."""
-        paper = self.paper
-        return {column: ours - theirs for column, ours in self.here.items() if (theirs := paper[column]) is not None}
-
-    @property
-    def differs(self) -> list[str]:
-        """Where the run differs from the paper, in sentences."""
-        return [] if self.problem else self.plan.differs
+        return {column: ours - paper for column, ours in self.here.items() if (paper := self.paper[column]) is not None}
 
     @property
     def sentences(self) -> list[str]:
@@ -83,8 +81,8 @@ class ReproductionResult:
     @property
     def nothing_came_out(self) -> str:
         """Why, where rows were tried and none has scores; else empty."""
-        tried = [row for row in self.rows if row.plan.settings is not None]
-        if not tried or any(row.scores for row in tried):
+        tried = [row for row in self.rows if row.run]
+        if not tried or any(row.here for row in tried):
             return ""
         return f"none of the rows that were tried has scores; the first {tried[0].problem}"
 
@@ -102,12 +100,12 @@ class ReproductionResult:
         lines = []
         for row in self.rows:
             said = ""
-            if row.problem or row.plan.other_data:  # the first of the row's sentences
+            if row.problem or row.other_data:  # the first of the row's sentences
                 first = row.sentences[0]
                 said = f"{first.partition(':')[0]} ({number[first]})"
-            name, data = row.plan.row.method, "; ".join(filter(None, (row.plan.dataset, said)))
+            name, data = row.row.method, "; ".join(filter(None, (row.dataset, said)))
             if any(value is not None for value in row.paper.values()):
-                lines.append([name, row.plan.dataset, "paper", *self._cells(row.paper), ""])
+                lines.append([name, row.dataset, "paper", *self._cells(row.paper), ""])
                 name, data = "", said
             references = _ranges(number[sentence] for sentence in row.sentences)
             lines.append([name, data, "here", *self._cells(row.here), references])
@@ -119,15 +117,15 @@ class ReproductionResult:
 
         return pd.DataFrame(
             {
-                "method": row.plan.row.method,
-                "dataset": row.plan.dataset,
+                "method": row.row.method,
+                "dataset": row.dataset,
                 "score": column,
-                "paper": row.paper[column],
+                "paper": paper,
                 "here": row.here.get(column),
                 "difference": row.difference.get(column),
             }
             for row in self.rows
-            for column in row.plan.row.columns
+            for column, paper in row.paper.items()
         )
 
     def markdown(self) -> str:
@@ -149,17 +147,8 @@ class ReproductionResult:
             "made": dict(self.made),
             "command": self.command,
             "rows": [
-                {
-                    "method": row.plan.row.method,
-                    "dataset": row.plan.dataset,
-                    "data": row.plan.data,
-                    "recipe": row.plan.row.recipe,
-                    "run": row.folder,
-                    "paper": row.paper,
-                    "here": row.here,
-                    "problem": row.problem,
-                    "differs": row.differs,
-                }
+                {"method": row.row.method, "recipe": row.row.recipe}
+                | {key: value for key, value in vars(row).items() if key != "row"}
                 for row in self.rows
             ],
         }

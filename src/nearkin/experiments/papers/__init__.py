@@ -160,6 +160,12 @@ def read_table(paper: str, table: str) -> PaperTable:
     return PaperTable(name=f"{paper}/{table}", title=of_paper.title, **values)
 
 
+@cache
+def glyph_settings() -> dict[str, Any]:
+    """What is set where glyphs stand for photographs."""
+    return _read("glyphs")
+
+
 def _row(values: dict[str, Any]) -> Row:
     numbers = values.pop("paper", ["-"] * len(values["columns"]))
     return Row(
@@ -170,5 +176,5 @@ def _row(values: dict[str, Any]) -> Row:
     )
 
 
-def _read(paper: str, name: str) -> dict[str, Any]:
-    return tomllib.loads(files(__name__).joinpath(paper, f"{name}.toml").read_text(encoding="utf-8"))
+def _read(*path: str) -> dict[str, Any]:
+    return tomllib.loads(files(__name__).joinpath(*path[:-1], f"{path[-1]}.toml").read_text(encoding="utf-8"))
