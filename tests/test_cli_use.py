@@ -11,7 +11,7 @@ from conftest import Command
 from PIL import Image
 from reference.untrained import save_untrained
 
-from nearkin.data import ImageFiles, sources
+from nearkin.data import ImageFiles, unreadable
 from nearkin.workflows import sample_items
 
 GALLERY = "photos.index"
@@ -117,7 +117,7 @@ def test_items_to_compare_on_are_found_without_reading_all_and_damaged_ones_pass
     nearkin: Command, photos: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert nearkin("train", photos, "--backbone", "small", "--epochs", "1", "--out", "run").code == 0
-    monkeypatch.setattr(sources, "find_unreadable", lambda _: pytest.fail("all images were read"))
+    monkeypatch.setattr(unreadable, "find_unreadable", lambda _: pytest.fail("all images were read"))
     for path in photos.glob("*/[0-3].png"):
         path.write_bytes(b"damaged")
     for most, found in ((10, 10), (50, 12)):

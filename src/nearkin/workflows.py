@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from nearkin.data import Dataset, without_unreadable
-from nearkin.data.images import Unreadable, read_image
+from nearkin.data.images import Unreadable
 from nearkin.data.items import ImageFiles, Items
 from nearkin.data.sources import load_labelled_or_flat
 from nearkin.data.splits import BY_CLASSES
@@ -80,7 +80,7 @@ def evaluate_model(
             f"{dataset.name} knows no attributes of its items; give them as further columns of a .csv or .npz"
         )
     space, known = embed_parts(load_model(model, weights), dataset, trained_on, views, _augmentation(run, views))
-    galleries = dataset.name.startswith("vehicleid:")
+    galleries = dataset.protocol == "random-gallery"
     method = _method(run) if run.config.is_file() else None
     evaluation = score_space(space, method, known, recall_at, partition=partition, random_galleries=galleries)
     scores = dict(evaluation.scores)
@@ -136,9 +136,7 @@ def sample_items(model: str | Path, most: int = 10) -> Items | None:
         log.warning("compared without real items: %s", error)
         return None
     order = np.random.default_rng(0).permutation(len(items)).tolist()
-    readable = (
-        n for n in order if not (isinstance(items, ImageFiles) and isinstance(read_image(items.paths[n]), Unreadable))
-    )
+    readable = (n for n in order if not (isinstance(items, ImageFiles) and isinstance(items.picture(n), Unreadable)))
     chosen = list(islice(readable, most))
     if not chosen:
         log.warning("compared without real items: none of the run's %d can be read", len(items))

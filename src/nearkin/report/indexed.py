@@ -6,7 +6,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from nearkin.data.images import listed
+from nearkin.data.unreadable import listed
 from nearkin.search.indexing import Indexed
 from nearkin.search.matching import Calibration
 

@@ -7,7 +7,7 @@ import math
 from dataclasses import replace
 from typing import Any
 
-from nearkin.data import Dataset, ImageArray, ImageFiles, Splits, Vectors
+from nearkin.data import Dataset, ImageArray, ImageFiles, LazyImages, Splits, Vectors
 from nearkin.data.splits import usual_split
 from nearkin.errors import UserError
 from nearkin.methods import Method
@@ -23,6 +23,7 @@ LEAST_EPOCHS, MOST_EPOCHS = 10, 100  # when nothing is said; small data are pass
 LEAST_ITEMS = 100_000
 ENOUGH_ITEMS = 4  # for each dimension, to find the main directions of features; of fewer, all directions are kept
 EVALUATIONS = 20  # on the way, about
+SMALL = 64  # pixels; what is smaller needs no large network
 PATIENCE = 5  # evaluations without improvement
 
 
@@ -34,7 +35,7 @@ def resolved(settings: Settings, splits: Splits, method: Method) -> Settings:
     data = replace(data, source=absolute(data.source), root=absolute(data.root), split=data.split or usual_split(train))
     model = replace(model, weights=absolute(model.weights))
     if not data.augment:
-        data = replace(data, augment="crop-flip" if isinstance(train.items, ImageFiles) else "none")
+        data = replace(data, augment="crop-flip" if isinstance(train.items, ImageFiles | LazyImages) else "none")
     if not model.backbone:
         model = replace(model, backbone=_usual_backbone(train))
     if not model.weights:
@@ -43,8 +44,8 @@ def resolved(settings: Settings, splits: Splits, method: Method) -> Settings:
         # Pretrained features are told apart by their directions: on new classes their lengths only blur them.
         lengths_count = method.normalize == "never" and not is_pretrained(model)
         model = replace(model, normalize="never" if lengths_count else method.normalize.replace("never", "always"))
-    if not model.image_size and model.backbone == "small" and isinstance(train.items, ImageArray):
-        model = replace(model, image_size=max(train.items.pixels.shape[1:3]))
+    if model.backbone == "small" and not model.image_size and (side := _side(train)):
+        model = replace(model, image_size=side if isinstance(train.items, ImageArray) else min(side, SMALL))
     pretrained = is_pretrained(model)
     if model.freeze_batch_norm is None:
         model = replace(model, freeze_batch_norm=pretrained)
@@ -145,6 +146,9 @@ def _usual_batch(method: Method, train: Dataset) -> int:
 def _usual_backbone(train: Dataset) -> str:
     if isinstance(train.items, Vectors):
         return "mlp"
-    if isinstance(train.items, ImageArray) and max(train.items.pixels.shape[1:3]) <= 64:
-        return "small"
-    return "resnet50"
+    return "small" if 0 < _side(train) <= SMALL else "resnet50"
+
+
+def _side(train: Dataset) -> int:
+    """The longer side of images in memory, or of the first image of an object; 0 for all others."""
+    return max(train.items.size) if isinstance(train.items, ImageArray | LazyImages) else 0

@@ -11,8 +11,9 @@ from torch import nn
 
 from nearkin.data import Dataset, ImageArray, ImageFiles, Splits, Vectors, load_dataset, make_splits, without_unreadable
 from nearkin.data.hierarchy import collapse_training
-from nearkin.data.images import Unreadable, listed
+from nearkin.data.images import Unreadable
 from nearkin.data.sources import is_dataset_name
+from nearkin.data.unreadable import listed
 from nearkin.errors import UserError
 from nearkin.models import EmbeddingModel, ModelSpec
 from nearkin.models.backbones import load_weights, preprocess_of
