@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 import timm
 import torch
-from PIL import Image
 from safetensors.torch import save_file
 
 from nearkin.data.transforms import Preprocess
@@ -193,45 +192,6 @@ class TestEmbedder:
         assert np.array_equal(embedder.encode(images), alone.encode(images))
         assert embedder.encode(images).dtype == np.float32
         assert sorted(path.name for path in (tmp_path / "model").iterdir()) == ["model.json", "model.safetensors"]
-
-    def test_paths_pictures_and_arrays_give_the_same(self, tmp_path: Path) -> None:
-        embedder = Embedder(small_model())
-        images = pixels(3).squeeze(1).numpy()
-        paths = []
-        for n, image in enumerate(images):
-            Image.fromarray(image).save(tmp_path / f"{n}.png")
-            paths.append(tmp_path / f"{n}.png")
-        expected = embedder.encode(images)
-        assert np.allclose(embedder.encode(paths), expected, atol=1e-6)
-        assert np.allclose(embedder.encode([Image.open(path) for path in paths]), expected, atol=1e-6)
-
-    def test_the_batch_size_changes_nothing(self) -> None:
-        embedder = Embedder(small_model())
-        images = pixels(7).squeeze(1).numpy()
-        assert np.allclose(embedder.encode(images, batch_size=2), embedder.encode(images), atol=1e-6)
-
-    def test_vectors_are_embedded_too(self) -> None:
-        embedder = Embedder(EmbeddingModel(ModelSpec("mlp", 3, features=4)))
-        assert embedder.encode(np.ones((5, 4))).shape == (5, 3)
-        with pytest.raises(UserError, match="reads vectors of 4 features, not 9"):
-            embedder.encode(np.ones((5, 9)))
-
-    def test_bad_input_is_one_message(self, tmp_path: Path) -> None:
-        embedder = Embedder(small_model())
-        (tmp_path / "x.png").write_bytes(b"broken")
-        with pytest.raises(UserError, match=r"x\.png: not an image .*mend this file"):
-            embedder.encode([tmp_path / "x.png"])
-        for single in (str(tmp_path / "x.png"), Image.new("L", (4, 4))):
-            with pytest.raises(UserError, match="takes a list of items"):
-                embedder.encode(single)  # type: ignore[arg-type]
-        with pytest.raises(UserError, match=r"\(n, height, width, 3\)"):
-            embedder.encode(np.zeros((40, 30, 3), np.uint8))
-        with pytest.raises(UserError, match="either paths or Pillow images"):
-            embedder.encode([tmp_path / "x.png", Image.new("L", (4, 4))])
-        with pytest.raises(UserError, match="empty"):
-            embedder.encode([])
-        with pytest.raises(UserError, match="must be uint8"):
-            embedder.encode(np.zeros((2, 16, 16)))
 
     def test_what_is_no_model_is_refused(self, tmp_path: Path) -> None:
         with pytest.raises(UserError, match="holds no model"):

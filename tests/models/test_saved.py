@@ -19,7 +19,8 @@ from safetensors.torch import load_file, save_file
 
 from nearkin.data.transforms import Preprocess
 from nearkin.errors import UserError
-from nearkin.models import Embedder, EmbeddingModel, ModelSpec, embedder
+from nearkin.models import Embedder, EmbeddingModel, ModelSpec
+from nearkin.models import saved as saved_models
 
 GREY = Preprocess(size=16, resize=16, channels=1, mean=(0.5,), std=(0.5,))
 COLOUR = Preprocess(size=16, resize=16, channels=3, mean=(0.5,) * 3, std=(0.5,) * 3)
@@ -242,7 +243,7 @@ def test_a_picture_too_large_to_try_is_not_tried(tmp_path: Path, monkeypatch: py
 
     monkeypatch.setattr(kind, "forward", noted)
     for largest, tries in ((160, [(1, 3, 160, 160)]), (159, [])):
-        monkeypatch.setattr(embedder, "LARGEST_TRIED", largest)
+        monkeypatch.setattr(saved_models, "LARGEST_TRIED", largest)
         tried.clear()
         loaded = Embedder.load(tmp_path).model
         assert tried == tries
@@ -254,7 +255,7 @@ def test_a_picture_too_large_to_try_is_not_tried(tmp_path: Path, monkeypatch: py
 def test_a_model_without_a_head_has_the_dimensions_of_its_backbone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, largest_tried: int, changes: dict[str, Any]
 ) -> None:
-    monkeypatch.setattr(embedder, "LARGEST_TRIED", largest_tried)
+    monkeypatch.setattr(saved_models, "LARGEST_TRIED", largest_tried)
     Embedder(EmbeddingModel(ModelSpec("test_resnet", 0, preprocess=COLOUR, head="none"))).save(tmp_path)
     assert Embedder.load(tmp_path).model.spec.dim == 96
     rewrite(tmp_path, **changes)
