@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.functional import normalize as unit_length
 
 from nearkin.errors import UserError
-from nearkin.models.embed import apply, device_of, evaluating
+from nearkin.models.embed import apply
 from nearkin.models.inputs import Encodable, read_inputs
-from nearkin.models.model import EmbeddingModel
+from nearkin.models.model import EmbeddingModel, device_of, evaluating
 from nearkin.models.saved import read_model, save_model
 from nearkin.progress import track
 
@@ -41,9 +41,12 @@ class Embedder:
         self.model = model.eval()
 
     @classmethod
-    def load(cls, path: str | Path) -> Embedder:
-        """From a run folder or its ``model/`` folder alone, which may come from anyone: it is data, never code."""
-        return cls(read_model(path))
+    def load(cls, path: str | Path, backbone: nn.Module | None = None) -> Embedder:
+        """From a run folder or its ``model/`` folder alone, which may come from anyone: it is data, never code.
+
+        ``backbone``: of a model that was made around a module of your own, such a module, which gets the weights.
+        """
+        return cls(read_model(path, backbone))
 
     def save(self, folder: str | Path) -> None:
         """Writes ``model.safetensors`` and ``model.json`` for `nearkin.load`."""

@@ -27,8 +27,9 @@ from nearkin.data.splits import usual_split
 from nearkin.errors import UserError
 from nearkin.methods import Method
 from nearkin.models import EmbeddingModel, ModelSpec
-from nearkin.models.backbones import image_backbone, is_builtin, load_weights, preprocess_of
+from nearkin.models.backbones import find_backbone, preprocess_of
 from nearkin.models.feature_cache import cached_features
+from nearkin.models.weights import load_weights
 from nearkin.training.settings import DataSettings, ModelSettings, Settings, TrainingSettings
 from nearkin.training.shared import Parts, rows_of, shared_files
 
@@ -74,7 +75,7 @@ def resolved(settings: Settings, splits: Splits, method: Method) -> Settings:
     if not model.backbone:
         model = replace(model, backbone=_usual_backbone(train))
     if not model.weights:
-        model = replace(model, weights="none" if is_builtin(model.backbone) else "imagenet")
+        model = replace(model, weights="imagenet" if find_backbone(model.backbone).imagenet else "none")
     if not model.normalize:
         # Pretrained features are told apart by their directions: on new classes their lengths only blur them.
         lengths_count = method.normalize == "never" and not is_pretrained(model)
@@ -152,7 +153,8 @@ def _usual_dim(model: ModelSettings, train: Dataset, method: Method, batch_size:
         if isinstance(items, Vectors):
             width = items.values.shape[1]
         else:
-            width = image_backbone(model.backbone, preprocess_of(model.backbone, model.image_size or None))[1]
+            images = preprocess_of(model.backbone, model.image_size or None)
+            width = EmbeddingModel(ModelSpec(model.backbone, 0, preprocess=images, head="none")).width
         dim = min(512, width) if len(items) >= ENOUGH_ITEMS * 512 else width
     dim = min(dim, method.most_dimensions(batch_size))
     return max(method.slices, dim - dim % method.slices)
