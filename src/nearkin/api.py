@@ -6,6 +6,8 @@ import logging
 from pathlib import Path
 from typing import Any
 
+from torch import nn
+
 from nearkin.messages import show_messages
 from nearkin.models import Embedder, load_model
 from nearkin.training import Run, Settings
@@ -40,17 +42,18 @@ def train(
     return train_on_all(run) if fit_all else run
 
 
-def load(model: str | Path, weights: str | Path | None = None) -> Embedder:
+def load(model: str | Path, weights: str | Path | None = None, backbone: nn.Module | None = None) -> Embedder:
     """A model ready to ``encode``: that of a run, a copied ``model/`` folder, or a pretrained network by name.
 
     Args:
         model: a folder, ``timm:NAME``, ``torchvision:googlenet``, or a name of timm where there is no such folder.
         weights: of a network by name: a local file instead of the ImageNet weights, which are downloaded.
+        backbone: of a model that was made around a module of your own, such a module, which gets the weights.
 
     >>> load("timm:resnet50").encode(["a.jpg", "b.jpg"]).shape  # doctest: +SKIP
     (2, 2048)
     """
-    return load_model(model, weights)
+    return load_model(model, weights, backbone)
 
 
 def make_settings(data: str | Path, method: str, settings: dict[str, Any]) -> Settings:

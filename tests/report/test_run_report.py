@@ -183,9 +183,7 @@ def test_an_interrupted_run_has_a_report(copied: Path) -> None:
 @pytest.mark.parametrize("content", ['{"before": {"rec', "", "[1]"])
 def test_damaged_scores_are_one_sentence(copied: Path, content: str) -> None:
     (copied / "scores.json").write_text(content)
-    with pytest.raises(
-        UserError, match=r"scores\.json is damaged .*; delete it and measure again with: nearkin resume"
-    ):
+    with pytest.raises(UserError, match=r"scores\.json is damaged .*; delete it and measure again with: nearkin"):
         write_report(copied)
     assert (copied / "report.html").read_text() == "the last one"
 

@@ -146,11 +146,11 @@ def export(
 
     Example: nearkin export runs/photos-rank --onnx -o photos.onnx
     """
-    from nearkin.models.onnx import export_onnx
+    from nearkin.models import load_model
     from nearkin.workflows import sample_items
 
     name = Path(model).resolve().name.rpartition(":")[2]  # timm:resnet50 is resnet50
-    done = export_onnx(model, out or Path(f"{name}.onnx"), sample_items(model), weights)
+    done = load_model(model, weights).export(out or f"{name}.onnx", sample_items(model))
     typer.echo(
         f"{done.file}: {done.megabytes:.1f} MB, equal to torch on {done.checked_on} items, {done.real} of them real "
         f"(largest difference {done.largest_difference:.0e})"

@@ -27,8 +27,8 @@ from torch import Tensor
 from nearkin.data.items import DecodedImages, ImageArray, ImageFiles, Items, LazyImages, Vectors
 from nearkin.errors import OutOfRoom, UserError
 from nearkin.files import cache_folder, one_at_a_time
-from nearkin.models.embed import apply, device_of, embed_items, embedded_batches, evaluating
-from nearkin.models.model import EmbeddingModel
+from nearkin.models.embed import apply, embed_items, embedded_batches
+from nearkin.models.model import EmbeddingModel, device_of, evaluating
 
 log = logging.getLogger("nearkin")
 
@@ -95,7 +95,7 @@ class FeatureCache:
         self._pending: list[tuple[bytes, int, int, bytes]] = []
         self._written = time.monotonic()
         self._database: sqlite3.Connection | None = None
-        if (limit := _most_bytes()) == 0:
+        if (limit := _most_bytes()) == 0 or not model.versioned:  # what a user's own code computes may change
             return
         with self._or_without():
             self._folder.mkdir(parents=True, exist_ok=True)

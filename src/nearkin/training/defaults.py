@@ -11,7 +11,8 @@ from nearkin.data import Dataset, ImageArray, ImageFiles, LazyImages, Splits, Ve
 from nearkin.data.splits import usual_split
 from nearkin.errors import UserError
 from nearkin.methods import Method
-from nearkin.models.backbones import image_backbone, is_builtin, preprocess_of
+from nearkin.models import EmbeddingModel, ModelSpec
+from nearkin.models.backbones import find_backbone, preprocess_of
 from nearkin.training.prepare import absolute
 from nearkin.training.settings import ModelSettings, Settings, TrainingSettings
 
@@ -39,7 +40,7 @@ def resolved(settings: Settings, splits: Splits, method: Method) -> Settings:
     if not model.backbone:
         model = replace(model, backbone=_usual_backbone(train))
     if not model.weights:
-        model = replace(model, weights="none" if is_builtin(model.backbone) else "imagenet")
+        model = replace(model, weights="imagenet" if find_backbone(model.backbone).imagenet else "none")
     if not model.normalize:
         # Pretrained features are told apart by their directions: on new classes their lengths only blur them.
         lengths_count = method.normalize == "never" and not is_pretrained(model)
@@ -117,7 +118,8 @@ def _usual_dim(model: ModelSettings, train: Dataset, method: Method, batch_size:
         if isinstance(items, Vectors):
             width = items.values.shape[1]
         else:
-            width = image_backbone(model.backbone, preprocess_of(model.backbone, model.image_size or None))[1]
+            images = preprocess_of(model.backbone, model.image_size or None)
+            width = EmbeddingModel(ModelSpec(model.backbone, 0, preprocess=images, head="none")).width
         dim = min(512, width) if len(items) >= ENOUGH_ITEMS * 512 else width
     dim = min(dim, method.most_dimensions(batch_size))
     return max(method.slices, dim - dim % method.slices)

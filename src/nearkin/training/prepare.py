@@ -16,8 +16,9 @@ from nearkin.data.sources import is_dataset_name
 from nearkin.data.unreadable import listed
 from nearkin.errors import UserError
 from nearkin.models import EmbeddingModel, ModelSpec
-from nearkin.models.backbones import load_weights, preprocess_of
+from nearkin.models.backbones import preprocess_of
 from nearkin.models.feature_cache import cached_features
+from nearkin.models.weights import load_weights
 from nearkin.training.settings import DataSettings, Settings
 from nearkin.training.shared import Parts, rows_of, shared_files
 
