@@ -13,7 +13,7 @@ from nearkin.api import make_settings
 from nearkin.evaluation import evaluate
 from nearkin.losses import FacilityLocationLoss
 from nearkin.methods import Batch, make_method
-from nearkin.sampling import ClassRatioSampler, RandomSampler
+from nearkin.sampling import ClassRatioSampler, RandomBatchSampler
 from nearkin.space import Space
 from nearkin.training import Run
 from nearkin.training.loop import make_trainer
@@ -69,7 +69,7 @@ def test_batches_hold_the_chosen_share_of_classes() -> None:
         sampler = make_method("facility-location", class_ratio=ratio).sampler(labels, 32, seed=0)
         assert isinstance(sampler, ClassRatioSampler)
         assert {len(set(labels[each])) for each in sampler} == {round(32 * ratio)}
-    assert isinstance(make_method("spectral").sampler(labels, 32, 0), RandomSampler)
+    assert isinstance(make_method("spectral").sampler(labels, 32, 0), RandomBatchSampler)
     assert isinstance(make_method("spectral", class_ratio=0.4).sampler(labels, 32, 0), ClassRatioSampler)
 
 

@@ -17,7 +17,7 @@ from nearkin.errors import UserError, unknown_name
 from nearkin.evaluation import error_rate, soft_knn_labels
 from nearkin.fields import checked_fields, parse_assignment
 from nearkin.methods.ranges import Range
-from nearkin.sampling import BatchSampler, GroupSampler
+from nearkin.sampling import GroupSampler, LabelBatchSampler
 from nearkin.space import Space
 
 
@@ -104,7 +104,7 @@ class Method(ABC):
         """Builds what depends on the data before training starts, such as a proxy per class; labels are 0…classes−1."""
 
     @abstractmethod
-    def sampler(self, labels: npt.ArrayLike, batch_size: int, seed: int) -> BatchSampler:
+    def sampler(self, labels: npt.ArrayLike, batch_size: int, seed: int) -> LabelBatchSampler:
         """The batches to train on. Several may be made to try sizes; the last one is trained with."""
 
     def start_epoch(self, epoch: int) -> None:  # noqa: B027 (most methods do not change on the way)
@@ -160,7 +160,7 @@ class GroupedMethod(Method):
         if self.per_class < 2:
             raise UserError(f"method '{self.name}' needs pairs of a class in its batches; use per_class=2 or more")
 
-    def sampler(self, labels: npt.ArrayLike, batch_size: int, seed: int) -> BatchSampler:
+    def sampler(self, labels: npt.ArrayLike, batch_size: int, seed: int) -> LabelBatchSampler:
         return GroupSampler(labels, batch_size, self.per_class, seed)
 
 
