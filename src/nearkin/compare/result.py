@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from nearkin.report.names import score_name
+from nearkin.evaluation import score_name
 
 IN_WORDS = {
     "fair": "fair: models chosen on held-out training classes",

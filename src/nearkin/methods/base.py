@@ -14,7 +14,8 @@ import numpy.typing as npt
 from torch import Tensor, nn
 
 from nearkin.errors import UserError, unknown_name
-from nearkin.evaluation import error_rate, soft_knn_labels
+from nearkin.evaluation import soft_knn_error
+from nearkin.evaluation.metrics import variant
 from nearkin.fields import checked_fields, parse_assignment
 from nearkin.methods.ranges import Range
 from nearkin.sampling import GroupSampler, LabelBatchSampler
@@ -72,6 +73,8 @@ class Method(ABC):
     batches: ClassVar[str]
     minimises: ClassVar[str]
     readout: ClassVar[str] = "nearest neighbours"
+    # By prefix of the scores in ``read_out``: title and meaning of a way to read the space that a method adds.
+    readout_columns: ClassVar[Mapping[str, tuple[str, str]]] = MappingProxyType({})
     ranges: ClassVar[Mapping[str, Range]] = MappingProxyType({})  # of its settings that a search should try
     # The head's learning rate on a pretrained backbone (benchmarks/defaults.py): frozen, or trained at a tenth of it.
     frozen_rate: float = 3e-4
@@ -123,19 +126,18 @@ class Method(ABC):
         space: Space,
         trained_on: Space | None,
         recall_at: Sequence[int] = (1, 2, 4, 8),  # noqa: ARG002
-        clustering: bool = True,  # noqa: ARG002
+        clustering: str | None = "kmeans",  # noqa: ARG002
     ) -> dict[str, float]:
         """Scores beyond those of `evaluate`: classification errors where the space's classes were trained on.
 
         Args:
-            trained_on: the training part, embedded by the same model; None where its classes are others.
+            trained_on: the training split, embedded by the same model; None where its classes are others.
             recall_at: the K of Recall@K.
-            clustering: whether the scores that take long are wanted too.
+            clustering: how clusters are found, as in `evaluate`; None for no scores of clusters.
         """
         if trained_on is None:
             return {}
-        predicted = soft_knn_labels(space.embeddings, trained_on.embeddings, trained_on.labels)
-        return {"soft_knn_error": error_rate(predicted, space.labels)}
+        return {"soft_knn_error": soft_knn_error(space, trained_on)}
 
     def state_dict(self) -> dict[str, Any]:
         """All that must survive a stop, besides the sampler's own state; what ``on_refresh`` built belongs here too."""
@@ -168,8 +170,10 @@ _registry: dict[str, type[Method]] = {}
 
 
 def register(method: type[Method]) -> type[Method]:
-    """Makes a method known under its name."""
+    """Makes a method known under its name, and the names of its read-out to whoever prints scores."""
     _registry[method.name] = method
+    for prefix, words in method.readout_columns.items():
+        variant(prefix, *words)
     return method
 
 

@@ -123,7 +123,11 @@ class DivideAndConquer(Method):
         return self.alone[learner].step(partial(embed, learner=learner), batch)
 
     def read_out(
-        self, space: Space, trained_on: Space | None, recall_at: Sequence[int] = (1, 2, 4, 8), clustering: bool = True
+        self,
+        space: Space,
+        trained_on: Space | None,
+        recall_at: Sequence[int] = (1, 2, 4, 8),
+        clustering: str | None = "kmeans",
     ) -> dict[str, float]:
         return self.together.read_out(space, trained_on, recall_at, clustering)
 

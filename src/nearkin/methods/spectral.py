@@ -39,6 +39,9 @@ class Spectral(Method):
     batches = "random and large"
     minimises = "k − tr(C F F⁺)"
     readout = "nearest neighbours, plain and with SC (Algorithm 2)"
+    readout_columns: ClassVar = {
+        WITH_SC: ("with SC", "of the left singular vectors of all items instead of the embeddings")
+    }
     usual_batch = 1260
     normalize = "test"
     finetune_rate = 1e-3
@@ -69,9 +72,13 @@ class Spectral(Method):
         return RandomBatchSampler(labels, batch_size, seed)
 
     def read_out(
-        self, space: Space, trained_on: Space | None, recall_at: Sequence[int] = (1, 2, 4, 8), clustering: bool = True
+        self,
+        space: Space,
+        trained_on: Space | None,
+        recall_at: Sequence[int] = (1, 2, 4, 8),
+        clustering: str | None = "kmeans",
     ) -> dict[str, float]:
         singular = replace(space, embeddings=spectral_embedding(space.embeddings))
-        scores = evaluate(singular, recall_at, clustering=clustering).scores
+        scores = evaluate(singular, recall_at=recall_at, clustering=clustering).scores
         named = {WITH_SC + name: score for name, score in scores.items() if not name.startswith("queries")}
         return super().read_out(space, trained_on, recall_at, clustering) | named

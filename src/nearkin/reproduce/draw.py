@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from nearkin.evaluation import score_name
 from nearkin.files import atomic_path
 from nearkin.report.figures import plain_figure
-from nearkin.report.names import score_name
 from nearkin.reproduce.curves import Curve, curve, steps_to_reach
 from nearkin.reproduce.measure import space_of_test_part
 from nearkin.reproduce.result import Outcome, Reproduction, heading

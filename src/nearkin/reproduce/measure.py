@@ -11,6 +11,7 @@ from nearkin.compare.task import MADE
 from nearkin.data import Dataset
 from nearkin.data.benchmarks import is_benchmark
 from nearkin.evaluation import evaluate, random_gallery_scores
+from nearkin.evaluation.galleries import RANDOM_GALLERY
 from nearkin.files import write_json
 from nearkin.methods import Method, parse_method
 from nearkin.models import Embedder
@@ -22,8 +23,6 @@ from nearkin.training.baseline import backbone_space
 from nearkin.training.once import measured_once
 from nearkin.training.prepare import load_splits
 from nearkin.training.scoring import embed_parts, part_to_measure
-
-RANDOM_GALLERY = "random_gallery_"
 
 
 def scores_of(run: Run, row: Row) -> dict[str, float]:
@@ -74,8 +73,8 @@ def space_of_test_part(run: Run, test: str = "", views: int = 1) -> tuple[Datase
 
 def _measured(space: Space, trained_on: Space | None, method: Method, names: Sequence[str]) -> dict[str, float]:
     recall_at = sorted({int(k) for name in names for k in re.findall(r"recall@(\d+)", name)})
-    clustering = any("nmi" in name for name in names)
-    scores = evaluate(space, recall_at, clustering=clustering).scores
+    clustering = "kmeans" if any("nmi" in name for name in names) else None
+    scores = evaluate(space, recall_at=recall_at, clustering=clustering).scores
     scores |= method.read_out(space, trained_on, recall_at, clustering=clustering)
     if any(name.startswith(RANDOM_GALLERY) for name in names):
         found = random_gallery_scores(space, recall_at)

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from nearkin.report.names import score_name
+from nearkin.evaluation import score_name
 from nearkin.reproduce.parts import Part
 from nearkin.reproduce.plan import Plan
 
