@@ -7,7 +7,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from nearkin.data.images import Unreadable, listed
+from nearkin.data.images import Unreadable
+from nearkin.data.unreadable import listed
 from nearkin.search.store import Hit
 
 SHOWN = 20  # missing or unreadable files that are named
