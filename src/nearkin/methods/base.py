@@ -81,6 +81,7 @@ class Method(ABC):
     finetune_rate: float = 3e-4
     usual_batch: int = 128
     batch_unit: int = 2  # what a batch size that nobody chose must be a multiple of
+    by_name: bool = True  # whether its settings alone make it; else it takes an object, or the name of a loss
     needs_pairs: bool = True  # whether it learns from two items of a class, or from labels alone
     normalize: str = "always"  # whether the paper trains on embeddings of unit length
     slices: int = 1  # learners that share the embedding, a slice of its dimensions each

@@ -57,6 +57,20 @@ def read_model(path: str | Path, backbone: nn.Module | None = None) -> Embedding
         raise UserError(f"the model in {folder} cannot be read ({reason}); copy the whole folder again") from error
 
 
+def read_spec(path: str | Path) -> ModelSpec:
+    """What a run's or model's folder says about its model, without reading the weights."""
+    folder = Path(path).expanduser()
+    folder = folder / "model" if (folder / "model" / "model.json").is_file() else folder
+    try:
+        return ModelSpec.from_json(json.loads((folder / "model.json").read_text(encoding="utf-8"))["spec"])
+    except FileNotFoundError:
+        raise UserError(
+            f"{path} holds no model (model.json is missing); give a run folder or its model/ folder"
+        ) from None
+    except (ValueError, KeyError, TypeError) as error:
+        raise UserError(f"the model in {folder} cannot be read ({error}); copy the whole folder again") from error
+
+
 def _read_model(folder: Path, backbone: nn.Module | None) -> EmbeddingModel:
     description = json.loads((folder / "model.json").read_text(encoding="utf-8"))
     if description["format"] > FORMAT:

@@ -7,12 +7,15 @@ import math
 from dataclasses import replace
 from typing import Any
 
+from torch import nn
+
 from nearkin.data import Dataset, ImageArray, ImageFiles, LazyImages, Splits, Vectors
 from nearkin.data.splits import usual_split
 from nearkin.errors import UserError
 from nearkin.methods import Method
 from nearkin.models import EmbeddingModel, ModelSpec
 from nearkin.models.backbones import find_backbone, preprocess_of
+from nearkin.models.saved import read_spec
 from nearkin.training.prepare import absolute
 from nearkin.training.settings import ModelSettings, Settings, TrainingSettings
 
@@ -28,17 +31,24 @@ SMALL = 64  # pixels; what is smaller needs no large network
 PATIENCE = 5  # evaluations without improvement
 
 
-def resolved(settings: Settings, splits: Splits, method: Method) -> Settings:
-    """The settings with every default that depends on the data filled in, as they are written to the run."""
+def resolved(settings: Settings, splits: Splits, method: Method, backbone: nn.Module | None = None) -> Settings:
+    """The settings with every default that depends on the data filled in, as they are written to the run.
+
+    ``backbone``: a module of the user's own.
+    """
     data, model, training = settings.data, settings.model, settings.training
     train = splits.train
     # Absolute, so that a run can be resumed and evaluated from anywhere.
     data = replace(data, source=absolute(data.source), root=absolute(data.root), split=data.split or usual_split(train))
-    model = replace(model, weights=absolute(model.weights))
+    model = replace(model, weights=absolute(model.weights), init=absolute(model.init))
+    if model.init:
+        model = _as_trained(model, read_spec(model.init))
     if not data.augment:
         data = replace(data, augment="crop-flip" if isinstance(train.items, ImageFiles | LazyImages) else "none")
     if not model.backbone:
         model = replace(model, backbone=_usual_backbone(train))
+    if not model.weights and backbone is not None:
+        model = replace(model, weights="own")
     if not model.weights:
         model = replace(model, weights="imagenet" if find_backbone(model.backbone).imagenet else "none")
     if not model.normalize:
@@ -55,7 +65,7 @@ def resolved(settings: Settings, splits: Splits, method: Method) -> Settings:
     if not training.batch_size:
         training = replace(training, batch_size=_usual_batch(method, train))
     if model.dim < 0:
-        model = replace(model, dim=_usual_dim(model, train, method, training.batch_size))
+        model = replace(model, dim=_usual_dim(model, train, method, training.batch_size, backbone))
     if training.epochs < 0:
         unguarded = pretrained and splits.validation is None  # nothing would notice that it becomes worse
         training = replace(training, epochs=LEAST_EPOCHS if unguarded else usual_epochs(len(train)))
@@ -65,12 +75,27 @@ def resolved(settings: Settings, splits: Splits, method: Method) -> Settings:
     training = _usual_training(training, rate, pretrained, has_validation=splits.validation is not None)
     if data.validation < 0:
         data = replace(data, validation=splits.held_out)
-    return replace(settings, data=data, model=model, training=training)
+    own = method.settings()
+    return replace(settings, data=data, model=model, training=training, method=method.name, method_settings=own)
+
+
+def _as_trained(model: ModelSettings, trained: ModelSpec) -> ModelSettings:
+    """What is left open, as the model has it that training starts from."""
+    usual: dict[str, Any] = {"weights": model.weights or "none"}
+    usual["backbone"] = model.backbone or trained.backbone
+    usual["normalize"] = model.normalize or trained.normalize
+    if model.dim < 0 and trained.head != "none":
+        usual["dim"] = trained.dim
+    if not model.head_init and trained.head != "none":
+        usual["head_init"] = "init"
+    if not model.image_size and trained.preprocess is not None:
+        usual["image_size"] = trained.preprocess.size
+    return replace(model, **usual)
 
 
 def is_pretrained(model: ModelSettings) -> bool:
     """Whether the backbone knows something before training: it has weights, or the data are features already."""
-    return model.weights != "none" or model.backbone == "linear"
+    return model.weights != "none" or model.backbone == "linear" or bool(model.init)
 
 
 def usual_epochs(items: int) -> int:
@@ -110,7 +135,9 @@ def with_warmup(settings: Settings, steps: int) -> Settings:
     return replace(settings, training=replace(training, warmup_steps=warmup))
 
 
-def _usual_dim(model: ModelSettings, train: Dataset, method: Method, batch_size: int) -> int:
+def _usual_dim(
+    model: ModelSettings, train: Dataset, method: Method, batch_size: int, backbone: nn.Module | None
+) -> int:
     """128; on a pretrained backbone 512, or all features where these or the items are few; a multiple of the slices."""
     dim = 128
     if is_pretrained(model):
@@ -118,8 +145,10 @@ def _usual_dim(model: ModelSettings, train: Dataset, method: Method, batch_size:
         if isinstance(items, Vectors):
             width = items.values.shape[1]
         else:
-            images = preprocess_of(model.backbone, model.image_size or None)
-            width = EmbeddingModel(ModelSpec(model.backbone, 0, preprocess=images, head="none")).width
+            images = preprocess_of(model.backbone if backbone is None else backbone, model.image_size or None)
+            width = EmbeddingModel(
+                ModelSpec(model.backbone, 0, preprocess=images, head="none"), backbone=backbone
+            ).width
         dim = min(512, width) if len(items) >= ENOUGH_ITEMS * 512 else width
     dim = min(dim, method.most_dimensions(batch_size))
     return max(method.slices, dim - dim % method.slices)

@@ -102,8 +102,9 @@ def make_trainer(
     if not resumed:
         run.check_free()
     splits = load_splits(settings.data, settings.training.seed, objects.get("dataset"))
-    settings = resolved(settings, splits, method)
-    model = build_model(settings, splits.train, method.slices, objects.get("backbone"))
+    backbone = objects.get("backbone")
+    settings = resolved(settings, splits, method, backbone)
+    model = build_model(settings, splits.train, method.slices, backbone)
     return Trainer(splits, method, model, settings, run, resumed, tested, objects.get("callbacks", ()))
 
 
