@@ -55,7 +55,7 @@ def blobs(items: int, classes: int, device: str) -> Space:
 
 
 def all_ranks(space: Space) -> Values:
-    return retrieve(space).scores(KS)
+    return retrieve(space, recall_at=KS).scores
 
 
 def all_clusters(space: Space) -> Values:

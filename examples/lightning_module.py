@@ -45,7 +45,7 @@ class MetricLearning(lightning.LightningModule):
     def on_validation_epoch_end(self) -> None:
         embeddings, labels = (torch.cat(column) for column in zip(*self.embedded, strict=True))
         self.embedded.clear()
-        scores = nearkin.evaluate(nearkin.Space.of(embeddings, labels), clustering=False).scores
+        scores = nearkin.evaluate(nearkin.Space.of(embeddings, labels), clustering=None).scores
         self.log_dict({name: scores[name] for name in ("recall@1", "map@r")})
 
 

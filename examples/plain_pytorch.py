@@ -41,7 +41,7 @@ def space(model: nn.Module, pictures: Tensor, labels: Tensor) -> nearkin.Space:
 
 
 def recall(model: nn.Module) -> float:
-    return nearkin.evaluate(space(model, *test), clustering=False).scores["recall@1"]
+    return nearkin.evaluate(space(model, *test), clustering=None).scores["recall@1"]
 
 
 def train_with_rank(model: nn.Module) -> None:

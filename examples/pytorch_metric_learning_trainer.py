@@ -47,7 +47,7 @@ models = {"trunk": trunk, "embedder": nn.Linear(64 * 7 * 7, 64)}
 @torch.no_grad()
 def recall() -> float:
     embeddings = models["embedder"].cpu()(trunk.cpu()(pictures[test]))
-    return nearkin.evaluate(nearkin.Space.of(embeddings, labels[test]), clustering=False).scores["recall@1"]
+    return nearkin.evaluate(nearkin.Space.of(embeddings, labels[test]), clustering=None).scores["recall@1"]
 
 
 before = recall()

@@ -85,7 +85,7 @@ def test_train_evaluate_embed(nearkin: Command, tmp_path: Path) -> None:
     fails(nearkin("evaluate", run, "--views", "3"), "trained without augmentation", "leave --views out")
     fails(nearkin("evaluate", run, "--views", "0"), "views=0 must be at least 1")
     diagnosed = nearkin("evaluate", run, "--diagnose").out
-    assert "Intra class distance" in diagnosed and "Spectral decay" in diagnosed and "sampled" not in diagnosed
+    assert "Intra-class distance" in diagnosed and "Spectral decay" in diagnosed and "sampled" not in diagnosed
 
     embedded = nearkin("embed", run, TINY_GLYPHS, "-o", "vectors.npz")
     assert "96 vectors of 8 numbers" in embedded.out
@@ -132,7 +132,7 @@ def test_distances_of_sampled_pairs_say_so_and_histograms_are_written(nearkin: C
     assert nearkin("train", "x.npz", "--backbone", "linear", *QUICK, "--out", "run").code == 0
     outcome = nearkin("evaluate", "run", "--part", "all", "--diagnose", "--out", "scores.json")
     assert outcome.code == 0, outcome.err
-    assert "Inter class distance, sampled" in outcome.out and "Intra class distance, sampled" not in outcome.out
+    assert "Inter-class distance, sampled" in outcome.out and "Intra-class distance, sampled" not in outcome.out
     written = json.loads((tmp_path / "scores.json").read_text())
     histograms = written["distances"]
     assert histograms["sampled"] == ["inter_class_distance", "distance_ratio"]

@@ -97,9 +97,9 @@ def test_clusters_may_be_found_spectrally(nearkin: Command, tmp_path: Path) -> N
     data = known_classes(tmp_path / "known.npz")
     assert nearkin("train", data, *QUICK, "--batch-size", "16", "--out", "run").code == 0
     space = Space.of(vectors_of(nearkin, "run", data), load_dataset(str(data)).labels)
-    for partition in ("kmeans", "spectral"):
-        found, _ = scores_of(nearkin, "run", "--part", "all", "--clustering", partition)
-        expected = evaluate(space, partition=partition).scores
+    for clustering in ("kmeans", "spectral"):
+        found, _ = scores_of(nearkin, "run", "--part", "all", "--clustering", clustering)
+        expected = evaluate(space, clustering=clustering).scores
         for score in ("nmi_geometric", "nmi_arithmetic", "ami", "ari", "pairwise_f1", "map@r"):
             assert found["all"][score] == pytest.approx(expected[score]), score
     outcome = nearkin("evaluate", "run", "--clustering", "k-means")

@@ -11,6 +11,8 @@ import pytest
 from conftest import Command
 from PIL import Image
 
+from nearkin.evaluation import metrics
+
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *(ROOT / "docs" / f"{name}.md" for name in ("guide", "methods", "reproduce"))]
 
@@ -74,7 +76,8 @@ def test_shell_examples_work(page: Path, reader: Path, nearkin: Command) -> None
 
 
 @pytest.mark.parametrize("page", [*PAGES, ROOT / "docs" / "losses.md"], ids=lambda page: page.name)
-def test_python_examples_work(page: Path, reader: Path) -> None:  # noqa: ARG001
+def test_python_examples_work(page: Path, reader: Path, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: ARG001
+    monkeypatch.setattr("nearkin.evaluation.metrics._metrics", dict(metrics._metrics))  # an example adds one
     for example in blocks(page, "python"):
         exec(compile(smaller(example), page.name, "exec"), {})
 

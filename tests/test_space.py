@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import numpy as np
+import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from nearkin.errors import UserError
 from nearkin.space import Space
 
 
@@ -25,3 +30,53 @@ def test_a_query_finds_its_own_row_in_the_gallery(
     )
     assert (space.queries.tolist(), space.gallery.tolist()) == (queries, gallery)
     assert space.own_gallery_rows.tolist() == [gallery.index(row) if row in gallery else -1 for row in queries]
+
+
+@pytest.mark.parametrize(
+    "embeddings",
+    [[[0, 1], [2, 3], [4, 5]], np.arange(6).reshape(3, 2), torch.arange(6.0, requires_grad=True).reshape(3, 2)],
+    ids=["list", "whole numbers", "with a gradient"],
+)
+@pytest.mark.parametrize(
+    "labels",
+    [["b", "a", "b"], np.array([7, 3, 7]), [[7], [3], [7]], torch.tensor([1.5, 0.5, 1.5]), [True, False, True]],
+    ids=["words", "array", "column", "float", "bool"],
+)
+def test_a_space_is_made_of_whatever_people_have(embeddings: Any, labels: Any) -> None:
+    space = Space.of(embeddings, labels, is_query=[True, False, True], is_gallery=np.array([False, True, True]))
+    assert space.embeddings.tolist() == [[0, 1], [2, 3], [4, 5]] and not space.embeddings.requires_grad
+    assert space.labels.tolist() == [1, 0, 1]
+    assert space.queries.tolist() == [0, 2] and space.gallery.tolist() == [1, 2]
+
+
+def test_float64_and_labels_of_a_tensor_stay_as_they_are() -> None:
+    space = Space.of(np.eye(2), torch.tensor([5, 9]))
+    assert space.embeddings.dtype == torch.float64 and space.labels.tolist() == [5, 9]
+
+
+@pytest.mark.parametrize(
+    ("embeddings", "labels", "masks", "sentence"),
+    [
+        (
+            [0.0, 1.0],
+            [0, 1],
+            {},
+            r"embeddings have shape \(2,\) and type torch.float32; give floating point",
+        ),
+        (np.zeros((2, 3, 4)), [0, 1], {}, r"embeddings have shape \(2, 3, 4\)"),
+        ([[1.0, 2.0], [1.0]], [0, 1], {}, "embeddings are words or rows of unequal length; give numbers of shape"),
+        ([["a"], ["b"]], [0, 1], {}, "embeddings are words or rows of unequal length"),
+        (np.eye(2), [0, 1, 2], {}, r"labels has shape \(3,\), but there are 2 embeddings; give one entry for each"),
+        (np.eye(2), [0.0, np.nan], {}, "1 of 2 labels are NaN; give every item a label"),
+        (np.eye(2), [0, 1], {"is_query": [True]}, r"is_query has shape \(1,\), but there are 2 embeddings"),
+        (
+            np.eye(2),
+            [0, 1],
+            {"is_gallery": [0, 1]},
+            "is_gallery holds torch.int64; give True or False for each",
+        ),
+    ],
+)
+def test_what_is_not_a_space_is_one_sentence(embeddings: Any, labels: Any, masks: Any, sentence: str) -> None:
+    with pytest.raises(UserError, match=sentence):
+        Space.of(embeddings, labels, **masks)

@@ -11,11 +11,11 @@ from rich.console import Console
 from nearkin.data import Dataset, ImageArray
 from nearkin.errors import UserError
 from nearkin.evaluation import evaluate
+from nearkin.evaluation.result import score_table
 from nearkin.report.map import draw_map
 from nearkin.report.neighbours import draw_neighbours
 from nearkin.report.run_facts import gather
 from nearkin.report.run_report import write_gathered
-from nearkin.report.tables import print_columns
 from nearkin.space import Space
 from nearkin.training import Run
 from nearkin.training.loop import make_trainer
@@ -43,7 +43,8 @@ def run_demo(out: Path, data: str = "glyphs", epochs: int = 20, seed: int = 0) -
     draw_map(out / "map.png", test, space)
     report = write_gathered(facts, figures=False)
     columns = {"raw pixels": pixels, "untrained": facts.before, "trained": evaluation.scores}
-    print_columns(columns, f"{len(test.present_classes)} classes never seen in training, {len(test):,} images")
+    title = f"{len(test.present_classes)} classes never seen in training, {len(test):,} images"
+    Console().print(score_table(columns, title))
     Console().print(
         f"{facts.verdict}\n"
         f"pictures: {out / 'neighbours.png'}, {out / 'map.png'}\nreport:   {report}\nmodel:    {run.model}\n"

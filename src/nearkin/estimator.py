@@ -122,7 +122,7 @@ class MetricLearner(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstim
         """
         space = Space.of(self.transform(X), column_or_1d(y))
         with self._bars():
-            return evaluate(space, recall_at=[1], clustering=False).scores["recall@1"]
+            return evaluate(space, recall_at=[1], clustering=None).scores["recall@1"]
 
     def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()

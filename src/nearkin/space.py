@@ -37,25 +37,38 @@ class Space:
     def __post_init__(self) -> None:
         if self.embeddings.ndim != 2 or not self.embeddings.is_floating_point():
             raise UserError(
-                f"a space needs embeddings of shape (items, dim) in floating point, "
-                f"not {tuple(self.embeddings.shape)} {self.embeddings.dtype}"
+                f"embeddings have shape {tuple(self.embeddings.shape)} and type {self.embeddings.dtype}; "
+                "give floating point numbers of shape (items, dim)"
             )
         for name in ("labels", "items", "is_query", "is_gallery"):
             column = getattr(self, name)
             if column is not None and column.shape != (len(self),):
-                raise UserError(f"{name} has shape {tuple(column.shape)}, but there are {len(self)} embeddings")
+                raise UserError(
+                    f"{name} has shape {tuple(column.shape)}, but there are {len(self)} embeddings; "
+                    "give one entry for each"
+                )
 
     @classmethod
-    def of(cls, embeddings: Tensor | npt.ArrayLike, labels: Tensor | npt.ArrayLike) -> Space:
-        """A space from tensors or arrays, the rows numbered as they come; labels may be words.
+    def of(
+        cls,
+        embeddings: Tensor | npt.ArrayLike,
+        labels: Tensor | npt.ArrayLike,
+        is_query: Tensor | npt.ArrayLike | None = None,
+        is_gallery: Tensor | npt.ArrayLike | None = None,
+    ) -> Space:
+        """A space from tensors, arrays or lists, the rows numbered as they come.
 
-        >>> Space.of([[0.0], [1.0], [2.0]], ["a", "b", "a"]).labels.tolist()
+        Args:
+            embeddings: (items, dim); whole numbers become float32.
+            labels: (items,) or (items, 1) numbers or words.
+            is_query, is_gallery: (items,) booleans: what searches, and what is searched; None: everything.
+
+        >>> Space.of([[0.0], [1.0], [2.0]], ["a", "b", "a"], is_query=[True, False, False]).labels.tolist()
         [0, 1, 0]
         """
-        if not isinstance(labels, Tensor):
-            labels = torch.from_numpy(np.unique(np.asarray(labels), return_inverse=True)[1])
-        points = torch.as_tensor(embeddings)
-        return cls(points, labels, torch.arange(len(points), device=points.device))
+        points = _points(embeddings)
+        masks = (_mask(name, mask) for name, mask in (("is_query", is_query), ("is_gallery", is_gallery)))
+        return cls(points, _numbers(labels), torch.arange(len(points)), *masks).to(points.device)
 
     def to(self, device: torch.device | str) -> Space:
         """The same space on another device."""
@@ -94,3 +107,41 @@ class Space:
     def _rows(self, mask: Tensor | None) -> Tensor:
         device = self.embeddings.device
         return torch.arange(len(self), device=device) if mask is None else mask.to(device).nonzero().squeeze(1)
+
+
+def _points(embeddings: Tensor | npt.ArrayLike) -> Tensor:
+    if isinstance(embeddings, Tensor):
+        points = embeddings.detach()
+    else:
+        try:
+            array = np.asarray(embeddings)
+            points = torch.as_tensor(array if isinstance(embeddings, np.ndarray) else array.astype(np.float32))
+        except (TypeError, ValueError):
+            raise UserError(
+                "embeddings are words or rows of unequal length; give numbers of shape (items, dim)"
+            ) from None
+    return points if points.is_floating_point() or points.is_complex() else points.float()
+
+
+def _numbers(labels: Tensor | npt.ArrayLike) -> Tensor:
+    """Labels as whole numbers: a tensor of these as it is, anything else in the order of its distinct values."""
+    values = labels if isinstance(labels, Tensor) else np.asarray(labels)
+    if values.ndim == 2 and values.shape[1] == 1:  # a column of a table
+        values = values[:, 0]
+    if isinstance(values, Tensor):
+        if not values.is_floating_point():
+            return values
+        values = values.cpu().numpy()
+    if values.dtype.kind == "f" and np.isnan(values).any():
+        raise UserError(f"{int(np.isnan(values).sum())} of {values.size} labels are NaN; give every item a label")
+    numbers = np.unique(values, return_inverse=True)[1]
+    return torch.from_numpy(numbers.reshape(values.shape))
+
+
+def _mask(name: str, mask: Tensor | npt.ArrayLike | None) -> Tensor | None:
+    if mask is None:
+        return None
+    found = mask if isinstance(mask, Tensor) else torch.as_tensor(np.asarray(mask))
+    if found.dtype != torch.bool:
+        raise UserError(f"{name} holds {found.dtype}; give True or False for each embedding")
+    return found

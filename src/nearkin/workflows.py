@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 
 import numpy as np
 
 from nearkin.data import Dataset, without_unreadable
-from nearkin.data.images import Unreadable, read_image
+from nearkin.data.images import Unreadable
 from nearkin.data.items import ImageFiles, Items
 from nearkin.data.sources import load_labelled_or_flat
 from nearkin.data.splits import BY_CLASSES
 from nearkin.errors import UserError, unknown_name
-from nearkin.evaluation import Diagnostics, confidence_intervals, diagnostics
-from nearkin.evaluation.clusters import PARTITIONS
+from nearkin.evaluation import EvaluationResult, confidence_intervals, diagnostics
 from nearkin.files import atomic_path
 from nearkin.methods import Method
 from nearkin.models import load_model
@@ -30,24 +29,6 @@ log = logging.getLogger("nearkin")
 PARTS = ("train", "validation", "test", "all")
 
 
-@dataclass(frozen=True)
-class Measured:
-    """The scores of a part, and the 95 % intervals of those of retrieval, by bootstrap over the classes of queries.
-
-    ``backbone``: the scores of the run's pretrained backbone alone, where training measured them.
-
-    Where asked for, ``attributes``: by neighbourhood size (and "chance") the share of neighbours that have the same;
-    ``spread``: how the space is used, of which the scores hold what is one number.
-    """
-
-    part: str
-    scores: dict[str, float]
-    intervals: dict[str, tuple[float, float]]
-    backbone: dict[str, float]
-    attributes: dict[str, dict[str, float]] = field(default_factory=dict)
-    spread: Diagnostics | None = None
-
-
 def evaluate_model(
     model: str | Path,
     data: str | Path | None = None,
@@ -57,10 +38,10 @@ def evaluate_model(
     check_counts: bool = True,
     views: int = 1,
     diagnose: bool = False,
-    partition: str = "kmeans",
+    clustering: str | None = "kmeans",
     attributes: bool = False,
     weights: str | Path | None = None,
-) -> Measured:
+) -> EvaluationResult:
     """The scores of a model on a part of its own run's data (by default test), or of other data (by default all).
 
     With several ``views`` the embedding of an item is the mean over so many, augmented as in training, by crops and
@@ -71,8 +52,6 @@ def evaluate_model(
     part = part or ("all" if data else "test")
     if part not in PARTS:
         raise unknown_name("part", part, PARTS)
-    if partition not in PARTITIONS:
-        raise unknown_name("clustering", partition, PARTITIONS)
     run = Run(model)
     dataset, trained_on, unchanged = _part(run, data, part, root, check_counts)
     if attributes and not dataset.attributes:
@@ -80,23 +59,27 @@ def evaluate_model(
             f"{dataset.name} knows no attributes of its items; give them as further columns of a .csv or .npz"
         )
     space, known = embed_parts(load_model(model, weights), dataset, trained_on, views, _augmentation(run, views))
-    galleries = dataset.name.startswith("vehicleid:")
     method = _method(run) if run.config.is_file() else None
-    evaluation = score_space(space, method, known, recall_at, partition=partition, random_galleries=galleries)
-    scores = dict(evaluation.scores)
+    found = score_space(space, method, known, recall_at, clustering, dataset.protocol)
     spread = diagnostics(space) if diagnose else None
     if spread:
-        scores |= spread.scores
+        found.scores.update(spread.scores)
     try:
-        intervals = confidence_intervals(evaluation, space, recall_at, over="classes")
+        intervals = confidence_intervals(found, space, over="classes")
     except UserError as error:  # queries of one class have scores, but no interval
         log.warning("without intervals: %s", error)
         intervals = {}
     # What training measured before it began, in the same way; of other data it is `nearkin evaluate NAME --data DATA`.
-    alike = run.scores.is_file() and part == "test" and unchanged and views == 1 and partition == "kmeans"
+    alike = run.scores.is_file() and part == "test" and unchanged and views == 1 and clustering == "kmeans"
     backbone = run.read_scores().get("backbone", {}) if alike else {}
-    shown = {name: value for name, value in backbone.items() if name in scores}
-    return Measured(part, scores, intervals, shown, concentrations(space, dataset) if attributes else {}, spread)
+    return replace(
+        found,
+        split=part,
+        intervals=intervals,
+        backbone={name: value for name, value in backbone.items() if name in found.scores},
+        attributes=concentrations(space, dataset) if attributes else {},
+        diagnostics=spread,
+    )
 
 
 def embed_to_file(
@@ -136,9 +119,7 @@ def sample_items(model: str | Path, most: int = 10) -> Items | None:
         log.warning("compared without real items: %s", error)
         return None
     order = np.random.default_rng(0).permutation(len(items)).tolist()
-    readable = (
-        n for n in order if not (isinstance(items, ImageFiles) and isinstance(read_image(items.paths[n]), Unreadable))
-    )
+    readable = (n for n in order if not (isinstance(items, ImageFiles) and isinstance(items.picture(n), Unreadable)))
     chosen = list(islice(readable, most))
     if not chosen:
         log.warning("compared without real items: none of the run's %d can be read", len(items))

@@ -92,7 +92,7 @@ def by_pml(search, query, query_labels, reference=None, reference_labels=None) -
 
 
 def ours(space: Space) -> dict[str, float]:
-    scores = retrieve(space).scores([1])
+    scores = retrieve(space, recall_at=1).scores
     return {name: scores[name] for name in PML_NAMES}
 
 
@@ -146,14 +146,14 @@ def sklearn_average_precisions(space: Space) -> list[float]:
 @without_ties
 def test_average_precision_is_that_of_scikit_learn(space):
     retrieval = retrieve(space)
-    found = retrieval.average_precision[retrieval.positives > 0]
+    found = retrieval.values["map"][retrieval.positives > 0]
     np.testing.assert_allclose(found, sklearn_average_precisions(space), atol=1e-12)
 
 
 def test_scikit_learn_ranks_a_tie_as_one():
     space = TIED["all points equal"]  # 3 of the 11 others are of the query's class
     np.testing.assert_allclose(sklearn_average_precisions(space), 3 / 11)
-    assert retrieve(space).average_precision.unique().numel() > 1
+    assert retrieve(space).values["map"].unique().numel() > 1
 
 
 @every_space

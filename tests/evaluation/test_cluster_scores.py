@@ -100,12 +100,12 @@ def test_spectral_clusters_do_not_drown_in_dimensions_that_hardly_vary():
     centres = torch.randn(8, 128, generator=generator)
     labels = torch.arange(32) % 8
     space = Space.of(centres[labels] + 0.05 * torch.randn(32, 128, generator=generator), labels)
-    assert evaluate(space, partition="spectral").scores["ari"] == pytest.approx(1)
+    assert evaluate(space, clustering="spectral").scores["ari"] == pytest.approx(1)
 
 
 def test_the_partition_decides_the_clustering_scores_only():
     space = two_lines()
-    plain, spectral = evaluate(space), evaluate(space, partition="spectral")
+    plain, spectral = evaluate(space), evaluate(space, clustering="spectral")
     assert plain.scores["ari"] < 0.9 < spectral.scores["ari"]
     assert spectral.scores.keys() == plain.scores.keys()
     assert spectral.scores["map"] == plain.scores["map"]
@@ -113,5 +113,5 @@ def test_the_partition_decides_the_clustering_scores_only():
 
 
 def test_another_partition_is_refused_with_the_known_ones():
-    with pytest.raises(UserError, match="partition 'spectrum' is unknown; did you mean 'spectral'"):
-        find_clusters(two_lines(), partition="spectrum")
+    with pytest.raises(UserError, match="clustering 'spectrum' is unknown; did you mean 'spectral'"):
+        find_clusters(two_lines(), clustering="spectrum")

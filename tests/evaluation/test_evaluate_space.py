@@ -3,7 +3,7 @@ import torch
 from sklearn.metrics import normalized_mutual_info_score
 
 from nearkin.errors import UserError
-from nearkin.evaluation import evaluate
+from nearkin.evaluation import evaluate, random_gallery_scores
 from nearkin.space import Space
 
 
@@ -55,7 +55,7 @@ def test_the_seed_decides_the_clusters_only(space):
 
 
 def test_clustering_can_be_left_out(space):
-    evaluation = evaluate(space, clustering=False)
+    evaluation = evaluate(space, clustering=None)
     assert evaluation.clusters is None
     assert not any(name.startswith("nmi") for name in evaluation.scores)
 
@@ -91,13 +91,39 @@ def test_recall_at_zero_is_a_clear_error(space):
         evaluate(space, recall_at=[0, 1])
 
 
+def test_embeddings_and_labels_do_without_a_space(space):
+    is_query, is_gallery = torch.arange(70) < 20, torch.arange(70) >= 10
+    found = evaluate(space.embeddings.numpy(), space.labels.tolist(), is_query=is_query, is_gallery=is_gallery)
+    masked = Space(space.embeddings, space.labels, torch.arange(70), is_query, is_gallery)
+    assert found.scores == evaluate(masked).scores != evaluate(space).scores
+    assert set(evaluate(space, recall_at=3, clustering=None).scores) & {"recall@1", "recall@3"} == {"recall@3"}
+
+
+def test_what_does_not_fit_together_is_one_sentence(space):
+    with pytest.raises(UserError, match=r"cannot be evaluated without labels; call evaluate\(embeddings, labels\)"):
+        evaluate(space.embeddings)
+    with pytest.raises(UserError, match="a space has labels and masks of its own"):
+        evaluate(space, space.labels)
+    for clustering in ("k-means", False, True):
+        with pytest.raises(UserError, match=r"clustering .* is unknown"):
+            evaluate(space, clustering=clustering)
+    with pytest.raises(UserError, match="protocol 'random' is unknown; did you mean 'random-gallery'"):
+        evaluate(space, protocol="random")
+
+
+def test_the_protocol_of_random_galleries_adds_their_scores(space):
+    found = evaluate(space, recall_at=(1, 5), clustering=None, protocol="random-gallery").scores
+    expected = random_gallery_scores(space, recall_at=(1, 5))
+    assert {name: found[f"random_gallery_{name}"] for name in expected} == expected
+
+
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 def test_on_cuda_the_scores_are_the_same(space):
     items = torch.arange(70)
     for is_query, is_gallery in ((None, None), (items < 30, items >= 20)):
         here = Space(space.embeddings, space.labels, items, is_query, is_gallery)
         there = Space(space.embeddings.cuda(), space.labels, items, is_query, is_gallery)
-        expected, found = evaluate(here, clustering=False), evaluate(there, clustering=False)
+        expected, found = evaluate(here, clustering=None), evaluate(there, clustering=None)
         assert found.scores == pytest.approx(expected.scores)
         assert torch.equal(found.neighbours.cpu(), expected.neighbours)
     assert evaluate(there).scores["nmi_geometric"] > 0.5

@@ -69,7 +69,7 @@ def test_the_page_holds_everything_and_fetches_nothing(made: tuple[ComparisonRes
 
 def test_names_and_reasons_cannot_break_the_page(made: tuple[ComparisonResult, Path], tmp_path: Path) -> None:
     evil = "<script>alert('$x$')</script>"
-    Run.create(tmp_path / f"{evil.replace('/', '')}-0", Run(made[1] / "triplet-0").settings(), "")
+    Run(tmp_path / f"{evil.replace('/', '')}-0").create(Run(made[1] / "triplet-0").settings(), "")
     scores = {evil.replace("/", ""): {column: [0.5] for column in COLUMNS}}
     page = comparison_page(ComparisonResult("paper", scores, {"rank": evil}, command=evil), tmp_path)
     assert "<script" not in page and "&lt;script&gt;" in page

@@ -19,7 +19,7 @@ from nearkin.data.transforms import AUGMENTATIONS
 from nearkin.errors import UserError
 from nearkin.experiments.recipes import known_recipes, read_recipe, recipe_description
 from nearkin.methods import make_method
-from nearkin.models.googlenet import GOOGLENET
+from nearkin.models.backbones.googlenet import GOOGLENET
 from nearkin.training.optimise import check
 
 ROOT = Path(__file__).parents[2]

@@ -220,7 +220,7 @@ def test_what_is_wrapped_decides_what_is_needed() -> None:
     proxies, spectral = (make_method("divide-and-conquer", wraps=name) for name in ("proxy-nca", "spectral"))
     assert (proxies.needs_pairs, proxies.usual_batch, proxies.normalize) == (False, 128, "always")
     assert (spectral.needs_pairs, spectral.usual_batch, spectral.normalize) == (True, 1260, "test")
-    scores = spectral.read_out(Space.of(BLOBS, LABELS), None, clustering=False)
+    scores = spectral.read_out(Space.of(BLOBS, LABELS), None, clustering=None)
     assert "with_sc_map@r" in scores
 
 

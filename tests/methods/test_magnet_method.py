@@ -113,7 +113,7 @@ def test_the_running_variance_decides_how_far_clusters_are_heard() -> None:
     errors = []
     for variance in (0.01, 100.0):
         method.buffers = {"variance": variance}
-        errors.append(method.read_out(query, known, clustering=False)["nearest_cluster_error"])
+        errors.append(method.read_out(query, known, clustering=None)["nearest_cluster_error"])
     assert errors == [0.0, 1.0]
 
 
@@ -125,5 +125,5 @@ def test_more_clusters_than_items_are_no_matter() -> None:
 def test_classes_are_read_off_the_nearest_clusters() -> None:
     method = magnet(per_cluster=3)
     shifted = Space.of(space().embeddings + 0.1, space().labels)
-    assert method.read_out(shifted, space(), clustering=False) == {"soft_knn_error": 0.0, "nearest_cluster_error": 0.0}
-    assert method.read_out(shifted, None, clustering=False) == {}
+    assert method.read_out(shifted, space(), clustering=None) == {"soft_knn_error": 0.0, "nearest_cluster_error": 0.0}
+    assert method.read_out(shifted, None, clustering=None) == {}

@@ -13,7 +13,7 @@ from nearkin.api import make_settings
 from nearkin.evaluation import evaluate
 from nearkin.losses import FacilityLocationLoss
 from nearkin.methods import Batch, make_method
-from nearkin.sampling import ClassRatioSampler, RandomSampler
+from nearkin.sampling import ClassRatioSampler, RandomBatchSampler
 from nearkin.space import Space
 from nearkin.training import Run
 from nearkin.training.loop import make_trainer
@@ -69,7 +69,7 @@ def test_batches_hold_the_chosen_share_of_classes() -> None:
         sampler = make_method("facility-location", class_ratio=ratio).sampler(labels, 32, seed=0)
         assert isinstance(sampler, ClassRatioSampler)
         assert {len(set(labels[each])) for each in sampler} == {round(32 * ratio)}
-    assert isinstance(make_method("spectral").sampler(labels, 32, 0), RandomSampler)
+    assert isinstance(make_method("spectral").sampler(labels, 32, 0), RandomBatchSampler)
     assert isinstance(make_method("spectral", class_ratio=0.4).sampler(labels, 32, 0), ClassRatioSampler)
 
 
@@ -78,8 +78,8 @@ def test_spectral_is_also_measured_with_singular_vectors() -> None:
     generator = torch.Generator().manual_seed(0)
     points = torch.nn.functional.one_hot(LABELS, 8) + 0.3 * torch.randn(32, 8, generator=generator)
     stretched = Space.of(points @ torch.diag(10.0 ** torch.linspace(0, 3, 8)), LABELS)
-    scores = make_method("spectral").read_out(stretched, None, clustering=True)
+    scores = make_method("spectral").read_out(stretched, None)
     plain = evaluate(stretched).scores
     assert scores["with_sc_map@r"] > plain["map@r"] + 0.2
     assert scores["with_sc_nmi_geometric"] > plain["nmi_geometric"]
-    assert "with_sc_nmi_geometric" not in make_method("spectral").read_out(stretched, None, clustering=False)
+    assert "with_sc_nmi_geometric" not in make_method("spectral").read_out(stretched, None, clustering=None)

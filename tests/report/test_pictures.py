@@ -35,7 +35,7 @@ def test_right_neighbours_are_green_and_wrong_ones_red(
     dataset = grey_dataset(labels)
     places = torch.tensor([0.0, 0.1, 0.2, 9.0, 9.1, 9.2]) if right else torch.tensor([0.0, 0.1, 5.0, 5.1, 9.0, 9.1])
     space = space_of(places[:, None], dataset)
-    draw_neighbours(tmp_path / "n.png", dataset, space, evaluate(space, kept_neighbours=1, clustering=False), rows=4)
+    draw_neighbours(tmp_path / "n.png", dataset, space, evaluate(space, kept_neighbours=1, clustering=None), rows=4)
     assert (colour_share(tmp_path / "n.png", RIGHT) > 0.01) == right
     assert (colour_share(tmp_path / "n.png", WRONG) > 0.01) == wrong
 

@@ -183,7 +183,7 @@ def test_an_interrupted_run_has_a_report(copied: Path) -> None:
 @pytest.mark.parametrize("content", ['{"before": {"rec', "", "[1]"])
 def test_damaged_scores_are_one_sentence(copied: Path, content: str) -> None:
     (copied / "scores.json").write_text(content)
-    with pytest.raises(UserError, match=r"scores\.json is damaged .*; delete it and measure again with: nearkin train"):
+    with pytest.raises(UserError, match=r"scores\.json is damaged .*; delete it and measure again with: nearkin"):
         write_report(copied)
     assert (copied / "report.html").read_text() == "the last one"
 
@@ -258,7 +258,7 @@ def test_class_scores_and_confusions_are_those_of_a_slow_count() -> None:
     labels[0] = 9  # alone in its class: nothing to find, and nobody's fault
     is_query = torch.rand(40, generator=generator) < 0.7
     space = Space(torch.randn(40, 2, generator=generator), labels, torch.arange(40), is_query)
-    evaluation = evaluate(space, clustering=False)
+    evaluation = evaluate(space, clustering=None)
     right: dict[int, list[bool]] = {}
     confused: dict[tuple[int, int], int] = {}
     places = []

@@ -7,11 +7,13 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from rich.console import Console
 
+from nearkin.evaluation import score_text
+from nearkin.evaluation.result import score_table
 from nearkin.models.card import Training, escaped, model_card
 from nearkin.models.model import ModelSpec
 from nearkin.report.run_page import _scores
-from nearkin.report.tables import print_columns
 
 
 @pytest.mark.parametrize(
@@ -27,12 +29,13 @@ from nearkin.report.tables import print_columns
 def test_shares_have_four_decimals_and_counts_none(
     capsys: pytest.CaptureFixture[str], name: str, value: float, text: str
 ) -> None:
-    print_columns({"test": {name: value}, "95 % interval": {name: (value, value)}})
+    Console().print(score_table({"test": {name: value}, "95 % interval": {name: (value, value)}}))
     assert re.findall(r"│ *(\S+) │ *(\S+ – \S+) │", capsys.readouterr().out) == [(text, f"{text} – {text}")]
 
     found = {name: value}
     facts: Any = SimpleNamespace(looked=None, backbone=found, before=found, after=found)
     assert re.findall(r"<td>([^<]*)</td>", _scores(facts)) == [text, text, text, ""]
 
-    training = Training("d", {}, True, "rank", {}, found, found, found, "Better.", "last", False, {}, "2026-01-31")
+    words = {name: score_text(name, value)}
+    training = Training("d", {}, True, "rank", {}, words, words, words, "Better.", "last", False, {}, "2026-01-31")
     assert f"| {escaped(name)} | {text} | {text} | {text} |" in model_card(ModelSpec("linear", 2, features=3), training)

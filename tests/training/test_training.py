@@ -26,7 +26,7 @@ from nearkin.api import make_settings
 from nearkin.errors import Interrupted, UserError
 from nearkin.methods import Every, Method, register
 from nearkin.models import Embedder
-from nearkin.sampling import BatchSampler, GroupSampler
+from nearkin.sampling import GroupSampler, LabelBatchSampler
 from nearkin.space import Space
 from nearkin.training import Run, Settings, loop, monitoring
 from nearkin.training.loop import Trainer, make_trainer
@@ -431,7 +431,7 @@ class TestRefreshingMethods:
                 self.looks: list[Space] = []
                 self.target = torch.zeros(8)
 
-            def sampler(self, labels: Any, batch_size: int, seed: int) -> BatchSampler:
+            def sampler(self, labels: Any, batch_size: int, seed: int) -> LabelBatchSampler:
                 return GroupSampler(labels, batch_size, 4, seed)
 
             def on_refresh(self, space: Space) -> None:

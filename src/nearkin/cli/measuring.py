@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -33,28 +33,18 @@ def evaluate(
     ] = None,
 ) -> None:
     """Measure a trained model: Recall@K, R-precision, MAP@R, mAP, NMI, AMI, ARI, and what its method reads out."""
-    from nearkin.report.tables import print_columns
+    from rich.console import Console
+
+    from nearkin.files import write_json
     from nearkin.workflows import evaluate_model
 
     numbers = _whole_numbers(recall_at)
-    measured = evaluate_model(
+    result = evaluate_model(
         model, data, part, numbers, root, check_counts, views, diagnose, clustering, attributes, weights
     )
     if out is not None:
-        from nearkin.files import write_json
-
-        besides: dict[str, Any] = {"attributes": measured.attributes} if attributes else {}
-        besides |= {"distances": measured.spread.histograms} if measured.spread else {}
-        besides |= {"backbone": measured.backbone} if measured.backbone else {}
-        write_json(out, {measured.part: measured.scores, "intervals": measured.intervals, **besides})
-    sampled = measured.spread.sampled if measured.spread else ()
-    backbone = {"backbone alone": measured.backbone} if measured.backbone else {}
-    scores: dict[str, Any] = {**backbone, measured.part: measured.scores, "95 % interval": measured.intervals}
-    print_columns(scores, sampled=sampled)
-    if attributes:
-        from nearkin.report.attributes import print_attributes
-
-        print_attributes(measured.attributes)
+        write_json(out, result.to_dict())
+    Console().print(result)
 
 
 @app.command()

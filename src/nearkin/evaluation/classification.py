@@ -15,6 +15,8 @@ from torch import Tensor
 
 from nearkin.clustering import nearest_neighbours
 from nearkin.errors import UserError
+from nearkin.evaluation.metrics import metric
+from nearkin.space import Space
 
 
 def nearest_cluster_labels(
@@ -72,6 +74,31 @@ def soft_knn_labels(
     if variance is None:
         variance = distances[:, :1].double().square().mean().item() if len(queries) else 0.0
     return _soft_vote(distances, labels.to(rows.device)[rows], variance)
+
+
+@metric(
+    "soft_knn_error",
+    "Soft kNN error",
+    "share of items that soft votes of their 128 nearest training items put in a wrong class",
+    higher_is_better=False,
+    needs="read-out",
+)
+def soft_knn_error(space: Space, trained_on: Space) -> float:
+    """The error of `soft_knn_labels` where the items of a space are classified by those of another."""
+    predicted = soft_knn_labels(space.embeddings, trained_on.embeddings, trained_on.labels)
+    return error_rate(predicted, space.labels)
+
+
+@metric(
+    "nearest_cluster_error",
+    "k-nearest-cluster error",
+    "share of items that soft votes of the 128 nearest clusters of training items put in a wrong class",
+    higher_is_better=False,
+    needs="read-out",
+)
+def nearest_cluster_error(space: Space, centroids: Tensor, labels: Tensor, variance: float) -> float:
+    """The error of `nearest_cluster_labels` on the items of a space."""
+    return error_rate(nearest_cluster_labels(space.embeddings, centroids, labels, variance), space.labels)
 
 
 def error_rate(predicted: Tensor, truth: Tensor) -> float:

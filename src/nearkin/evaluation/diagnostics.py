@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from operator import attrgetter
 
 import numpy as np
 import torch
@@ -21,6 +22,7 @@ from torch import Tensor
 
 from nearkin.clustering.distances import row_blocks
 from nearkin.errors import UserError
+from nearkin.evaluation.metrics import known_metrics, metric
 from nearkin.space import Space
 
 RESOLUTION = torch.finfo(torch.float32).eps
@@ -78,13 +80,7 @@ class Diagnostics:
     @property
     def scores(self) -> dict[str, float]:
         """What is one number, by name."""
-        return {
-            "intra_class_distance": self.positives.mean,
-            "inter_class_distance": self.negatives.mean,
-            "distance_ratio": self.distance_ratio,
-            "spectral_decay": self.spectral_decay,
-            "collapsed_dimensions": self.collapsed_dimensions,
-        }
+        return {each.name: float(each.compute(self)) for each in known_metrics("diagnostics")}
 
     @property
     def sampled(self) -> tuple[str, ...]:
@@ -102,6 +98,20 @@ class Diagnostics:
             "negatives": self.negatives.counts.tolist(),
             "sampled": list(self.sampled),
         }
+
+
+_NUMBERS: tuple[tuple[str, str, str, str, bool | None], ...] = (
+    ("intra_class_distance", "positives.mean", "Intra-class distance", "mean distance of two items of a class", None),
+    ("inter_class_distance", "negatives.mean", "Inter-class distance", "mean distance of items of two classes", None),
+    ("distance_ratio", "distance_ratio", "Distance ratio", "intra-class over inter-class distance", False),
+    ("spectral_decay", "spectral_decay", "Spectral decay", "how unevenly directions are used; 0: evenly", None),
+    (
+        *("collapsed_dimensions", "collapsed_dimensions", "Collapsed dimensions"),
+        *("share of the directions in which items hardly spread, a hundredth of the widest spread or less", None),
+    ),
+)
+for _name, _attribute, _title, _meaning, _better in _NUMBERS:
+    metric(_name, _title, _meaning, higher_is_better=_better, needs="diagnostics")(attrgetter(_attribute))
 
 
 def diagnostics(space: Space, pairs: int = 100_000, seed: int = 0, clusters: Tensor | None = None) -> Diagnostics:

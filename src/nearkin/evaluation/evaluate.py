@@ -3,85 +3,83 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import ClassVar
 
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from nearkin.errors import UserError
-from nearkin.evaluation.clusters import cluster_scores, find_clusters
-from nearkin.evaluation.retrieval import Retrieval, retrieve
+from nearkin.errors import UserError, unknown_name
+from nearkin.evaluation.clusters import CLUSTERINGS, cluster_scores, find_clusters
+from nearkin.evaluation.galleries import RANDOM_GALLERY, random_gallery_scores
+from nearkin.evaluation.metrics import known_metrics
+from nearkin.evaluation.result import EvaluationResult
+from nearkin.evaluation.retrieval import check_finite, retrieve
 from nearkin.space import Space
 
-
-@dataclass(frozen=True, eq=False)
-class Evaluation:
-    """What one space is worth.
-
-    Attributes:
-        scores: ``recall@K``, ``r_precision``, ``map@r`` and ``map``, means over the queries that have a positive
-            in the gallery; ``queries``, how many have; ``queries_without_positives``, how many were left out;
-            ``nmi_geometric``, ``nmi_arithmetic``, ``ami``, ``ari`` and ``pairwise_f1`` of a partition of all items.
-        retrieval: the same for every single query, and its neighbours.
-        clusters: (items,) the cluster of every item; None where clustering was not asked for.
-    """
-
-    scores: dict[str, float]
-    retrieval: Retrieval
-    clusters: Tensor | None
-
-    primary: ClassVar[str] = "map@r"  # the one score to compare and to choose checkpoints by
-
-    @property
-    def neighbours(self) -> Tensor:
-        """(queries, kept) rows of the space: the nearest gallery items of every query."""
-        return self.retrieval.neighbours
+PROTOCOLS = ("", "random-gallery")
 
 
 def evaluate(
-    space: Space,
-    recall_at: Sequence[int] = (1, 2, 4, 8),
-    seed: int = 0,
-    clustering: bool = True,
+    embeddings: Space | Tensor | npt.ArrayLike,
+    labels: Tensor | npt.ArrayLike | None = None,
+    *,
+    is_query: Tensor | npt.ArrayLike | None = None,
+    is_gallery: Tensor | npt.ArrayLike | None = None,
+    recall_at: int | Sequence[int] = (1, 2, 4, 8),
+    clustering: str | None = "kmeans",
+    protocol: str = "",
     kept_neighbours: int = 10,
-    partition: str = "kmeans",
-) -> Evaluation:
-    """Scores a space by retrieval and clustering; neighbours and clusters are computed once.
+    seed: int = 0,
+) -> EvaluationResult:
+    """Scores embeddings by retrieval and clustering; neighbours and clusters are computed once.
 
     Args:
-        space: embeddings with labels.
-        recall_at: the K of Recall@K.
-        seed: decides where k-means starts.
-        clustering: whether to look for clusters, by far the longest part for thousands of classes.
+        embeddings: (items, dim), or a space, which has labels and masks of its own.
+        labels: (items,) numbers or words.
+        is_query, is_gallery: (items,) booleans: what searches, and what is searched; None: everything.
+        recall_at: the K of Recall@K, one or several.
+        clustering: how clusters are found, "kmeans" or "spectral" (see `find_clusters`); None for no clusters, which
+            take by far the longest for thousands of classes.
+        protocol: "random-gallery" adds the scores of random galleries, as `random_gallery_scores` gives them.
         kept_neighbours: how many neighbours of each query to keep.
-        partition: how clusters are found, "kmeans" or "spectral"; see `find_clusters`.
+        seed: decides where k-means starts.
 
-    >>> two_pairs = Space.of(torch.tensor([[0.0], [1.0], [5.0], [6.0]]), torch.tensor([0, 0, 1, 1]))
-    >>> scores = evaluate(two_pairs, recall_at=[1]).scores
-    >>> scores["recall@1"], scores["map@r"], round(scores["nmi_arithmetic"], 6)
+    >>> result = evaluate([[0.0], [1.0], [5.0], [6.0]], ["a", "a", "b", "b"], recall_at=1)
+    >>> result.scores["recall@1"], result.scores["map@r"], round(result.scores["nmi_arithmetic"], 6)
     (1.0, 1.0, 1.0)
     """
-    check_space(space, recall_at)
-    retrieval = retrieve(space, kept_neighbours)
-    scores = retrieval.scores(recall_at)
-    if not clustering:
-        return Evaluation(scores, retrieval, None)
-    clusters = find_clusters(space, seed, partition)
-    return Evaluation(scores | cluster_scores(clusters, space.labels), retrieval, clusters)
-
-
-def check_space(space: Space, recall_at: Sequence[int]) -> None:
-    """Refuses what cannot be scored."""
-    if any(k < 1 for k in recall_at):
-        raise UserError(f"recall_at={list(recall_at)} must hold whole numbers from 1")
-    broken = int((~space.embeddings.isfinite().all(1)).sum())
-    if broken:
-        raise UserError(
-            f"{broken} of {len(space)} embeddings contain NaN or infinite values; training has probably diverged: "
-            "lower the learning rate, or evaluate an earlier checkpoint"
-        )
+    space = _space(embeddings, labels, is_query, is_gallery)
+    if clustering is not None and clustering not in CLUSTERINGS:
+        raise unknown_name("clustering", str(clustering), CLUSTERINGS)
+    if protocol not in PROTOCOLS:
+        raise unknown_name("protocol", protocol, PROTOCOLS)
+    check_finite(space)
     if len(torch.unique(space.labels)) < 2:
         raise UserError(
             f"the {len(space)} items to evaluate are of one class only; evaluation needs at least two classes"
         )
+    retrieval = retrieve(space, kept_neighbours, recall_at)
+    scores, clusters = retrieval.scores, None
+    if clustering is not None:
+        clusters = find_clusters(space, seed, clustering)
+        scores |= cluster_scores(clusters, space.labels)
+    if protocol == "random-gallery":
+        galleries = random_gallery_scores(space, recall_at)
+        scores |= {RANDOM_GALLERY + name: score for name, score in galleries.items()}
+    scores |= {each.name: float(each.compute(space)) for each in known_metrics("space")}
+    return EvaluationResult(scores, retrieval, clusters)
+
+
+def _space(
+    embeddings: Space | Tensor | npt.ArrayLike,
+    labels: Tensor | npt.ArrayLike | None,
+    is_query: Tensor | npt.ArrayLike | None,
+    is_gallery: Tensor | npt.ArrayLike | None,
+) -> Space:
+    if not isinstance(embeddings, Space):
+        if labels is None:
+            raise UserError("embeddings cannot be evaluated without labels; call evaluate(embeddings, labels)")
+        return Space.of(embeddings, labels, is_query, is_gallery)
+    if any(given is not None for given in (labels, is_query, is_gallery)):
+        raise UserError("a space has labels and masks of its own; give them to Space.of, not to evaluate")
+    return embeddings

@@ -14,15 +14,18 @@ import torch
 from torch import Tensor
 
 from nearkin.errors import UserError
-from nearkin.evaluation.evaluate import check_space
-from nearkin.evaluation.ranks import recalls_at
+from nearkin.evaluation.metrics import variant
 from nearkin.evaluation.retrieval import retrieve
 from nearkin.progress import track
 from nearkin.space import Space
 
+RANDOM_GALLERY = variant(
+    "random_gallery_", "random galleries", "one random item of every class is searched by all others"
+)
+
 
 def random_gallery_scores(
-    space: Space, recall_at: Sequence[int] = (1, 5), repeats: int = 10, seed: int = 0
+    space: Space, recall_at: int | Sequence[int] = (1, 5), repeats: int = 10, seed: int = 0
 ) -> dict[str, float]:
     """``recall@K`` and ``map``, means over random galleries, and ``recall@K_sd`` and ``map_sd``, how far they spread.
 
@@ -36,12 +39,11 @@ def random_gallery_scores(
     >>> random_gallery_scores(two_pairs, recall_at=[1])
     {'recall@1': 1.0, 'map': 1.0, 'recall@1_sd': 0.0, 'map_sd': 0.0}
     """
-    check_space(space, recall_at)
     if repeats < 1:
         raise UserError(f"repeats={repeats} must be at least 1")
-    names = [*(f"recall@{k}" for k in recall_at), "map"]
     splits = track(random_galleries(space, repeats, seed), "random galleries", repeats)
-    found = [retrieve(split, kept_neighbours=0).scores(recall_at) for split in splits]
+    found = [retrieve(split, kept_neighbours=0, recall_at=recall_at).scores for split in splits]
+    names = [name for name in found[0] if name.startswith("recall@") or name == "map"]
     columns = {name: np.array([scores[name] for scores in found]) for name in names}
     means = {name: float(column.mean()) for name, column in columns.items()}
     return means | {f"{name}_sd": float(column.std()) for name, column in columns.items()}
@@ -77,4 +79,5 @@ def cmc(first: Tensor, up_to: int) -> Tensor:
     >>> cmc(torch.tensor([1, 3, 0, 1, 2]), up_to=4).tolist()
     [0.5, 0.75, 1.0, 1.0]
     """
-    return torch.tensor(recalls_at(first, range(1, up_to + 1)), dtype=torch.float64)
+    ranks = first[first > 0]
+    return torch.bincount(ranks, minlength=up_to + 1)[1 : up_to + 1].cumsum(0).double() / len(ranks)

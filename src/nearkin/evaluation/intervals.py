@@ -10,7 +10,6 @@ Only the choice of queries is resampled: the gallery stays as it is.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
 
@@ -19,18 +18,18 @@ import numpy.typing as npt
 import torch
 
 from nearkin.errors import UserError, unknown_name
-from nearkin.evaluation.evaluate import Evaluation
+from nearkin.evaluation.result import EvaluationResult
 from nearkin.evaluation.retrieval import Retrieval
 from nearkin.space import Space
 
 Over = Literal["queries", "classes"]
 Floats = npt.NDArray[np.float64]
+Found = EvaluationResult | Retrieval
 
 
 def confidence_intervals(
-    found: Evaluation | Retrieval,
+    found: Found,
     space: Space,
-    recall_at: Sequence[int] = (1, 2, 4, 8),
     level: float = 0.95,
     resamples: int = 1000,
     over: Over = "queries",
@@ -41,7 +40,6 @@ def confidence_intervals(
     Args:
         found: what `evaluate` or `retrieve` gave for the space.
         space: the space itself, for the classes of its queries.
-        recall_at: the K of Recall@K.
         level: the share of repetitions in which an interval is to cover the true score.
         resamples: how many times the queries are drawn anew.
         over: whether single queries or whole classes of queries are drawn, with replacement.
@@ -49,11 +47,11 @@ def confidence_intervals(
 
     >>> from nearkin.evaluation import retrieve
     >>> line = Space.of(torch.tensor([[0.0], [1.0], [3.0], [4.0]]), torch.tensor([0, 0, 1, 0]))
-    >>> confidence_intervals(retrieve(line), line, recall_at=[1, 3])["recall@3"]
+    >>> confidence_intervals(retrieve(line, recall_at=[1, 3]), line)["recall@3"]
     (1.0, 1.0)
     """
-    _check_settings(recall_at, level, resamples, over)
-    values = _query_values(found, recall_at)
+    _check_settings(level, resamples, over)
+    values = _query_values(found)
     totals = _group_totals(values, _query_classes(found, space), over)
     lows, highs = _bootstrap(totals, level, resamples, np.random.default_rng(seed))
     return dict(zip(values, zip(lows.tolist(), highs.tolist(), strict=True), strict=True))
@@ -77,11 +75,10 @@ class PairedDifference:
 
 
 def paired_difference(
-    first: Evaluation | Retrieval,
-    second: Evaluation | Retrieval,
+    first: Found,
+    second: Found,
     first_space: Space,
     second_space: Space,
-    recall_at: Sequence[int] = (1, 2, 4, 8),
     level: float = 0.95,
     resamples: int = 1000,
     over: Over = "queries",
@@ -92,7 +89,7 @@ def paired_difference(
     Args:
         first, second: what `evaluate` or `retrieve` gave for the spaces.
         first_space, second_space: the spaces: the same queries and gallery in the same order.
-        recall_at, level: as in `confidence_intervals`.
+        level: as in `confidence_intervals`.
         resamples: how many times the queries are drawn, and how many times signs are flipped; no p-value is below
             1 / (1 + resamples).
         over: whether single queries or whole classes of queries are drawn and flipped.
@@ -104,13 +101,13 @@ def paired_difference(
     >>> paired_difference(retrieve(mixed), retrieve(parted), mixed, parted)["recall@1"]
     PairedDifference(difference=1.0, low=1.0, high=1.0, p_value=0.000999000999000999)
     """
-    _check_settings(recall_at, level, resamples, over)
+    _check_settings(level, resamples, over)
     classes = _query_classes(first, first_space)
     _query_classes(second, second_space)
     _check_same_items(first_space, second_space)
     if not torch.equal(_retrieval(first).positives.cpu(), _retrieval(second).positives.cpu()):
         raise UserError("the two retrievals count other positives; pass those that were computed from the two spaces")
-    of_first, of_second = _query_values(first, recall_at), _query_values(second, recall_at)
+    of_first, of_second = _query_values(first), _query_values(second)
     differences = {name: of_second[name] - of_first[name] for name in of_first}
     totals = _group_totals(differences, classes, over)
     random = np.random.default_rng(seed)
@@ -121,9 +118,7 @@ def paired_difference(
     return {name: PairedDifference(*row) for name, row in zip(differences, rows, strict=True)}
 
 
-def _check_settings(recall_at: Sequence[int], level: float, resamples: int, over: str) -> None:
-    if any(k < 1 for k in recall_at):
-        raise UserError(f"recall_at={list(recall_at)} must hold whole numbers from 1")
+def _check_settings(level: float, resamples: int, over: str) -> None:
     if not 0 < level < 1:
         raise UserError(f"level={level} must lie between 0 and 1, such as 0.95")
     if resamples < 1:
@@ -132,23 +127,16 @@ def _check_settings(recall_at: Sequence[int], level: float, resamples: int, over
         raise unknown_name("over", over, get_args(Over))
 
 
-def _retrieval(found: Evaluation | Retrieval) -> Retrieval:
-    return found.retrieval if isinstance(found, Evaluation) else found
+def _retrieval(found: Found) -> Retrieval:
+    return found.retrieval if isinstance(found, EvaluationResult) else found
 
 
-def _query_values(found: Evaluation | Retrieval, recall_at: Sequence[int]) -> dict[str, Floats]:
+def _query_values(found: Found) -> dict[str, Floats]:
     """Every score's value (Q,) for each query that has a positive."""
-    retrieval = _retrieval(found)
-    columns = {
-        **{f"recall@{k}": retrieval.first_rank <= k for k in recall_at},
-        "r_precision": retrieval.r_precision,
-        "map@r": retrieval.average_precision_at_r,
-        "map": retrieval.average_precision,
-    }
-    return {name: column[retrieval.positives > 0].double().cpu().numpy() for name, column in columns.items()}
+    return {name: values.cpu().numpy() for name, values in _retrieval(found).columns()}
 
 
-def _query_classes(found: Evaluation | Retrieval, space: Space) -> npt.NDArray[np.int64]:
+def _query_classes(found: Found, space: Space) -> npt.NDArray[np.int64]:
     """(Q,) the class, 0, 1, …, of each query that has a positive."""
     has_positive, labels = (_retrieval(found).positives > 0).cpu(), space.labels[space.queries].cpu()
     if len(has_positive) != len(labels):
@@ -160,12 +148,12 @@ def _query_classes(found: Evaluation | Retrieval, space: Space) -> npt.NDArray[n
 
 
 def _check_same_items(first: Space, second: Space) -> None:
-    for part in ("queries", "gallery"):
+    for rows in ("queries", "gallery"):
         for column in ("items", "labels"):
-            ours, theirs = (getattr(space, column)[getattr(space, part)].cpu() for space in (first, second))
+            ours, theirs = (getattr(space, column)[getattr(space, rows)].cpu() for space in (first, second))
             if not torch.equal(ours, theirs):
                 raise UserError(
-                    f"the two spaces differ in the {column} of their {part}; "
+                    f"the two spaces differ in the {column} of their {rows}; "
                     "a paired comparison needs both to embed the same items in the same order"
                 )
 

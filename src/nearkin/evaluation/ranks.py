@@ -9,11 +9,13 @@ use it. R-precision and MAP@R: Musgrave et al., "A Metric Learning Reality Check
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
+
+from nearkin.evaluation.metrics import metric
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,7 +43,7 @@ class PositiveRanks:
         flat = torch.tensor([rank for row in ranks for rank in row], dtype=torch.long)
         return cls(flat, torch.repeat_interleave(positives), positives)
 
-    @property
+    @cached_property
     def place(self) -> Tensor:
         """(P,) 1, 2, …, R within each query: how many positives there are up to this one."""
         before = self.positives.cumsum(0) - self.positives
@@ -51,6 +53,17 @@ class PositiveRanks:
     def precision(self) -> Tensor:
         """(P,) precision at each positive: the share of positives among all that is ranked up to it."""
         return self.place.double() / self.ranks
+
+    @cached_property
+    def first(self) -> Tensor:
+        """(Q,) the rank of the nearest positive; 0 where there is none.
+
+        >>> PositiveRanks.of([[1, 3], [], [2]]).first.tolist()
+        [1, 0, 2]
+        """
+        first = torch.zeros_like(self.positives)
+        first[self.positives > 0] = self.ranks[self.place == 1]
+        return first
 
     @property
     def within_r(self) -> Tensor:
@@ -63,41 +76,29 @@ class PositiveRanks:
         return sums.index_add_(0, self.query, values.double()) / self.positives
 
 
-def first_rank(ranks: PositiveRanks) -> Tensor:
-    """(Q,) the rank of the nearest positive; 0 where there is none.
+@metric(
+    "recall@{k}",
+    "Recall@{k}",
+    "share of queries with an item of their class among the {k} nearest",
+    higher_is_better=True,
+    needs="first rank",
+)
+def recall_at(first: Tensor, k: int) -> Tensor:
+    """(Q,) Recall@K: whether a positive is among the K nearest gallery items; first (Q,) is its rank.
 
-    >>> first_rank(PositiveRanks.of([[1, 3], [], [2]])).tolist()
-    [1, 0, 2]
+    >>> recall_at(torch.tensor([1, 2, 5]), k=2).tolist()
+    [True, True, False]
     """
-    first = torch.zeros_like(ranks.positives)
-    first[ranks.positives > 0] = ranks.ranks[ranks.place == 1]
-    return first
+    return first <= k
 
 
-def recall_at(first: Tensor, k: int) -> float:
-    """Recall@K: the share of queries with at least one positive among their K nearest gallery items.
-
-    Args:
-        first: (Q,) what `first_rank` gives; queries without a positive (0) are left out.
-        k: K; more than the gallery holds gives 1.
-
-    >>> recall_at(torch.tensor([1, 0, 2, 5]), k=2)
-    0.6666666666666666
-    """
-    return recalls_at(first, [k])[0]
-
-
-def recalls_at(first: Tensor, ks: Sequence[int]) -> list[float]:
-    """Recall@K for many K at once.
-
-    >>> recalls_at(torch.tensor([1, 0, 2, 5]), ks=[2, 8])
-    [0.6666666666666666, 1.0]
-    """
-    ranks = first[first > 0].sort().values
-    reached = torch.searchsorted(ranks, torch.tensor(ks, dtype=ranks.dtype, device=ranks.device), right=True)
-    return (reached.double() / len(ranks)).tolist()
-
-
+@metric(
+    "r_precision",
+    "R-precision",
+    "of a query's R nearest items, the share that is of its class, which has R further items",
+    higher_is_better=True,
+    needs="ranks",
+)
 def r_precision(ranks: PositiveRanks) -> Tensor:
     """(Q,) the share of positives among the R nearest gallery items; NaN where there is no positive.
 
@@ -107,6 +108,13 @@ def r_precision(ranks: PositiveRanks) -> Tensor:
     return ranks.mean(ranks.within_r)
 
 
+@metric(
+    "map@r",
+    "MAP@R",
+    "like R-precision, but early places count more: precision at every right place up to R, over R",
+    higher_is_better=True,
+    needs="ranks",
+)
 def average_precision_at_r(ranks: PositiveRanks) -> Tensor:
     """(Q,) 1/R Σ_{i ≤ R} P(i)·rel(i), P(i) the precision among the i nearest; its mean over queries is MAP@R.
 
@@ -118,6 +126,13 @@ def average_precision_at_r(ranks: PositiveRanks) -> Tensor:
     return ranks.mean(ranks.precision * ranks.within_r)
 
 
+@metric(
+    "map",
+    "mAP",
+    "mean average precision over the whole ranking",
+    higher_is_better=True,
+    needs="ranks",
+)
 def average_precision(ranks: PositiveRanks) -> Tensor:
     """(Q,) the mean of the precisions at all R positives over the full ranking; its mean over queries is mAP.
 

@@ -7,7 +7,7 @@ one. `clustering.distances` tells how that takes hardly longer than float32.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -15,59 +15,92 @@ from torch import Tensor
 
 from nearkin.clustering.distances import Distances, block_bytes_on, row_blocks
 from nearkin.errors import UserError
+from nearkin.evaluation.metrics import known_metrics, metric
 from nearkin.evaluation.ranking import rank
-from nearkin.evaluation.ranks import (
-    PositiveRanks,
-    average_precision,
-    average_precision_at_r,
-    first_rank,
-    r_precision,
-    recalls_at,
-)
+from nearkin.evaluation.ranks import PositiveRanks
 from nearkin.progress import track
 from nearkin.space import Space
 
 
 @dataclass(frozen=True, eq=False)
 class Retrieval:
-    """What every query found, in the order of ``space.queries``; the scores are defined in `evaluation.ranks`.
+    """What every query found, in the order of ``space.queries``.
 
     Attributes:
         positives: (Q,) gallery items of the query's class, itself left out.
         first_rank: (Q,) rank of the nearest positive; 0 where there is none.
-        r_precision, average_precision_at_r, average_precision: (Q,) in float64; NaN where there is none.
+        values: by metric that needs ranks, such as "map@r", (Q,) in float64; NaN where there is none.
         neighbours: (Q, kept) rows of the space: the nearest gallery items, nearest first.
+        recall_at: the K of Recall@K.
     """
 
     positives: Tensor
     first_rank: Tensor
-    r_precision: Tensor
-    average_precision_at_r: Tensor
-    average_precision: Tensor
+    values: dict[str, Tensor]
     neighbours: Tensor
+    recall_at: tuple[int, ...] = (1, 2, 4, 8)
 
-    def scores(self, recall_ks: Sequence[int] = (1, 2, 4, 8)) -> dict[str, float]:
-        """The means over the queries that have a positive, how many these are, and how many were left out."""
+    def columns(self) -> Iterator[tuple[str, Tensor]]:
+        """One score after the other: its name and its values (queries that have a positive,) in float64."""
         found = self.positives > 0
-        return {
-            **{
-                f"recall@{k}": recall
-                for k, recall in zip(recall_ks, recalls_at(self.first_rank, recall_ks), strict=True)
-            },
-            "r_precision": self.r_precision[found].mean().item(),
-            "map@r": self.average_precision_at_r[found].mean().item(),
-            "map": self.average_precision[found].mean().item(),
-            "queries": float(found.sum()),
-            "queries_without_positives": float((~found).sum()),
-        }
+        first = self.first_rank[found]
+        for family in known_metrics("first rank"):
+            for each in map(family.at, self.recall_at):  # not kept: K may be a thousand numbers
+                yield each.name, each.compute(first).double()
+        for name, values in self.values.items():
+            yield name, values[found]
+
+    @property
+    def scores(self) -> dict[str, float]:
+        """The means over the queries that have a positive, how many these are, and how many were left out."""
+        means = {name: values.mean().item() for name, values in self.columns()}
+        return means | {each.name: float(each.compute(self)) for each in known_metrics("retrieval")}
+
+    def to(self, device: torch.device | str) -> Retrieval:
+        """The same on another device."""
+        positives, first_rank, neighbours = (
+            column.to(device) for column in (self.positives, self.first_rank, self.neighbours)
+        )
+        values = {name: column.to(device) for name, column in self.values.items()}
+        return Retrieval(positives, first_rank, values, neighbours, self.recall_at)
 
 
-def retrieve(space: Space, kept_neighbours: int = 10, block_bytes: int | None = None) -> Retrieval:
+@metric(
+    "queries",
+    "Queries",
+    "queries with an item of their class to find",
+    higher_is_better=None,
+    needs="retrieval",
+    decimals=0,
+)
+def queries(found: Retrieval) -> int:
+    return int((found.positives > 0).sum())
+
+
+@metric(
+    "queries_without_positives",
+    "Queries without a positive",
+    "queries that are alone in their class, left out of the means",
+    higher_is_better=None,
+    needs="retrieval",
+    decimals=0,
+)
+def queries_without_positives(found: Retrieval) -> int:
+    return int((found.positives == 0).sum())
+
+
+def retrieve(
+    space: Space,
+    kept_neighbours: int = 10,
+    recall_at: int | Sequence[int] = (1, 2, 4, 8),
+    block_bytes: int | None = None,
+) -> Retrieval:
     """Ranks the gallery for every query of a space; an item is never its own neighbour.
 
     Args:
         space: embeddings with labels; its queries search its gallery.
         kept_neighbours: how many nearest gallery items to keep per query (fewer where the gallery is smaller).
+        recall_at: the K of Recall@K, one or several.
         block_bytes: size of the block of distances that is held at a time; None for what suits the device.
 
     >>> line = Space.of(torch.tensor([[0.0], [1.0], [3.0], [4.0]]), torch.tensor([0, 0, 1, 0]))
@@ -75,6 +108,10 @@ def retrieve(space: Space, kept_neighbours: int = 10, block_bytes: int | None = 
     >>> found.first_rank.tolist(), found.neighbours.tolist()
     ([1, 1, 0, 2], [[1, 2], [0, 2], [3, 1], [2, 1]])
     """
+    at = tuple([recall_at] if isinstance(recall_at, int) else recall_at)
+    if any(k < 1 for k in at):
+        raise UserError(f"recall_at={list(at)} must hold whole numbers from 1")
+    check_finite(space)
     device = space.embeddings.device
     queries, gallery, own = space.queries, space.gallery, space.own_gallery_rows
     positives = _Positives(space.labels.to(device), queries, gallery, own)
@@ -85,14 +122,28 @@ def retrieve(space: Space, kept_neighbours: int = 10, block_bytes: int | None = 
         )
     kept = max(0, min(kept_neighbours, len(gallery) - int((own >= 0).any())))
     to_gallery = Distances(space.embeddings[gallery])
-    parts = []
+    metrics = known_metrics("ranks")
+    blocks = []
     for rows in track(row_blocks(len(queries), len(gallery), block_bytes or block_bytes_on(device)), "ranking"):
         block = to_gallery.block(space.embeddings[queries[rows]])
         block.exclude(own[rows])
         query, column = positives.pairs(rows)
         ranks, nearest = rank(block, query, column, kept)
-        parts.append((*_query_scores(PositiveRanks(ranks, query, positives.counts[rows])), gallery[nearest]))
-    return Retrieval(*(torch.cat(column) for column in zip(*parts, strict=True)))
+        found = PositiveRanks(ranks, query, positives.counts[rows])
+        values = [each.compute(found).double() for each in metrics]
+        blocks.append((found.positives, found.first, gallery[nearest], *values))
+    counts, first, nearest, *columns = (torch.cat(column) for column in zip(*blocks, strict=True))
+    return Retrieval(counts, first, dict(zip((each.name for each in metrics), columns, strict=True)), nearest, at)
+
+
+def check_finite(space: Space) -> None:
+    """Refuses embeddings that have no distances."""
+    broken = int((~space.embeddings.isfinite().all(1)).sum())
+    if broken:
+        raise UserError(
+            f"{broken} of {len(space)} embeddings contain NaN or infinite values; training has probably diverged: "
+            "lower the learning rate, or evaluate an earlier checkpoint"
+        )
 
 
 class _Positives:
@@ -115,13 +166,3 @@ class _Positives:
         column = self._members[starts[query] + within_class]
         others = column != self._own[rows][query]
         return query[others], column[others]
-
-
-def _query_scores(found: PositiveRanks) -> tuple[Tensor, ...]:
-    return (
-        found.positives,
-        first_rank(found),
-        r_precision(found),
-        average_precision_at_r(found),
-        average_precision(found),
-    )

@@ -30,8 +30,7 @@ from nearkin.experiments.pool import Job, run_jobs
 from nearkin.experiments.runs import Task, cached, provenance_of, seconds_of
 from nearkin.files import write_json, write_text
 from nearkin.messages import show_messages
-from nearkin.methods import Method
-from nearkin.report.names import score_name
+from nearkin.methods import Method, method_class
 from nearkin.training import Run, Settings
 from nearkin.training.baseline import backbone_scores
 from nearkin.training.defaults import resolved
@@ -155,16 +154,14 @@ def _trained(
 
 
 def _scores(runs: Mapping[str, Sequence[Run]]) -> tuple[Scores, Scores]:
-    """The scores by falling MAP@R; and those that methods read out in another way, "spectral, with SC"."""
+    """The scores by falling MAP@R; and those that methods read out in a way of their own, "spectral, with SC"."""
     found: Scores = {}
     read_outs: Scores = {}
-    first = COLUMNS[0]
     for name, each in runs.items():
         after = [run.read_scores()["after"] for run in each]
-        for prefix in (key.removesuffix(first) for key in after[0] if key.endswith(first)):
-            label = name + score_name(prefix + first).removeprefix(score_name(first))
-            rows = read_outs if prefix else found
-            rows[label] = {score: [one[prefix + score] for one in after] for score in COLUMNS}
+        found[name] = {score: [one[score] for one in after] for score in COLUMNS}
+        for prefix, (title, _) in method_class(name).readout_columns.items():
+            read_outs[f"{name}, {title}"] = {score: [one[prefix + score] for one in after] for score in COLUMNS}
     return by_falling_map_at_r(found), read_outs
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from nearkin.errors import UserError, unknown_name
+from nearkin.experiments.runs import full_tables
 from nearkin.files import read_json, write_json
 from nearkin.methods import Method, known_methods, method_class
 from nearkin.training import Run, Settings
@@ -59,7 +60,7 @@ def methods_by_name(methods: str | Sequence[str | Method]) -> dict[str, dict[str
     """
     given = [methods] if isinstance(methods, str) else list(methods)
     if given == ["all"]:
-        return {method.name: {} for method in known_methods() if not method.is_family}
+        return {method.name: {} for method in known_methods() if method.by_name}
     found: dict[str, dict[str, Any]] = {}
     for each in given:
         name = method_class(each.strip()).name if isinstance(each, str) else each.name
@@ -83,7 +84,7 @@ def check_same_settings(out: Path, protocol: str, wanted: dict[str, Settings], t
     Trials may be added to trials, but not below runs whose settings fewer trials chose.
     """
     file = out / "settings.json"
-    now: dict[str, Any] = {name: {"protocol": protocol} | each.to_tables() for name, each in wanted.items()}
+    now: dict[str, Any] = {name: {"protocol": protocol} | full_tables(each) for name, each in wanted.items()}
     before: dict[str, Any] = read_json(file) if file.is_file() else {}
     for name in wanted:
         then = dict(before.get(name, {}))

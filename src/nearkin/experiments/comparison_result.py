@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from nearkin.errors import UserError
+from nearkin.evaluation import score_name
 from nearkin.experiments.comparison_plan import PROTOCOLS
-from nearkin.report.names import score_name
 from nearkin.report.run_words import choice
 
 if TYPE_CHECKING:
-    import pandas as pd
+    from pandas import DataFrame
     from rich.console import Group
 
 IN_WORDS = {protocol: choice(settings["keep"])[1] for protocol, settings in PROTOCOLS.items()}
@@ -23,7 +24,7 @@ COLUMNS = ("recall@1", "recall@2", "recall@4", "recall@8", "map@r", "nmi_arithme
 HEADINGS = ("method", *map(score_name, COLUMNS))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class ComparisonResult:
     """What was found; printed, it is a table.
 
@@ -82,16 +83,14 @@ class ComparisonResult:
             [name, *(mean_in_words(scores[score]) for score in COLUMNS)] for name, scores in self.all_scores().items()
         ]
 
-    def to_pandas(self) -> pd.DataFrame:
+    def to_pandas(self) -> DataFrame:
         """One row for each method and seed, a column for each score.
 
         >>> result = ComparisonResult("fair", {"rank": {score: [0.5, 0.6] for score in COLUMNS}})
         >>> result.to_pandas()[["method", "seed", "map@r"]].values.tolist()
         [['rank', 0, 0.5], ['rank', 1, 0.6]]
         """
-        import pandas as pd
-
-        return pd.DataFrame(
+        return data_frame(
             {"method": name, "seed": seed} | {score: values[seed] for score, values in scores.items()}
             for name, scores in self.all_scores().items()
             for seed in range(len(scores["map@r"]))
@@ -102,7 +101,7 @@ class ComparisonResult:
         remarks = ["", *(f"- {remark}" for remark in self._remarks())] if self.chosen else []
         return "\n".join([*(f"| {' | '.join(row)} |" for row in rows), "", self.legend, *remarks, ""])
 
-    __str__ = _repr_markdown_ = markdown  # in a terminal and in a notebook
+    __str__ = __repr__ = _repr_markdown_ = markdown  # in a terminal and in a notebook
 
     def latex(self) -> str:
         """A table with its caption; it needs the package booktabs."""
@@ -130,6 +129,15 @@ class ComparisonResult:
 
     def _remarks(self) -> list[str]:
         return [f"{method}: {in_words(settings)}" for method, settings in self.chosen.items()]
+
+
+def data_frame(rows: Iterable[Mapping[str, Any]]) -> DataFrame:
+    """A table of pandas, one line for each row."""
+    try:
+        from pandas import DataFrame
+    except ImportError:
+        raise UserError("to_pandas needs pandas; install it with: pip install pandas") from None
+    return DataFrame(rows)
 
 
 def by_falling_map_at_r(scores: Mapping[str, dict[str, list[float]]]) -> dict[str, dict[str, list[float]]]:

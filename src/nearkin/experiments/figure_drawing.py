@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from nearkin.evaluation import score_name
 from nearkin.experiments.papers import PaperTable
 from nearkin.experiments.reproduction_result import ReproductionResult, RowResult, heading
 from nearkin.files import atomic_path
 from nearkin.report.figures import plain_figure
-from nearkin.report.names import score_name
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

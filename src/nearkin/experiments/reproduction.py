@@ -13,6 +13,7 @@ from typing import Any
 from nearkin.data import Dataset
 from nearkin.data.benchmarks import is_benchmark
 from nearkin.errors import Interrupted, OutOfRoom, UserError
+from nearkin.evaluation.galleries import RANDOM_GALLERY
 from nearkin.experiments.comparison_plan import set_options
 from nearkin.experiments.papers import read_table
 from nearkin.experiments.reproduction_plan import Plan, make_plans
@@ -137,10 +138,9 @@ def _scores(plan: Plan, settings: Settings, run: Run) -> dict[str, float]:
             else:
                 _, space, trained_on = embed_test_split(run, row.test, plan.views)
             ks = sorted({int(k) for name in names for k in re.findall(r"recall@(\d+)", name)})
-            galleries = any(name.startswith("random_gallery_") for name in names)
-            clustering = any("nmi" in name for name in names)
-            found = score_space(space, method, trained_on, ks, clustering=clustering, random_galleries=galleries)
-            return found.scores
+            clustering = "kmeans" if any("nmi" in name for name in names) else None
+            protocol = "random-gallery" if names[0].startswith(RANDOM_GALLERY) else ""
+            return score_space(space, method, trained_on, ks, clustering, protocol).scores
 
         items = load_splits(settings.data, settings.training.seed).digest() if row.untrained else ""
         scores = cached(run.folder, (names, row.read, row.test, plan.views, items), measure)

@@ -16,6 +16,7 @@ from nearkin.errors import UserError, unknown_name
 from nearkin.experiments.known_classes import known_classes
 from nearkin.experiments.papers import PaperTable, Row, glyph_settings, read_paper
 from nearkin.experiments.recipes import read_recipe, recipe_tables
+from nearkin.experiments.runs import full_tables
 from nearkin.training import Settings
 from nearkin.training.optimise import check
 from nearkin.training.prepare import absolute, load_splits
@@ -82,7 +83,7 @@ class Plan:
         """The name of the run: rows with the same settings share one, other settings are another run."""
         if self.settings is None:
             return ""
-        digest = hashlib.sha256(json.dumps(self.settings.to_tables(), sort_keys=True).encode()).hexdigest()
+        digest = hashlib.sha256(json.dumps(full_tables(self.settings), sort_keys=True).encode()).hexdigest()
         return f"{self.dataset}-{'backbone' if self.row.untrained else self.settings.method}-{digest[:8]}"
 
     def differs(self, settings: Settings) -> list[str]:
@@ -243,7 +244,7 @@ def _is_glyphs(source: str) -> bool:
 
 def _flat(settings: Settings) -> dict[str, Any]:
     """All settings by name; ``method`` is the method's."""
-    tables = settings.to_tables()
+    tables = full_tables(settings)
     return {"method": settings.method} | {name: value for table in tables.values() for name, value in table.items()}
 
 

@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from nearkin.evaluation import score_name
+from nearkin.experiments.comparison_result import data_frame
 from nearkin.experiments.papers import PaperTable, Row
-from nearkin.report.names import score_name
 
 if TYPE_CHECKING:
-    import pandas as pd
+    from pandas import DataFrame
     from rich.console import Group
 
 WORDS = {"method": 11, "data": 10, "": 5}  # how narrow columns of words may become in a terminal
@@ -51,7 +52,7 @@ class RowResult:
         return [self.problem] if self.problem else self.differs
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class ReproductionResult:
     """A table or figure with what came out for every row; when, on what and by which command, and in which folder."""
 
@@ -111,11 +112,9 @@ class ReproductionResult:
             lines.append([name, data, "here", *self._cells(row.here), references])
         return lines
 
-    def to_pandas(self) -> pd.DataFrame:
+    def to_pandas(self) -> DataFrame:
         """One row for each method, dataset and score, with the paper's number, ours and the difference, in percent."""
-        import pandas as pd
-
-        return pd.DataFrame(
+        return data_frame(
             {
                 "method": row.row.method,
                 "dataset": row.dataset,
@@ -134,7 +133,7 @@ class ReproductionResult:
         head = [f"# {self.table.number}", "", f"{self.title}.", "", self.legend, ""]
         return "\n".join([*head, *(f"| {' | '.join(line)} |" for line in table), "", self.origin, "", *notes, ""])
 
-    __str__ = _repr_markdown_ = markdown  # in a terminal and in a notebook
+    __str__ = __repr__ = _repr_markdown_ = markdown  # in a terminal and in a notebook
 
     def record(self) -> dict[str, Any]:
         """Everything, for a machine."""

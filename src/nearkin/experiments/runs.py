@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from nearkin.errors import Interrupted, OutOfRoom, UserError
 from nearkin.files import read_json, write_json
@@ -70,6 +71,16 @@ def cached(folder: Path, key: object, measure: Callable[[], dict[str, float]]) -
         write_json(file, measure())
     scores: dict[str, float] = read_json(file)
     return scores
+
+
+def full_tables(settings: Settings) -> dict[str, dict[str, Any]]:
+    """The tables of a ``config.toml`` with what nobody set in the method's: what two runs are compared by.
+
+    >>> from nearkin.training import DataSettings
+    >>> full_tables(Settings(DataSettings("glyphs"), method="triplet"))["method"]
+    {'name': 'triplet', 'margin': 0.2, 'per_class': 4}
+    """
+    return settings.to_tables() | {"method": {"name": settings.method, **settings.make_method().settings()}}
 
 
 def note_provenance(folder: Path, device: str) -> None:

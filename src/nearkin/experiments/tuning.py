@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from nearkin.errors import UserError
 from nearkin.experiments.comparison_plan import with_settings
 from nearkin.experiments.pool import Job, run_jobs
-from nearkin.experiments.runs import Task
+from nearkin.experiments.runs import Task, full_tables
 from nearkin.files import read_json, write_json
 from nearkin.methods import method_class
 from nearkin.methods.ranges import Between, Range
@@ -105,7 +105,7 @@ def _study(settings: Settings, ranges: Mapping[str, Range]) -> tuple[Study, dict
     optuna = _optuna()
     sampler = optuna.samplers.TPESampler(seed=0, n_startup_trials=1 + RANDOM_TRIALS)
     study = optuna.create_study(direction="maximize", sampler=sampler)
-    tables = settings.to_tables()
+    tables = full_tables(settings)
     study.enqueue_trial({name: (tables["training"] | tables["method"])[name] for name in ranges})
     distributions: dict[str, BaseDistribution] = {
         name: optuna.distributions.FloatDistribution(where.low, where.high, log=where.log)

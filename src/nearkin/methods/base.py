@@ -14,10 +14,11 @@ import numpy.typing as npt
 from torch import Tensor, nn
 
 from nearkin.errors import UserError, unknown_name
-from nearkin.evaluation import error_rate, soft_knn_labels
+from nearkin.evaluation import soft_knn_error
+from nearkin.evaluation.metrics import variant
 from nearkin.fields import checked_fields, parse_assignment
 from nearkin.methods.ranges import Range
-from nearkin.sampling import BatchSampler, GroupSampler
+from nearkin.sampling import GroupSampler, LabelBatchSampler
 from nearkin.space import Space
 
 
@@ -72,13 +73,15 @@ class Method(ABC):
     batches: ClassVar[str]
     minimises: ClassVar[str]
     readout: ClassVar[str] = "nearest neighbours"
-    is_family: ClassVar[bool] = False  # whether it stands for many losses, one of which a setting names
+    # By prefix of the scores in ``read_out``: title and meaning of a way to read the space that a method adds.
+    readout_columns: ClassVar[Mapping[str, tuple[str, str]]] = MappingProxyType({})
     ranges: ClassVar[Mapping[str, Range]] = MappingProxyType({})  # of its settings that a search should try
     # The head's learning rate on a pretrained backbone (benchmarks/defaults.py): frozen, or trained at a tenth of it.
     frozen_rate: float = 3e-4
     finetune_rate: float = 3e-4
     usual_batch: int = 128
     batch_unit: int = 2  # what a batch size that nobody chose must be a multiple of
+    by_name: bool = True  # whether its settings alone make it; else it takes an object, or the name of a loss
     needs_pairs: bool = True  # whether it learns from two items of a class, or from labels alone
     normalize: str = "always"  # whether the paper trains on embeddings of unit length
     slices: int = 1  # learners that share the embedding, a slice of its dimensions each
@@ -105,7 +108,7 @@ class Method(ABC):
         """Builds what depends on the data before training starts, such as a proxy per class; labels are 0…classes−1."""
 
     @abstractmethod
-    def sampler(self, labels: npt.ArrayLike, batch_size: int, seed: int) -> BatchSampler:
+    def sampler(self, labels: npt.ArrayLike, batch_size: int, seed: int) -> LabelBatchSampler:
         """The batches to train on. Several may be made to try sizes; the last one is trained with."""
 
     def start_epoch(self, epoch: int) -> None:  # noqa: B027 (most methods do not change on the way)
@@ -124,19 +127,18 @@ class Method(ABC):
         space: Space,
         trained_on: Space | None,
         recall_at: Sequence[int] = (1, 2, 4, 8),  # noqa: ARG002
-        clustering: bool = True,  # noqa: ARG002
+        clustering: str | None = "kmeans",  # noqa: ARG002
     ) -> dict[str, float]:
         """Scores beyond those of `evaluate`: classification errors where the space's classes were trained on.
 
         Args:
-            trained_on: the training part, embedded by the same model; None where its classes are others.
+            trained_on: the training split, embedded by the same model; None where its classes are others.
             recall_at: the K of Recall@K.
-            clustering: whether the scores that take long are wanted too.
+            clustering: how clusters are found, as in `evaluate`; None for no scores of clusters.
         """
         if trained_on is None:
             return {}
-        predicted = soft_knn_labels(space.embeddings, trained_on.embeddings, trained_on.labels)
-        return {"soft_knn_error": error_rate(predicted, space.labels)}
+        return {"soft_knn_error": soft_knn_error(space, trained_on)}
 
     def state_dict(self) -> dict[str, Any]:
         """All that must survive a stop, besides the sampler's own state; what ``on_refresh`` built belongs here too."""
@@ -161,7 +163,7 @@ class GroupedMethod(Method):
         if self.per_class < 2:
             raise UserError(f"method '{self.name}' needs pairs of a class in its batches; use per_class=2 or more")
 
-    def sampler(self, labels: npt.ArrayLike, batch_size: int, seed: int) -> BatchSampler:
+    def sampler(self, labels: npt.ArrayLike, batch_size: int, seed: int) -> LabelBatchSampler:
         return GroupSampler(labels, batch_size, self.per_class, seed)
 
 
@@ -169,8 +171,10 @@ _registry: dict[str, type[Method]] = {}
 
 
 def register(method: type[Method]) -> type[Method]:
-    """Makes a method known under its name."""
+    """Makes a method known under its name, and the names of its read-out to whoever prints scores."""
     _registry[method.name] = method
+    for prefix, words in method.readout_columns.items():
+        variant(prefix, *words)
     return method
 
 

@@ -20,12 +20,12 @@ from torch import Tensor
 
 from nearkin.clustering import GroupedKMeans, choose_clusters, kmeans_per_group
 from nearkin.errors import UserError
-from nearkin.evaluation import error_rate, nearest_cluster_labels
+from nearkin.evaluation import nearest_cluster_error
 from nearkin.losses import MagnetLoss
 from nearkin.losses.batch import group_means
 from nearkin.methods.base import Batch, Embed, Every, Method, register
 from nearkin.methods.ranges import Between, OneOf
-from nearkin.sampling import BatchSampler, ClusterIndex, NeighbourhoodSampler
+from nearkin.sampling import ClusterIndex, LabelBatchSampler, NeighbourhoodSampler
 from nearkin.space import Space
 
 FORGETTING = 0.05  # share of a new batch in the running average of σ²
@@ -77,7 +77,7 @@ class Magnet(Method):
         if normalize == "test":
             raise UserError("method 'magnet' clusters the space that it trains; use normalize=never or always")
 
-    def sampler(self, labels: npt.ArrayLike, batch_size: int, seed: int) -> BatchSampler:
+    def sampler(self, labels: npt.ArrayLike, batch_size: int, seed: int) -> LabelBatchSampler:
         self.drawing = NeighbourhoodSampler(labels, batch_size, self.per_cluster, seed)
         return self.drawing
 
@@ -96,15 +96,19 @@ class Magnet(Method):
         return losses.mean()
 
     def read_out(
-        self, space: Space, trained_on: Space | None, recall_at: Sequence[int] = (1, 2, 4, 8), clustering: bool = True
+        self,
+        space: Space,
+        trained_on: Space | None,
+        recall_at: Sequence[int] = (1, 2, 4, 8),
+        clustering: str | None = "kmeans",
     ) -> dict[str, float]:
         scores = super().read_out(space, trained_on, recall_at, clustering)
         if trained_on is None:
             return scores
         found = self._index(trained_on)
         variance = self.buffers.get("variance") or _variance(trained_on.embeddings.double(), found.assignment)
-        predicted = nearest_cluster_labels(space.embeddings, found.centroids, found.group_of, variance)
-        return scores | {"nearest_cluster_error": error_rate(predicted, space.labels)}
+        error = nearest_cluster_error(space, found.centroids, found.group_of, variance)
+        return scores | {"nearest_cluster_error": error}
 
     def _index(self, space: Space) -> GroupedKMeans:
         """The clusters of every class."""

@@ -19,7 +19,7 @@ from nearkin.evaluation import evaluate
 from nearkin.losses import SpectralClusteringLoss
 from nearkin.methods.base import Method, register
 from nearkin.methods.ranges import OneOf
-from nearkin.sampling import BatchSampler, ClassRatioSampler, RandomSampler
+from nearkin.sampling import ClassRatioSampler, LabelBatchSampler, RandomBatchSampler
 from nearkin.space import Space
 
 WITH_SC = "with_sc_"
@@ -39,6 +39,9 @@ class Spectral(Method):
     batches = "random and large"
     minimises = "k − tr(C F F⁺)"
     readout = "nearest neighbours, plain and with SC (Algorithm 2)"
+    readout_columns: ClassVar = {
+        WITH_SC: ("with SC", "of the left singular vectors of all items instead of the embeddings")
+    }
     usual_batch = 1260
     normalize = "test"
     finetune_rate = 1e-3
@@ -63,15 +66,19 @@ class Spectral(Method):
     def most_dimensions(self, batch_size: int) -> int:
         return max(1, batch_size // 4)
 
-    def sampler(self, labels: npt.ArrayLike, batch_size: int, seed: int) -> BatchSampler:
+    def sampler(self, labels: npt.ArrayLike, batch_size: int, seed: int) -> LabelBatchSampler:
         if self.class_ratio:
             return ClassRatioSampler(labels, batch_size, self.class_ratio, self.class_ratio, seed)
-        return RandomSampler(labels, batch_size, seed)
+        return RandomBatchSampler(labels, batch_size, seed)
 
     def read_out(
-        self, space: Space, trained_on: Space | None, recall_at: Sequence[int] = (1, 2, 4, 8), clustering: bool = True
+        self,
+        space: Space,
+        trained_on: Space | None,
+        recall_at: Sequence[int] = (1, 2, 4, 8),
+        clustering: str | None = "kmeans",
     ) -> dict[str, float]:
         singular = replace(space, embeddings=spectral_embedding(space.embeddings))
-        scores = evaluate(singular, recall_at, clustering=clustering).scores
+        scores = evaluate(singular, recall_at=recall_at, clustering=clustering).scores
         named = {WITH_SC + name: score for name, score in scores.items() if not name.startswith("queries")}
         return super().read_out(space, trained_on, recall_at, clustering) | named

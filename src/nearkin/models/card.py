@@ -32,8 +32,8 @@ class Training:
         new_classes: whether no class of the test part was trained on.
         method: the method's name.
         settings: of the method, the model and the training, those that matter.
-        backbone, before, after: scores of the test split by name, of the pretrained backbone alone and of the model
-            before and after training; empty where they were not measured.
+        backbone, before, after: scores of the test split as text, by name, of the pretrained backbone alone and of the
+            model before and after training; empty where they were not measured.
         verdict: what training was worth, in a sentence.
         chosen: which of the models on the way this is.
         chosen_on_test: whether it was chosen on the part that the scores are of.
@@ -46,9 +46,9 @@ class Training:
     new_classes: bool
     method: str
     settings: Mapping[str, object]
-    backbone: Mapping[str, float]
-    before: Mapping[str, float]
-    after: Mapping[str, float]
+    backbone: Mapping[str, str]
+    before: Mapping[str, str]
+    after: Mapping[str, str]
     verdict: str
     chosen: str
     chosen_on_test: bool
@@ -150,23 +150,11 @@ def _scores(training: Training) -> str:
         return verdict
     columns = {"backbone alone": training.backbone, "before": training.before, "after": training.after}
     columns = {name: column for name, column in columns.items() if column}
-    rows = (
-        (score, *(score_text(score, column[score]) if score in column else "–" for column in columns.values()))
-        for score in training.after
-    )
+    rows = ((score, *(column.get(score, "–") for column in columns.values())) for score in training.after)
     said = f"On the test split; the model kept: {escaped(training.chosen)}."
     if training.chosen_on_test:
         said += " **It was chosen on the test split itself, so these scores are optimistic.**"
     return f"{verdict}\n\n{said}\n\n{_table(('score', *columns), rows)}"
-
-
-def score_text(name: str, value: float) -> str:
-    """A score as people read it: shares with four decimals, numbers of queries as whole numbers.
-
-    >>> score_text("recall@1", 1.0), score_text("queries", 5200.0)
-    ('1.0000', '5,200')
-    """
-    return f"{value:,.0f}" if name.startswith("queries") else f"{value:.4f}"
 
 
 def _table(header: tuple[str, ...], rows: Iterable[tuple[object, ...]]) -> str:

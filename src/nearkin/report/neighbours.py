@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from nearkin.data.dataset import Dataset
-from nearkin.evaluation import Evaluation
+from nearkin.evaluation import EvaluationResult
 from nearkin.files import atomic_path
 from nearkin.report.figures import plain_figure
 from nearkin.report.thumbnails import thumbnail
@@ -24,7 +24,7 @@ SIDE, STRIDE = 96, 108  # of a thumbnail, and from one to the next
 
 
 def draw_neighbours(
-    file: Path, dataset: Dataset, space: Space, evaluation: Evaluation, rows: int = 12, seed: int = 0
+    file: Path, dataset: Dataset, space: Space, evaluation: EvaluationResult, rows: int = 12, seed: int = 0
 ) -> None:
     """Draws random queries with their nearest neighbours; the lower third are queries whose first one is wrong."""
     labels = space.labels.numpy()
@@ -37,7 +37,7 @@ def draw_neighbours(
 
 
 def neighbours_figure(
-    dataset: Dataset, space: Space, evaluation: Evaluation, chosen: Sequence[int], remark: str = ""
+    dataset: Dataset, space: Space, evaluation: EvaluationResult, chosen: Sequence[int], remark: str = ""
 ) -> Figure:
     """Some queries, as places in ``space.queries``, each in a row with its nearest neighbours."""
     from matplotlib.patches import Rectangle

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from nearkin.evaluation import Evaluation
+from nearkin.evaluation import EvaluationResult
 from nearkin.space import Space
 
 Indices = npt.NDArray[np.int64]
@@ -36,19 +36,19 @@ class Confusion:
     neighbour: int
 
 
-def class_scores(space: Space, evaluation: Evaluation) -> list[ClassScores]:
+def class_scores(space: Space, evaluation: EvaluationResult) -> list[ClassScores]:
     """Every class with queries that have a positive, by rising MAP@R: the hardest first.
 
     >>> import torch
     >>> from nearkin.evaluation import evaluate
     >>> line = Space.of(torch.tensor([[0.0], [1.0], [3.0], [4.0]]), torch.tensor([0, 0, 1, 0]))
-    >>> class_scores(line, evaluate(line, clustering=False))
+    >>> class_scores(line, evaluate(line, clustering=None))
     [ClassScores(label=0, items=3, recall=0.6666666666666666, map_at_r=0.4166666666666667, r_precision=0.5)]
     """
     found = evaluation.retrieval
     able = (found.positives > 0).numpy()
     labels, own = np.unique(space.labels[space.queries].numpy()[able], return_inverse=True)
-    columns = (found.first_rank == 1, found.average_precision_at_r, found.r_precision)
+    columns = (found.first_rank == 1, found.values["map@r"], found.values["r_precision"])
     sums = (np.bincount(own, column.double().numpy()[able]) for column in columns)
     means = np.stack([total / np.bincount(own) for total in sums], axis=1)
     items = np.bincount(space.labels.numpy())[labels]
@@ -59,7 +59,7 @@ def class_scores(space: Space, evaluation: Evaluation) -> list[ClassScores]:
     return sorted(rows, key=lambda row: (row.map_at_r, row.recall))
 
 
-def confusions(space: Space, evaluation: Evaluation, most: int = 12) -> list[Confusion]:
+def confusions(space: Space, evaluation: EvaluationResult, most: int = 12) -> list[Confusion]:
     """The ordered pairs of classes that are taken for each other most often."""
     queries, first, wrong = _first_neighbours(space, evaluation)
     labels = space.labels.numpy()
@@ -73,13 +73,13 @@ def confusions(space: Space, evaluation: Evaluation, most: int = 12) -> list[Con
     ]
 
 
-def random_queries(evaluation: Evaluation, number: int, seed: int = 0) -> Indices:
+def random_queries(evaluation: EvaluationResult, number: int, seed: int = 0) -> Indices:
     """Places in ``space.queries`` of some queries that have something to find."""
     able = np.flatnonzero((evaluation.retrieval.positives > 0).numpy())
     return np.random.default_rng(seed).choice(able, min(number, len(able)), replace=False)
 
 
-def worst_queries(space: Space, evaluation: Evaluation, number: int) -> Indices:
+def worst_queries(space: Space, evaluation: EvaluationResult, number: int) -> Indices:
     """Places in ``space.queries`` of those whose nearest item of their class is the farthest down, one of a class."""
     rank = evaluation.retrieval.first_rank.numpy()
     labels = space.labels[space.queries].numpy()
@@ -90,7 +90,7 @@ def worst_queries(space: Space, evaluation: Evaluation, number: int) -> Indices:
     return chosen
 
 
-def _first_neighbours(space: Space, evaluation: Evaluation) -> tuple[Indices, Indices, npt.NDArray[np.bool_]]:
+def _first_neighbours(space: Space, evaluation: EvaluationResult) -> tuple[Indices, Indices, npt.NDArray[np.bool_]]:
     """(Q,) rows of the queries, rows of their nearest neighbours, whether these are wrong though right ones exist."""
     queries, first = space.queries.numpy(), evaluation.neighbours[:, 0].numpy()
     labels = space.labels.numpy()

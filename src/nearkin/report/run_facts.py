@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from nearkin.data import Dataset, Splits
 from nearkin.data.hierarchy import true_classes
 from nearkin.errors import UserError, unknown_name
-from nearkin.evaluation import Diagnostics, Evaluation, confidence_intervals, diagnostics, evaluate
+from nearkin.evaluation import Diagnostics, EvaluationResult, confidence_intervals, diagnostics, evaluate
 from nearkin.models import Embedder
 from nearkin.space import Space
 from nearkin.training import Run, Settings
@@ -34,7 +34,7 @@ class Looked:
     part: str
     dataset: Dataset
     space: Space
-    evaluation: Evaluation | None
+    evaluation: EvaluationResult | None
     intervals: dict[str, tuple[float, float]]
     spread: Diagnostics
 
@@ -139,14 +139,10 @@ def _look(run: Run, part: str, dataset: Dataset, notices: list[str]) -> Looked:
     space = embed_everything(Embedder.load(run.folder), dataset)
     evaluation, intervals = None, {}
     try:
-        evaluation = _on_cpu(evaluate(space))
+        evaluation = evaluate(space)
+        evaluation = replace(evaluation, retrieval=evaluation.retrieval.to("cpu"))
         intervals = confidence_intervals(evaluation, space, over="classes")
     except UserError as error:
         what = "Intervals" if evaluation else "Scores, neighbours, classes and confusions"
         notices.append(f"{what} are left out: {error}.")
     return Looked(part, dataset, space.to("cpu"), evaluation, intervals, diagnostics(space))
-
-
-def _on_cpu(evaluation: Evaluation) -> Evaluation:
-    columns = {field.name: getattr(evaluation.retrieval, field.name).cpu() for field in fields(evaluation.retrieval)}
-    return replace(evaluation, retrieval=replace(evaluation.retrieval, **columns))

@@ -10,16 +10,15 @@ from html import escape
 from importlib.metadata import version
 from typing import TYPE_CHECKING
 
-from nearkin.models.card import score_text
+from nearkin.evaluation import describe, score_name, score_text
 from nearkin.provenance import provenance
-from nearkin.report.names import score_name
 from nearkin.report.page import drawing, page, resource, table
 from nearkin.report.run_classes import class_scores, confusions
 from nearkin.report.run_facts import Looked, RunFacts
 from nearkin.report.run_groups import Grouping
 from nearkin.report.run_map import Map, map_html
 from nearkin.report.run_sheet import COLUMNS, Sheet
-from nearkin.report.run_words import choice, meaning
+from nearkin.report.run_words import choice
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -127,7 +126,7 @@ def _measured(facts: RunFacts) -> dict[str, float]:
 
 
 def _abbreviated(score: str) -> str:
-    return f'<abbr title="{escape(meaning(score))}">{escape(score_name(score))}</abbr>'
+    return f'<abbr title="{escape(describe(score).meaning)}">{escape(score_name(score))}</abbr>'
 
 
 def _scores(facts: RunFacts) -> str:
@@ -145,7 +144,9 @@ def _scores(facts: RunFacts) -> str:
         cells = (*starts, score_text(name, after[name]), interval)
         return f"<tr><td>{_abbreviated(name)}</td>{''.join(f'<td>{cell}</td>' for cell in cells)}</tr>"
 
-    meanings = "".join(f"<dt>{escape(score_name(name))}</dt><dd>{escape(meaning(name))}</dd>" for name in after)
+    meanings = "".join(
+        f"<dt>{escape(score_name(name))}</dt><dd>{escape(describe(name).meaning)}</dd>" for name in after
+    )
     return (
         f'<h2>Scores</h2><div class="wide"><table><thead><tr>{"".join(f"<th>{head}</th>" for head in heads)}'
         f"</tr></thead><tbody>{''.join(map(row, after))}</tbody></table></div>"

@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from nearkin.evaluation import Diagnostics
+from nearkin.evaluation import Diagnostics, score_name
 from nearkin.files import atomic_path, write_text
 from nearkin.report.figures import COLOURS, FAINT, INK, SOFT, plain_axes, plain_figure, svg
-from nearkin.report.names import score_name
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -10,7 +10,7 @@ from html import escape
 
 from PIL import Image, ImageOps
 
-from nearkin.data.items import ImageArray, Items, Vectors
+from nearkin.data.items import ImageArray, Items, LazyImages, Vectors
 from nearkin.progress import track
 from nearkin.report.thumbnails import thumbnail
 
@@ -71,7 +71,8 @@ class Sheet:
         return f".{self.name}{{background-image:url({self.uri()})}}" if self._cells else ""
 
     def _pictures(self) -> Iterator[Image.Image | None]:
-        with ThreadPoolExecutor() as pool:
+        alone = isinstance(self.items, LazyImages)  # somebody else's code may not expect threads
+        with ThreadPoolExecutor(1 if alone else None) as pool:
             yield from pool.map(self._picture, self._cells)
 
     def _picture(self, item: int) -> Image.Image | None:

@@ -13,6 +13,7 @@ import numpy as np
 import nearkin
 from nearkin.data import Dataset
 from nearkin.data.hierarchy import true_classes
+from nearkin.evaluation import score_text
 from nearkin.files import write_text
 from nearkin.models.card import Training, escaped, model_card
 from nearkin.models.model import ModelSpec
@@ -57,12 +58,14 @@ def training_facts(settings: Settings, parts: Mapping[str, Dataset | None], scor
         method=settings.method,
         settings={name: value for name, value in tables["method"].items() if name != "name"}
         | {name: value for name, value in shown.items() if value != "" and value is not False},
-        backbone=scores["backbone"],
-        before=scores["before"],
-        after=scores["after"],
+        **{when: _as_text(scores[when]) for when in ("backbone", "before", "after")},
         verdict=scores["verdict"],
         chosen=scores["chosen"],
         chosen_on_test=settings.training.keep == "best-on-test",
         versions={"nearkin": nearkin.__version__, "torch": version("torch"), "timm": version("timm")},
         date=date.today().isoformat(),
     )
+
+
+def _as_text(scores: Mapping[str, float]) -> dict[str, str]:
+    return {name: score_text(name, value) for name, value in scores.items()}

@@ -102,8 +102,9 @@ def make_trainer(
     if not resumed:
         run.check_free()
     splits = load_splits(settings.data, settings.training.seed, objects.get("dataset"))
-    settings = resolved(settings, splits, method)
-    model = build_model(settings, splits.train, method.slices, objects.get("backbone"))
+    backbone = objects.get("backbone")
+    settings = resolved(settings, splits, method, backbone)
+    model = build_model(settings, splits.train, method.slices, backbone)
     return Trainer(splits, method, model, settings, run, resumed, tested, objects.get("callbacks", ()))
 
 
@@ -204,7 +205,8 @@ class Trainer:
         for part in ["validation", "test"] if chooses else ["test"]:
             if self.start and (features := self.start[part]):
                 space = unit_space(features, self.fabric.device)
-                scores = evaluate(space, clustering=part == "test").scores if self.fabric.is_global_zero else {}
+                clustering = "kmeans" if part == "test" else None
+                scores = evaluate(space, clustering=clustering).scores if self.fabric.is_global_zero else {}
                 self._log("backbone", part=part, **scores)
             if self.training.evaluate_every:
                 scores = self._measure(part, "before", self.start)
@@ -348,7 +350,7 @@ class Trainer:
         if dataset is None or train is None:
             return {}
         embed = partial(self._space, as_features=start is not None, final=kind == "final")
-        clustering = part == "test" and kind != "evaluation"
+        clustering = "kmeans" if part == "test" and kind != "evaluation" else None
         scores = self.measuring.scores(part, dataset, train, embed, clustering)
         self._log(kind, part=part, **scores)
         return scores

@@ -27,7 +27,7 @@ class Measuring:
         self._embedded = None
 
     def scores(
-        self, name: str, part: Dataset, train: Dataset, embed: Callable[[Dataset], Space], clustering: bool
+        self, name: str, part: Dataset, train: Dataset, embed: Callable[[Dataset], Space], clustering: str | None
     ) -> dict[str, float]:
         """The scores of a part, with those of the method's own read-out, the same in all processes."""
         if self._embedded is None or self._embedded[0] != name:

@@ -9,11 +9,11 @@ import numpy as np
 
 from nearkin.data import Dataset
 from nearkin.errors import UserError, unknown_name
-from nearkin.evaluation import Evaluation
+from nearkin.evaluation import EvaluationResult
 from nearkin.training.settings import TrainingSettings
 
 log = logging.getLogger("nearkin")
-PRIMARY = Evaluation.primary
+PRIMARY = EvaluationResult.primary
 KEEP = ("last", "best-on-validation", "best-on-test")
 
 

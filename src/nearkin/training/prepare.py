@@ -11,12 +11,15 @@ from torch import nn
 
 from nearkin.data import Dataset, ImageArray, ImageFiles, Splits, Vectors, load_dataset, make_splits, without_unreadable
 from nearkin.data.hierarchy import collapse_training
-from nearkin.data.images import Unreadable, listed
+from nearkin.data.images import Unreadable
 from nearkin.data.sources import is_dataset_name
+from nearkin.data.unreadable import listed
 from nearkin.errors import UserError
-from nearkin.models import EmbeddingModel, ModelSpec
-from nearkin.models.backbones import load_weights, preprocess_of
+from nearkin.models import EmbeddingModel, ModelSpec, init_from
+from nearkin.models.backbones import preprocess_of
+from nearkin.models.backbones.own import MODULE
 from nearkin.models.feature_cache import cached_features
+from nearkin.models.weights import load_weights
 from nearkin.training.settings import DataSettings, Settings
 from nearkin.training.shared import Parts, rows_of, shared_files
 
@@ -51,6 +54,10 @@ def build_model(settings: Settings, train: Dataset, slices: int, backbone: nn.Mo
     ``backbone``: a network of the user's own, in place of one by name.
     """
     choice = settings.model
+    if backbone is None and choice.backbone.startswith(MODULE):
+        raise UserError(
+            f"the backbone is a module of your own, {choice.backbone.removeprefix(MODULE)}; pass it again: backbone=..."
+        )
     if slices > 1 and not choice.dim:
         raise UserError(f"{slices} learners share the head's dimensions, so they need a head; use --dim 512")
     head = "linear" if choice.dim else "none"
@@ -58,16 +65,20 @@ def build_model(settings: Settings, train: Dataset, slices: int, backbone: nn.Mo
     if isinstance(train.items, Vectors):
         spec = replace(spec, features=train.items.values.shape[1])
     else:
+        named = choice.backbone if backbone is None else backbone
         channels = train.items.channels if isinstance(train.items, ImageArray) else 3
-        spec = replace(spec, preprocess=preprocess_of(choice.backbone, choice.image_size or None, channels))
-    model = EmbeddingModel(spec, bool(choice.freeze_batch_norm))
-    load_weights(model.backbone, choice.backbone, choice.weights)
+        spec = replace(spec, preprocess=preprocess_of(named, choice.image_size or None, channels))
+    model = EmbeddingModel(spec, bool(choice.freeze_batch_norm), backbone=backbone)
+    if choice.weights != "own":
+        load_weights(model.backbone, choice.backbone, choice.weights)
     if isinstance(train.items, Vectors):
         values = torch.from_numpy(train.items.values)
         model.standardise.mean.copy_(values.mean(dim=0))
         deviation = values.std(dim=0)
         # A feature that is constant in training says nothing; scaled up, it would drown all others at test.
         model.standardise.std.copy_(deviation.where(deviation > 1e-6 * values.abs().amax(dim=0), 1.0))
+    if choice.init:
+        init_from(model, choice.init)
     return model
 
 

@@ -8,7 +8,7 @@ import torch
 
 from nearkin.data import Dataset, Splits
 from nearkin.data.hierarchy import true_classes
-from nearkin.evaluation import Evaluation, column_concentrations, evaluate, random_gallery_scores
+from nearkin.evaluation import EvaluationResult, column_concentrations, evaluate
 from nearkin.methods import Method
 from nearkin.models import Embedder, embed_views
 from nearkin.models.embed import space_of
@@ -45,28 +45,21 @@ def score_space(
     method: Method | None = None,
     trained_on: Space | None = None,
     recall_at: Sequence[int] = (1, 2, 4, 8),
-    clustering: bool = True,
-    partition: str = "kmeans",
-    random_galleries: bool = False,
-) -> Evaluation:
-    """The scores of a space: retrieval and clusters, the method's own read-out, and the dataset's protocol.
+    clustering: str | None = "kmeans",
+    protocol: str = "",
+) -> EvaluationResult:
+    """The scores of a space: those of `evaluate`, by the dataset's protocol, and of the method's own read-out.
 
     Args:
         space: what is measured.
         method: adds the scores of its read-out.
         trained_on: the training split, where it has other items of the same classes.
-        recall_at: the K of Recall@K.
-        clustering: whether clusters are scored too.
-        partition: how they are found.
-        random_galleries: also score random galleries of one item per class, as VehicleID's authors do.
+        recall_at, clustering, protocol: as in `evaluate`.
     """
-    evaluation = evaluate(space, recall_at, clustering=clustering, partition=partition)
+    result = evaluate(space, recall_at=recall_at, clustering=clustering, protocol=protocol)
     if method is not None:
-        evaluation.scores.update(method.read_out(space, trained_on, recall_at, clustering=clustering))
-    if random_galleries:
-        found = random_gallery_scores(space, recall_at)
-        evaluation.scores.update({f"random_gallery_{name}": score for name, score in found.items()})
-    return evaluation
+        result.scores.update(method.read_out(space, trained_on, recall_at, clustering))
+    return result
 
 
 def concentrations(space: Space, dataset: Dataset) -> dict[str, dict[str, float]]:

@@ -6,11 +6,11 @@ import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from nearkin.evaluation import Evaluation
+from nearkin.evaluation import EvaluationResult
 
 log = logging.getLogger("nearkin")
 
-PRIMARY = Evaluation.primary
+PRIMARY = EvaluationResult.primary
 CLEARLY = 0.05  # relative: a last epoch so far below the best one is worth a warning
 ADVICE = (
     "Try more classes or images, another --method, a lower --learning-rate, a stronger --backbone, or --dim 0 "

@@ -1,0 +1,149 @@
+"""What a score is called, what it means and which direction is better: said once, where the score is computed.
+
+Tables, reports and docs read it here. A metric of your own is a function with this decorator, in any module that is
+imported before `evaluate` is called:
+
+    @metric("found", "Found", "share of queries with all of their class in the 10 nearest",
+            higher_is_better=True, needs="ranks")
+    def found(ranks: PositiveRanks) -> Tensor:
+        return ranks.mean(ranks.ranks <= 10) == 1
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
+
+from nearkin.errors import unknown_name
+
+# What the function is given, and what it returns; all but the last two are computed by `evaluate`.
+NEEDS = {
+    "first rank": "(queries,) rank of the nearest positive, and K -> (queries,); computed for every K of recall_at",
+    "ranks": "PositiveRanks -> (queries,); the score is the mean over queries that have a positive",
+    "retrieval": "Retrieval -> number",
+    "clusters": "clusters (items,) and labels (items,) -> number; left out with clustering=None",
+    "space": "Space -> number",
+    "diagnostics": "Diagnostics -> number; computed by `diagnostics`",
+    "read-out": "anything; computed by the read-out of a method, which calls it itself",
+}
+K = "{k}"  # in a metric's name, title and meaning
+SPREAD = "_sd"
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+@dataclass(frozen=True)
+class Metric:
+    """One score.
+
+    Attributes:
+        name: its key in `EvaluationResult.scores`.
+        title: what tables call it.
+        meaning: one line, without a full stop.
+        higher_is_better: None where it is not about better or worse, such as a number of queries.
+        needs: what it is computed from, one of ``NEEDS``.
+        decimals: how many a table shows.
+        compute: the function.
+    """
+
+    name: str
+    title: str
+    meaning: str
+    higher_is_better: bool | None
+    needs: str
+    decimals: int
+    compute: Callable[..., Any]
+
+    @property
+    def arrow(self) -> str:
+        """The direction that is better: "↑", "↓", or nothing."""
+        return {True: "↑", False: "↓", None: ""}[self.higher_is_better]
+
+    def at(self, k: int) -> Metric:
+        """One member of a family: Recall@4 of Recall@K."""
+        words = {field: getattr(self, field).replace(K, str(k)) for field in ("name", "title", "meaning")}
+        return replace(self, **words, compute=lambda given: self.compute(given, k))
+
+
+_metrics: dict[str, Metric] = {}
+_variants: dict[str, tuple[str, str]] = {}
+
+
+def metric(
+    name: str, title: str, meaning: str, *, higher_is_better: bool | None, needs: str, decimals: int = 4
+) -> Callable[[Function], Function]:
+    """Registers the function below it as a metric and leaves the function as it is; see `Metric` and ``NEEDS``.
+
+    A name that is registered again is replaced.
+    """
+    if needs not in NEEDS:
+        raise unknown_name("needs", needs, NEEDS)
+
+    def register(function: Function) -> Function:
+        _metrics[name] = Metric(name, title, meaning, higher_is_better, needs, decimals, function)
+        return function
+
+    return register
+
+
+def variant(prefix: str, title: str, meaning: str) -> str:
+    """Names scores that are computed as usual but under other circumstances: their names begin with ``prefix``.
+
+    >>> prefix = variant("upside_down_", "upside down", "of pictures turned by 180°")
+    >>> describe(prefix + "map@r").title
+    'MAP@R, upside down'
+    """
+    _variants[prefix] = (title, meaning)
+    return prefix
+
+
+def known_metrics(needs: str | None = None) -> list[Metric]:
+    """All metrics, or those with one kind of needs, in the order in which they were declared."""
+    return [metric for metric in _metrics.values() if needs in (None, metric.needs)]
+
+
+def known_variants() -> dict[str, tuple[str, str]]:
+    """By prefix, title and meaning."""
+    return dict(_variants)
+
+
+def describe(score: str) -> Metric:
+    """The metric that a name in `EvaluationResult.scores` stands for.
+
+    >>> describe("recall@4").title, describe("recall@4").arrow, describe("soft_knn_error").arrow
+    ('Recall@4', '↑', '↓')
+    """
+    if score in _metrics:
+        return _metrics[score]
+    family, at, k = score.rpartition("@")
+    if k.isdecimal() and family + at + K in _metrics:
+        return _metrics[family + at + K].at(int(k))
+    for prefix, (title, meaning) in _variants.items():
+        if score.startswith(prefix):
+            plain = describe(score.removeprefix(prefix))
+            return replace(
+                plain, name=score, title=f"{plain.title}, {title}", meaning=f"{plain.meaning}; {meaning}".strip("; ")
+            )
+    if score.endswith(SPREAD):
+        plain = describe(score.removesuffix(SPREAD))
+        spread = f"standard deviation of {plain.title}"
+        return replace(plain, name=score, title=f"{plain.title}, ±", meaning=spread, higher_is_better=None)
+    words = score.replace("_", " ").capitalize()  # a metric of a module that was not imported here
+    return Metric(score, words, "", None, "read-out", 4, lambda *_: float("nan"))
+
+
+def score_name(score: str) -> str:
+    """
+    >>> score_name("recall@1"), score_name("map@r")
+    ('Recall@1', 'MAP@R')
+    """
+    return describe(score).title
+
+
+def score_text(score: str, value: float) -> str:
+    """A score as people read it.
+
+    >>> score_text("recall@1", 1.0), score_text("queries", 5200.0)
+    ('1.0000', '5,200')
+    """
+    return f"{value:,.{describe(score).decimals}f}"

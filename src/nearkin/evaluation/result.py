@@ -1,0 +1,159 @@
+"""What an evaluation found: one value that training, commands, reports and notebooks share."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from html import escape
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from rich.console import Console, Group
+from rich.table import Table
+from rich.text import Text
+from torch import Tensor
+
+from nearkin.errors import UserError
+from nearkin.evaluation.diagnostics import Diagnostics
+from nearkin.evaluation.metrics import describe, score_text
+from nearkin.evaluation.retrieval import Retrieval
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+Interval = tuple[float, float]
+Columns = Mapping[str, Mapping[str, float | Interval]]  # by heading and score
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class EvaluationResult:
+    """The scores of some embeddings; print it for a table.
+
+    Attributes:
+        scores: by name, such as "recall@1" or "map@r"; `nearkin.evaluation.describe` says what a name means.
+        retrieval: the same for every single query, and its neighbours.
+        clusters: (items,) the cluster of every item; None where clustering was not asked for.
+        intervals: by name, the ends of the 95 % interval; of retrieval scores, where they were asked for.
+        backbone: the scores of the pretrained backbone alone, where they are known.
+        attributes: by neighbourhood size, and by "chance", the share of neighbours that have an attribute too.
+        diagnostics: distances and spectrum of the space, where they were asked for.
+        split: "train", "validation", "test" or "all", where a split of a dataset was evaluated.
+    """
+
+    scores: dict[str, float]
+    retrieval: Retrieval
+    clusters: Tensor | None = None
+    intervals: dict[str, Interval] = field(default_factory=dict)
+    backbone: dict[str, float] = field(default_factory=dict)
+    attributes: dict[str, dict[str, float]] = field(default_factory=dict)
+    diagnostics: Diagnostics | None = None
+    split: str = ""
+
+    primary: ClassVar[str] = "map@r"  # the one score to compare and to choose checkpoints by
+
+    @property
+    def neighbours(self) -> Tensor:
+        """(queries, kept) rows of the space: the nearest gallery items of every query."""
+        return self.retrieval.neighbours
+
+    @property
+    def columns(self) -> Columns:
+        """What the table shows, by heading and score."""
+        columns: dict[str, Mapping[str, float | Interval]] = {
+            "backbone alone": self.backbone,
+            self.split or "score": self.scores,
+            "95 % interval": self.intervals,
+        }
+        return {heading: column for heading, column in columns.items() if column}
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain numbers and lists, for a file: the scores under the name of their split, and what else is known."""
+        besides = {
+            "attributes": self.attributes,
+            "distances": self.diagnostics.histograms if self.diagnostics else {},
+            "backbone": self.backbone,
+        }
+        known = {name: value for name, value in besides.items() if value}
+        return {self.split or "scores": self.scores, "intervals": self.intervals, **known}
+
+    def to_pandas(self) -> DataFrame:
+        """One row for each score, with its title, value and, where they are known, interval and backbone."""
+        try:
+            from pandas import DataFrame
+        except ImportError:
+            raise UserError("to_pandas needs pandas; install it with: pip install pandas") from None
+        columns: dict[str, list[Any]] = {
+            "title": [describe(name).title for name in self.scores],
+            "value": list(self.scores.values()),
+        }
+        if self.intervals:
+            ends = [self.intervals.get(name, (float("nan"),) * 2) for name in self.scores]
+            columns |= {"low": [low for low, _ in ends], "high": [high for _, high in ends]}
+        if self.backbone:
+            columns["backbone"] = [self.backbone.get(name, float("nan")) for name in self.scores]
+        return DataFrame(columns, index=list(self.scores))
+
+    def __rich__(self) -> Group:
+        tables = [score_table(self.columns, sampled=self._sampled)]
+        return Group(*tables, *([attribute_table(self.attributes)] if self.attributes else []))
+
+    def __str__(self) -> str:
+        console = Console(file=io.StringIO(), width=200, color_system=None)
+        console.print(self)
+        assert isinstance(console.file, io.StringIO)
+        return "\n".join(line.rstrip() for line in console.file.getvalue().splitlines())
+
+    __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        heads, rows = _cells(self.columns, self._sampled)
+        head = "".join(f"<th>{escape(text)}</th>" for text in heads)
+        body = "".join("<tr>" + "".join(f"<td>{escape(text)}</td>" for text in row) + "</tr>" for row in rows)
+        return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+
+    @property
+    def _sampled(self) -> tuple[str, ...]:
+        return self.diagnostics.sampled if self.diagnostics else ()
+
+
+def score_table(columns: Columns, title: str | None = None, sampled: tuple[str, ...] = ()) -> Table:
+    """Scores side by side, one column each, for the terminal; what is of a sample of pairs says so."""
+    heads, rows = _cells(columns, sampled)
+    table = Table(title=title, title_justify="left")
+    for number, head in enumerate(heads):
+        table.add_column(Text(head), justify="right" if number else "left")
+    for row in rows:
+        table.add_row(*map(Text, row))
+    return table
+
+
+def attribute_table(shares: Mapping[str, Mapping[str, float]]) -> Table:
+    """One row for each attribute, one column for each neighbourhood size and for chance; shares[size][attribute]."""
+    table = Table(
+        title="share of the 1, 2, … nearest neighbours with the same attribute",
+        title_justify="left",
+        box=None,
+        padding=(0, 1, 0, 0),
+    )
+    table.add_column("", overflow="fold")
+    for size in shares:
+        table.add_column(size, justify="right", no_wrap=True, min_width=5)
+    for name in shares["chance"]:
+        table.add_row(Text(name), *(f"{column[name]:.3f}" if name in column else "" for column in shares.values()))
+    return table
+
+
+def _cells(columns: Columns, sampled: tuple[str, ...]) -> tuple[list[str], list[list[str]]]:
+    """Headings and rows of the table; an arrow tells which direction is better."""
+    rows = []
+    for name in dict.fromkeys(name for column in columns.values() for name in column):
+        if name == "queries_without_positives" and not any(column.get(name) for column in columns.values()):
+            continue
+        metric = describe(name)
+        head = f"{metric.title} {metric.arrow}".rstrip() + (", sampled" if name in sampled else "")
+        rows.append([head, *(_text(name, column[name]) if name in column else "" for column in columns.values())])
+    return ["", *columns], rows
+
+
+def _text(name: str, value: float | Interval) -> str:
+    return " – ".join(score_text(name, each) for each in (value if isinstance(value, tuple) else (value,)))
