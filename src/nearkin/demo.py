@@ -47,7 +47,7 @@ def run_demo(out: Path, data: str = "glyphs", epochs: int = 20, seed: int = 0) -
     Console().print(score_table(columns, title))
     Console().print(
         f"{facts.verdict}\n"
-        f"pictures: {out / 'neighbours.png'}, {out / 'map.png'}\nreport:   {report}\nmodel:    {run.model}\n"
+        f"pictures: {out / 'neighbours.png'}, {out / 'map.png'}\nreport:   {report}\nmodel:    {run.model_folder}\n"
         f"use it:   nearkin.load({str(run.folder)!r}).encode(images)",
         highlight=False,
         soft_wrap=True,

@@ -241,7 +241,7 @@ def test_groups_of_the_method_are_shown(blots: str, tmp_path: Path, method: str,
     run = nearkin.train(blots, method, tmp_path / "run", **QUICK)
     for kept in (True, False):
         if not kept:
-            run.checkpoint.unlink()
+            run.checkpoint_file.unlink()
         text = Page(write_report(run.folder, figures=False)).text
         assert title in text and ("from its last checkpoint" in text) == kept
         if method == "magnet":

@@ -79,11 +79,11 @@ def gather(folder: str | Path, part: str = "test") -> RunFacts:
     if part not in PARTS:
         raise unknown_name("part", part, PARTS)
     run = Run.open(folder)
-    if not (run.model / "model.json").is_file():
+    if not (run.model_folder / "model.json").is_file():
         raise UserError(f"{folder} has no model yet; go on training with: {run.resume_command}")
     notices: list[str] = []
-    settings, records = run.settings(), run.read_metrics()
-    scores = run.read_scores() if run.scores.is_file() else {}
+    settings, records = run.settings(), run.metrics
+    scores = run.scores if run.scores_file.is_file() else {}
     if not scores:
         epoch = max((record["epoch"] for record in records), default=0)
         notices.append(

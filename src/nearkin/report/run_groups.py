@@ -65,7 +65,7 @@ def _kept(facts: RunFacts, method: Method) -> Indices | None:
     """(items,) the group of every item of the training part, if the checkpoint has it and fits the data."""
     assert facts.train is not None
     try:
-        state = torch.load(facts.run.checkpoint, map_location="cpu", weights_only=True, mmap=True)
+        state = torch.load(facts.run.checkpoint_file, map_location="cpu", weights_only=True, mmap=True)
         found = state["sampler"]["index"]["cluster_of"] if isinstance(method, Magnet) else state["method"]["groups"]
     except Exception as error:  # gone, cut short, or of another version: there is another way
         log.info("the last checkpoint tells no groups (%s)", error)

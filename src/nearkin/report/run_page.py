@@ -74,7 +74,7 @@ def _title(facts: RunFacts) -> str:
 
 def _head(facts: RunFacts) -> str:
     settings, looked = facts.settings, facts.looked
-    saved = date.fromtimestamp((facts.run.model / "model.json").stat().st_mtime).isoformat()
+    saved = date.fromtimestamp((facts.run.model_folder / "model.json").stat().st_mtime).isoformat()
     lines = [
         f"backbone {settings.model.backbone}" + (", frozen" if settings.model.freeze_backbone else ""),
         f"{settings.model.dim or 'no head, all'} dimensions, "
@@ -261,11 +261,11 @@ def _groups(grouping: Grouping, classes: Sequence[str], labels: Sequence[int], s
 
 
 def _repeat(facts: RunFacts) -> str:
-    command = f"nearkin train --config {shlex.quote(str(facts.run.config))}"
+    command = f"nearkin train --config {shlex.quote(str(facts.run.config_file))}"
     made = provenance() | {"Python": platform.python_version()} | {name: version(name) for name in ("torch", "timm")}
     words = " · ".join(f"{name} {value}" for name, value in made.items())
     return (
-        f"<h2>Settings</h2><pre>{escape(facts.run.config.read_text(encoding='utf-8'))}</pre>"
+        f"<h2>Settings</h2><pre>{escape(facts.run.config_file.read_text(encoding='utf-8'))}</pre>"
         f"<h2>To repeat it</h2><pre>{escape(command)}</pre>"
         f"<footer>This report was made with: {escape(words)}</footer>"
     )
