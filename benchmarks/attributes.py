@@ -27,6 +27,7 @@ from typing import Any
 import numpy as np
 from methods import DOCS, KNOWN, KNOWN_CHOSEN, Trial, carry_out, command, markdown
 
+import nearkin
 from nearkin.compare.task import made
 from nearkin.data import load_dataset, make_splits
 from nearkin.demo import pixel_space
