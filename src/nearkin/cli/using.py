@@ -21,7 +21,7 @@ def report(
     part: Annotated[str, typer.Option(help="Which part to look at: train, validation or test.")] = "test",
 ) -> None:
     """Write one page about a run: curves, scores, the map of the space, neighbours, confusions, settings."""
-    from nearkin.report.run_report import write_report
+    from nearkin.experiments.run_report import write_report
 
     typer.echo(f"report: {write_report(run, out, part)}")
 

@@ -12,10 +12,10 @@ from rich.table import Table
 from rich.text import Text
 
 from nearkin.data.items import ImageFiles
+from nearkin.data.thumbnails import thumbnail
 from nearkin.errors import UserError
 from nearkin.files import atomic_path
 from nearkin.report.figures import plain_figure
-from nearkin.report.thumbnails import thumbnail
 from nearkin.search.gallery import Gallery
 from nearkin.search.matching import Match
 from nearkin.search.store import Hit
