@@ -5,9 +5,10 @@
     python benchmarks/search.py --sizes 10000 100000             # a rehearsal
     python benchmarks/search.py --links 16 32 --out docs/results/search.json
 
-This is the search of `nearkin.search` without its files: `Exact`, which serves up to 100,000 items, and `Approximate`
-with HNSW, which serves up to a million, and with IVF, which serves more; each with the effort that `nearkin index`
-would choose. Points are noisy blobs on the sphere, 20 to a class, and the queries are other points of the same classes.
+This is the search of `nearkin.search` without its files: `ExactIndex`, which serves up to 100,000 items, and
+`ApproximateIndex` with HNSW, which serves up to a million, and with IVF, which serves more; each with the effort that
+`nearkin index` would choose. Points are noisy blobs on the sphere, 20 to a class, and the queries are other points of
+the same classes.
 (Of points that form no classes no index of this kind finds much: `--noise 1.4` shows it.) Each contestant runs in a
 process of its own. "build" includes choosing the effort. "memory" is what the process grew by meanwhile, beside the
 vectors that it built from; an index of faiss holds a copy of them. "load" is the machine's load average over the last
@@ -31,10 +32,9 @@ import numpy as np
 import torch
 
 from nearkin.report.provenance import provenance
-from nearkin.search import approximate
-from nearkin.search.approximate import Approximate
-from nearkin.search.exact import Exact, Ids
+from nearkin.search import vector_index
 from nearkin.search.store import Embeddings
+from nearkin.search.vector_index import ApproximateIndex, ExactIndex, Ids
 
 DIM, PER_CLASS, QUERIES, CHUNK = 128, 20, 512, 20_000
 SECONDS = 3.0  # for each measurement of speed
@@ -75,7 +75,7 @@ def blobs(items: int, noise: float) -> tuple[Embeddings, Embeddings]:
 
 def measure(kind: str, items: int, noise: float, links: int) -> Measured:
     """One contestant; in its own process."""
-    approximate.LINKS = links
+    vector_index.LINKS = links
     torch.zeros(1), faiss.IndexFlatL2(1)  # loading them does not count
     vectors, queries = blobs(items, noise)
     ids = np.arange(items)
@@ -88,24 +88,24 @@ def measure(kind: str, items: int, noise: float, links: int) -> Measured:
         torch.set_num_threads(count)
         faiss.omp_set_num_threads(count)
         rates.append((rate(search, queries, 1), rate(search, queries, 64)))
-    truth = Exact(ids, vectors).nearest(queries, 10)[1] if kind != "exact" else search(queries)
+    truth = ExactIndex(ids, vectors).nearest(queries, 10)[1] if kind != "exact" else search(queries)
     found = search(queries)
     at_1, at_10 = (share(found[:, :k], truth[:, :k]) for k in (1, 10))
     return Measured(items, name, build_seconds, grown, *rates[0], *rates[1], at_1, at_10, os.getloadavg()[0])
 
 
 def exact(ids: Ids, vectors: Embeddings) -> tuple[str, Search]:
-    ready = Exact(ids, vectors)
+    ready = ExactIndex(ids, vectors)
     return "exact", lambda queries: ready.nearest(queries, 10)[1]
 
 
 def approximately(kind: str, ids: Ids, vectors: Embeddings) -> tuple[str, Search]:
-    approximate.HNSW_UP_TO = HNSW_UP_TO[kind]
+    vector_index.HNSW_UP_TO = HNSW_UP_TO[kind]
     some = np.random.default_rng(0).permutation(len(ids))
     chunks = [(ids[start : start + CHUNK], vectors[start : start + CHUNK]) for start in range(0, len(ids), CHUNK)]
-    index = Approximate.build(len(ids), vectors[some[: approximate.sample_size(len(ids))]], chunks)
+    index = ApproximateIndex.build(len(ids), vectors[some[: vector_index.sample_size(len(ids))]], chunks)
     index.tune(
-        lambda queries, k: np.sqrt(index.candidates(queries, k)[0]), vectors[some[: approximate.JUDGED_BY]], chunks
+        lambda queries, k: np.sqrt(index.candidates(queries, k)[0]), vectors[some[: vector_index.JUDGED_BY]], chunks
     )
     return str(index), lambda queries: index.candidates(queries, 10)[1]
 
@@ -148,7 +148,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sizes", type=int, nargs="+", default=[10_000, 100_000, 1_000_000], help="items")
     parser.add_argument("--noise", type=float, default=0.7, help="of a point about its class, whose own spread is 1")
-    usual = approximate.LINKS
+    usual = vector_index.LINKS
     parser.add_argument("--links", type=int, nargs="+", default=[usual], help="HNSW's, one contestant for each number")
     parser.add_argument("--out", type=Path, help="also write everything as JSON, after every contestant")
     wanted = parser.parse_args()

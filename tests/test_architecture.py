@@ -71,8 +71,3 @@ def test_losses_and_clustering_know_nothing_of_images_files_or_the_loop() -> Non
     for room in ("losses", "clustering"):
         for file in (ROOT / room).rglob("*.py"):
             assert imports_of(file) <= {room, "errors", "fields", "space", "clustering", "progress"}
-
-
-def test_modules_stay_small() -> None:
-    lengths = {str(file.relative_to(ROOT)): len(file.read_text().splitlines()) for file in ROOT.rglob("*.py")}
-    assert {name: length for name, length in lengths.items() if length > 400} == {}

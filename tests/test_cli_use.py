@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from conftest import Command
 from PIL import Image
 from reference.untrained import save_untrained
 
-from nearkin.data import ImageFiles, sources
+from nearkin.data import ImageFiles, unreadable
 from nearkin.workflows import sample_items
 
 GALLERY = "photos.index"
@@ -26,7 +27,7 @@ def model(tmp_path: Path) -> Path:
 def indexed(nearkin: Command, model: Path, photos: Path) -> Path:
     outcome = nearkin("index", model, photos, "-o", GALLERY)
     assert outcome.code == 0, outcome.err
-    assert f"36 items in {GALLERY}: 36 added" in outcome.out
+    assert f"{GALLERY}: 36 items: 36 added" in outcome.out
     return photos
 
 
@@ -37,8 +38,8 @@ def test_a_second_index_adds_only_what_is_new_and_names_what_needs_attention(
     (indexed / "class1" / "1.png").unlink()
     shutil.copy(indexed / "class2" / "2.png", indexed / "class2" / "new.png")
     outcome = nearkin("index", model, indexed, "-o", GALLERY)
-    assert f"37 items in {GALLERY}: 1 added, 35 unchanged" in outcome.out
-    assert "broken.jpg" in outcome.out and "remove them with --prune" in outcome.out
+    assert f"{GALLERY}: 37 items: 1 added, 35 unchanged" in outcome.out
+    assert "broken.jpg" in outcome.out and "prune removes them" in outcome.out
     assert "1 removed" in nearkin("index", model, indexed, "-o", GALLERY, "--prune").out
 
 
@@ -55,7 +56,7 @@ def test_search_prints_the_nearest_and_draws_them(nearkin: Command, indexed: Pat
 def test_a_picture_of_the_gallery_is_not_its_own_neighbour(nearkin: Command, indexed: Path) -> None:
     query = indexed / "class3" / "3.png"
     outcome = nearkin("search", GALLERY, query.relative_to(Path.cwd()), "-k", "40")
-    found = [line for line in outcome.out.splitlines() if ".png" in line and "│" in line]
+    found = outcome.out.splitlines()[2:]
     assert outcome.code == 0 and len(found) == 35 and not any(str(query) in line for line in found)
     others, itself = (nearkin("match", GALLERY, query, "-k", "1", *more).out for more in ((), ("--include-self",)))
     assert "0.0000" in itself and "0.0000" not in others
@@ -69,6 +70,19 @@ def test_a_pipe_gets_whole_paths_and_a_wrong_name_of_a_picture_is_said_at_once(
     assert str(query) in nearkin("search", GALLERY, query, "--include-self").out.partition("rank")[2]
     outcome = nearkin("search", GALLERY, query, "--picture", "found.gif")
     assert outcome.code == 1 and "found.gif" in outcome.err and "rank" not in outcome.out
+
+
+def test_json_is_one_object_for_each_query_and_nothing_else(nearkin: Command, indexed: Path, tmp_path: Path) -> None:
+    query = indexed / "class3" / "3.png"
+    outcome = nearkin("search", GALLERY, query, indexed / "class4", "-k", "2", "--json", "--picture", "found.png")
+    assert outcome.code == 0, outcome.err
+    found = [json.loads(line) for line in outcome.out.splitlines()]
+    assert [each["query"] for each in found] == [str(query), *map(str, sorted((indexed / "class4").iterdir()))]
+    assert [len(each["hits"]) for each in found] == [2] * 7 and (tmp_path / "found.png").exists()
+    assert {"path", "label", "distance"} <= found[0]["hits"][0].keys()
+    outcome = nearkin("match", GALLERY, indexed / "class5", "--json", "--false-accepts", "0.3")
+    matched = [json.loads(line) for line in outcome.out.splitlines()]
+    assert len(matched) == 6 and {"query", "label", "distance", "share", "threshold", "hits"} == matched[0].keys()
 
 
 def test_match_names_the_class_and_what_it_does_not_know(nearkin: Command, indexed: Path, tmp_path: Path) -> None:
@@ -117,7 +131,7 @@ def test_items_to_compare_on_are_found_without_reading_all_and_damaged_ones_pass
     nearkin: Command, photos: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert nearkin("train", photos, "--backbone", "small", "--epochs", "1", "--out", "run").code == 0
-    monkeypatch.setattr(sources, "find_unreadable", lambda _: pytest.fail("all images were read"))
+    monkeypatch.setattr(unreadable, "find_unreadable", lambda _: pytest.fail("all images were read"))
     for path in photos.glob("*/[0-3].png"):
         path.write_bytes(b"damaged")
     for most, found in ((10, 10), (50, 12)):

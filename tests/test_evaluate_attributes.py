@@ -124,7 +124,7 @@ def test_a_run_on_pairs_of_classes_is_measured_by_the_classes(nearkin: Command, 
     assert ("nearest_cluster_error" in found["test"]) == (method == "magnet")
     by_class = evaluate(Space.of(vectors[here], dataset.labels[here])).scores
     assert scores_of(nearkin, "run", "--part", "train")[0]["train"]["map@r"] == pytest.approx(by_class["map@r"])
-    resumed = nearkin("train", "--resume", "run")
+    resumed = nearkin("resume", "run")
     assert resumed.code == 0, resumed.err
 
 

@@ -18,7 +18,7 @@ from nearkin.data.benchmarks.registry import registered
 from nearkin.data.transforms import AUGMENTATIONS
 from nearkin.errors import UserError
 from nearkin.methods import make_method
-from nearkin.models.googlenet import GOOGLENET
+from nearkin.models.backbones.googlenet import GOOGLENET
 from nearkin.recipes import known_recipes, read_recipe, recipe_description
 from nearkin.training.optimise import check
 

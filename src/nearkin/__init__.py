@@ -15,12 +15,11 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from nearkin.api import load, train
+    from nearkin.api import Gallery, index, load, train
     from nearkin.clustering.cluster import cluster
     from nearkin.data import load_dataset
     from nearkin.estimator import MetricLearner
     from nearkin.evaluation import evaluate
-    from nearkin.search import Gallery
     from nearkin.space import Space
 
 __all__ = [
@@ -30,6 +29,7 @@ __all__ = [
     "__version__",
     "cluster",
     "evaluate",
+    "index",
     "load",
     "load_dataset",
     "train",
@@ -37,11 +37,12 @@ __all__ = [
 
 # Imported when first used, so that `import nearkin` and `nearkin --help` stay fast.
 _HOME = {
-    "Gallery": "nearkin.search",
+    "Gallery": "nearkin.api",
     "MetricLearner": "nearkin.estimator",
     "Space": "nearkin.space",
     "cluster": "nearkin.clustering.cluster",
     "evaluate": "nearkin.evaluation",
+    "index": "nearkin.api",
     "load": "nearkin.api",
     "load_dataset": "nearkin.data",
     "train": "nearkin.api",

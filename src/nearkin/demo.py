@@ -18,7 +18,8 @@ from nearkin.report.map import draw_map
 from nearkin.report.neighbours import draw_neighbours
 from nearkin.report.run_report import write_run_report
 from nearkin.space import Space
-from nearkin.training.loop import Trainer
+from nearkin.training import Run
+from nearkin.training.loop import make_trainer
 from nearkin.training.prepare import load_splits
 
 MARK = "made-by-nearkin-demo"  # only a folder with this file in it is ever replaced
@@ -32,7 +33,7 @@ def run_demo(out: Path, data: str = "glyphs", epochs: int = 20, seed: int = 0) -
     # From scratch on small pictures the last epoch is the best one: no classes are held out to choose.
     how = {"epochs": epochs, "seed": seed, "evaluate_every": max(1, epochs // 4), "keep": "last"}
     settings = make_settings(data, "rank", how)
-    trainer = Trainer(settings, out)
+    trainer = make_trainer(settings, Run(out))
     (out / MARK).touch()  # at once, so that an interrupted demo can be replaced too
     run = trainer.train()
     report, test = gather(run.folder), load_splits(settings.data, seed).test

@@ -48,7 +48,7 @@ def cannot_write(target: Path, error: OSError) -> OutOfRoom:
     if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
         return OutOfRoom(
             f"could not write {target}: {reason}; what was saved before is unharmed: "
-            "free some space and try again (a training run goes on with --resume)"
+            "free some space and try again (a training run goes on with `nearkin resume`)"
         )
     return OutOfRoom(f"could not write {target}: {reason}; choose another place or mend its permissions")
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from nearkin.data import Dataset, without_unreadable
-from nearkin.data.images import Unreadable, read_image
+from nearkin.data.images import Unreadable
 from nearkin.data.items import ImageFiles, Items
 from nearkin.data.sources import load_labelled_or_flat
 from nearkin.data.splits import BY_CLASSES
@@ -60,8 +60,7 @@ def evaluate_model(
         )
     space, known = embed_parts(load_model(model, weights), dataset, trained_on, views, _augmentation(run, views))
     method = _method(run) if run.config.is_file() else None
-    protocol = "random-gallery" if dataset.name.startswith("vehicleid:") else ""
-    found = score_space(space, method, known, recall_at, clustering, protocol)
+    found = score_space(space, method, known, recall_at, clustering, dataset.protocol)
     spread = diagnostics(space) if diagnose else None
     if spread:
         found.scores.update(spread.scores)
@@ -120,9 +119,7 @@ def sample_items(model: str | Path, most: int = 10) -> Items | None:
         log.warning("compared without real items: %s", error)
         return None
     order = np.random.default_rng(0).permutation(len(items)).tolist()
-    readable = (
-        n for n in order if not (isinstance(items, ImageFiles) and isinstance(read_image(items.paths[n]), Unreadable))
-    )
+    readable = (n for n in order if not (isinstance(items, ImageFiles) and isinstance(items.picture(n), Unreadable)))
     chosen = list(islice(readable, most))
     if not chosen:
         log.warning("compared without real items: none of the run's %d can be read", len(items))

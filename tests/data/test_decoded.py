@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from nearkin.data import ImageFiles
-from nearkin.data.decoded import cut
 from nearkin.data.items import DecodedImages
+from nearkin.data.loader import cut
 
 EVERYTHING = np.arange(6)
 

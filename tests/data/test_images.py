@@ -11,8 +11,7 @@ import pytest
 from PIL import Image
 
 from nearkin.data import images
-from nearkin.data.images import Unreadable, find_unreadable, read_image, read_small
-from nearkin.data.items import ImageFiles
+from nearkin.data.images import Unreadable, read_image, read_small
 
 READERS: list[Callable[[Path], Image.Image | Unreadable]] = [read_image, partial(read_small, side=2)]
 
@@ -95,25 +94,6 @@ def test_what_is_no_image_is_a_reason_not_an_exception(
     assert "\n" not in str(outcome)
 
 
-def truncate(path: Path) -> None:
-    noise = np.random.default_rng(0).integers(0, 255, (64, 64, 3), dtype=np.uint8)
-    Image.fromarray(noise).save(path)
-    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
-
-
-def test_truncated_files_are_found_and_listed_by_path(tmp_path: Path) -> None:
-    truncate(tmp_path / "cut.jpg")
-    truncate(tmp_path / "cut.png")
-    Image.new("RGB", (8, 8)).save(tmp_path / "whole.jpg")
-    (tmp_path / "folder.jpg").mkdir()
-    paths = [tmp_path / name for name in ("whole.jpg", "cut.jpg", "cut.png", "missing.jpg", "folder.jpg")]
-    found = find_unreadable(ImageFiles(paths))
-    assert [unreadable.path for unreadable in found] == paths[1:]
-    assert "truncated" in found[0].reason
-    assert found[2].reason == "no such file"
-    assert found[3].reason == "a folder, not a picture"
-
-
 def test_a_rotated_pillow_image_is_turned_like_a_file(tmp_path: Path) -> None:
     exif = Image.Exif()
     exif[0x0112] = 6
@@ -122,29 +102,10 @@ def test_a_rotated_pillow_image_is_turned_like_a_file(tmp_path: Path) -> None:
         assert images.to_rgb(opened).size == (2, 4)
 
 
-def test_without_a_cache_the_check_still_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    Image.new("RGB", (8, 8)).save(tmp_path / "x.png")
-    (tmp_path / "file").touch()
-    monkeypatch.setenv("NEARKIN_CACHE", str(tmp_path / "file"))
-    assert find_unreadable(ImageFiles([tmp_path / "x.png"])) == []
-
-
 @pytest.mark.parametrize("reader", READERS)
 def test_formats_that_run_other_programs_are_not_opened(tmp_path: Path, reader: Callable[[Path], object]) -> None:
     (tmp_path / "x.jpg").write_bytes(b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 10 10\n%%EndComments\n")
     assert isinstance(reader(tmp_path / "x.jpg"), Unreadable)
-
-
-def test_the_check_is_remembered_until_a_file_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = tmp_path / "x.png"
-    Image.new("RGB", (8, 8)).save(path)
-    files = ImageFiles([path])
-    assert find_unreadable(files) == []
-    with monkeypatch.context() as patch:
-        patch.setattr(images, "_verdicts", lambda _: pytest.fail("decoded again"))
-        assert find_unreadable(files) == []
-    path.write_bytes(b"broken")
-    assert len(find_unreadable(files)) == 1
 
 
 @pytest.mark.parametrize("reader", READERS)

@@ -126,7 +126,7 @@ def test_a_subset_keeps_items_labels_and_attributes_together() -> None:
         ("clases", 0.0, "did you mean 'classes'"),
         ("official", 0.0, "no split of its own"),
         ("classes", 1.5, "between 0 and 1"),
-        ("classes", 0.9, "training part has"),
+        ("classes", 0.9, "training split has"),
     ],
 )
 def test_each_mistake_is_named(how: str, validation: float, expected: str) -> None:

@@ -168,7 +168,7 @@ def test_an_interrupted_run_has_a_report(copied: Path) -> None:
     text = Page(write_report(copied, figures=False)).text
     assert "Training has not ended (epoch 2 of 2)" in text and "Map of the space" in text
     # For a shell to read, whatever the folder is called.
-    resume = f"nearkin train --resume {shlex.quote(str(copied))}"
+    resume = f"nearkin resume {shlex.quote(str(copied))}"
     assert resume in text and f"nearkin train --config {shlex.quote(str(copied / 'config.toml'))}" in text
     shutil.rmtree(copied / "model")
     with pytest.raises(UserError, match=re.escape(f"no model yet; go on training with: {resume}")):
@@ -178,7 +178,7 @@ def test_an_interrupted_run_has_a_report(copied: Path) -> None:
 @pytest.mark.parametrize("content", ['{"before": {"rec', "", "[1]"])
 def test_damaged_scores_are_one_sentence(copied: Path, content: str) -> None:
     (copied / "scores.json").write_text(content)
-    with pytest.raises(UserError, match=r"scores\.json is damaged .*; delete it and measure again with: nearkin train"):
+    with pytest.raises(UserError, match=r"scores\.json is damaged .*; delete it and measure again with: nearkin"):
         write_report(copied)
     assert (copied / "report.html").read_text() == "the last one"
 

@@ -14,7 +14,8 @@ from nearkin.api import make_settings
 from nearkin.methods import Batch, make_method
 from nearkin.methods.divide_and_conquer import DivideAndConquer
 from nearkin.space import Space
-from nearkin.training.loop import Trainer
+from nearkin.training import Run
+from nearkin.training.loop import Trainer, make_trainer
 
 
 @pytest.fixture(scope="module")
@@ -29,7 +30,7 @@ def vectors(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def trainer(vectors: Path, folder: Path, **changes: Any) -> Trainer:
     usual = {"epochs": 4, "batch_size": 16, "dim": 8, "learners": 4, "backbone": "mlp", "evaluate_every": 0}
-    return Trainer(make_settings(vectors, "divide-and-conquer", usual | changes), folder)
+    return make_trainer(make_settings(vectors, "divide-and-conquer", usual | changes), Run(folder))
 
 
 def method_of(trainer: Trainer) -> DivideAndConquer:

@@ -15,7 +15,7 @@ from nearkin.api import make_settings
 from nearkin.errors import Interrupted, UserError
 from nearkin.methods import Batch, known_methods, make_method
 from nearkin.training import Run, Settings, loop
-from nearkin.training.loop import Trainer
+from nearkin.training.loop import Trainer, make_trainer
 from nearkin.workflows import evaluate_model
 
 NAMES = [method.name for method in known_methods() if method.paper]
@@ -75,7 +75,7 @@ def test_it_learns(vectors: Path, tmp_path: Path, method: str) -> None:
 def test_it_continues_exactly_after_a_stop(vectors: Path, tmp_path: Path, method: str, step: int) -> None:
     wanted = settings(vectors, method)
     whole = loop.train(wanted, tmp_path / "whole")
-    trainer = Trainer(wanted, tmp_path / "cut")
+    trainer = make_trainer(wanted, Run(tmp_path / "cut"))
     take_step = trainer._step
 
     def stopping(batch: Batch) -> None:
@@ -156,7 +156,7 @@ def test_what_cannot_work_is_refused_before_training(
     vectors: Path, tmp_path: Path, method: str, changes: dict[str, Any], expected: str
 ) -> None:
     with pytest.raises(UserError, match=expected):
-        Trainer(settings(vectors, method, **changes), tmp_path / "run")
+        make_trainer(settings(vectors, method, **changes), Run(tmp_path / "run"))
     assert not (tmp_path / "run").exists()
 
 
@@ -164,11 +164,11 @@ def test_what_cannot_work_is_refused_before_training(
 def test_data_that_it_cannot_learn_from_are_refused(tmp_path: Path, method: str) -> None:
     np.savez(tmp_path / "one.npz", vectors=np.eye(64), labels=np.zeros(64, int))
     with pytest.raises(UserError, match=r"one class only|cannot be drawn|cannot fill"):
-        Trainer(settings(tmp_path / "one.npz", method, split="all"), tmp_path / "run")
+        make_trainer(settings(tmp_path / "one.npz", method, split="all"), Run(tmp_path / "run"))
     np.savez(tmp_path / "single.npz", vectors=np.eye(64), labels=np.arange(64))
     if make_method(method).needs_pairs:
         with pytest.raises(UserError, match=r"single item|can fill|cannot be drawn"):
-            Trainer(settings(tmp_path / "single.npz", method, split="all"), tmp_path / "run")
+            make_trainer(settings(tmp_path / "single.npz", method, split="all"), Run(tmp_path / "run"))
 
 
 @pytest.mark.parametrize("method", NAMES)
@@ -181,7 +181,7 @@ def test_small_data_get_smaller_batches_by_themselves(tmp_path: Path, method: st
 def test_the_refusal_of_all_sizes_speaks_of_the_usual_one(tmp_path: Path) -> None:
     np.savez(tmp_path / "few.npz", vectors=np.eye(48)[:, :20], labels=np.arange(48) // 2)
     with pytest.raises(UserError, match="a batch of 16 with 4 to 4 classes cannot be drawn"):
-        Trainer(settings(tmp_path / "few.npz", "facility-location", batch_size=0), tmp_path / "run")
+        make_trainer(settings(tmp_path / "few.npz", "facility-location", batch_size=0), Run(tmp_path / "run"))
 
 
 def test_all_losses_of_pytorch_metric_learning_can_be_prepared() -> None:
@@ -199,7 +199,7 @@ def test_a_run_of_a_method_that_is_not_known_here_can_be_evaluated(vectors: Path
 
 
 def test_a_cluster_size_of_ones_own_decides_the_batch(vectors: Path, tmp_path: Path) -> None:
-    trainer = Trainer(settings(vectors, "magnet", per_cluster=7, batch_size=0), tmp_path / "run")
+    trainer = make_trainer(settings(vectors, "magnet", per_cluster=7, batch_size=0), Run(tmp_path / "run"))
     assert trainer.sampler.batch_size == 84
 
 

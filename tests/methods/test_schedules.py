@@ -13,9 +13,10 @@ from nearkin.api import make_settings
 from nearkin.evaluation import evaluate
 from nearkin.losses import FacilityLocationLoss
 from nearkin.methods import Batch, make_method
-from nearkin.sampling import ClassRatioSampler, RandomSampler
+from nearkin.sampling import ClassRatioSampler, RandomBatchSampler
 from nearkin.space import Space
-from nearkin.training.loop import Trainer
+from nearkin.training import Run
+from nearkin.training.loop import make_trainer
 
 LABELS = torch.arange(32) // 4
 
@@ -40,7 +41,9 @@ def test_gamma_falls_in_a_run(tmp_path: Path, wraps: str) -> None:
     own = {"gamma": 8.0, "gamma_decay": 0.5}
     if wraps:
         own = {"wraps": "facility-location:gamma=8.0,gamma_decay=0.5", "learners": 2, "finetune": 0.0}
-    trainer = Trainer(make_settings(tmp_path / "x.npz", wraps or "facility-location", common | own), tmp_path / "run")
+    trainer = make_trainer(
+        make_settings(tmp_path / "x.npz", wraps or "facility-location", common | own), Run(tmp_path / "run")
+    )
     trainer.train()
     losses = [module for module in trainer.method.loss.modules() if isinstance(module, FacilityLocationLoss)]
     assert losses and all(loss.gamma == 2.0 for loss in losses)
@@ -66,7 +69,7 @@ def test_batches_hold_the_chosen_share_of_classes() -> None:
         sampler = make_method("facility-location", class_ratio=ratio).sampler(labels, 32, seed=0)
         assert isinstance(sampler, ClassRatioSampler)
         assert {len(set(labels[each])) for each in sampler} == {round(32 * ratio)}
-    assert isinstance(make_method("spectral").sampler(labels, 32, 0), RandomSampler)
+    assert isinstance(make_method("spectral").sampler(labels, 32, 0), RandomBatchSampler)
     assert isinstance(make_method("spectral", class_ratio=0.4).sampler(labels, 32, 0), ClassRatioSampler)
 
 

@@ -1,8 +1,7 @@
-"""What encode promises: order, form, unit length, any mixture of sizes, and nothing needed but the model folder."""
+"""What an embedder promises: order, form, unit length, batches by itself, and nothing needed but the model folder."""
 
 from __future__ import annotations
 
-import io
 import shutil
 import subprocess
 import sys
@@ -130,39 +129,64 @@ def test_the_bar_counts_batches_and_can_be_left_out(progress: bool, monkeypatch:
     assert bars == ([("embedding", 3)] if progress else [])
 
 
-def test_a_path_or_picture_that_cannot_be_read_is_one_sentence(tmp_path: Path) -> None:
-    embedder, good = colour_embedder(), pictures(1)[0]
-    good.save(tmp_path / "good.png")
-    with pytest.raises(UserError, match=r"gone\.png: no such file; mend this file or leave it out$"):
-        embedder.encode([tmp_path / "good.png", tmp_path / "gone.png"])
-    whole = io.BytesIO()
-    Image.new("RGB", (90, 90), "red").save(whole, "bmp")
-    cut = Image.open(io.BytesIO(whole.getvalue()[:400]))
-    with pytest.raises(UserError, match=r"picture 1 cannot be decoded \(.*truncated"):
-        embedder.encode([good, cut])
+def test_one_batch_has_no_bar(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(embedder, "track", None)
+    assert colour_embedder().encode(pictures(3), batch_size=3).shape == (3, 8)
 
 
-@pytest.mark.parametrize(
-    ("data", "expected"),
-    [
-        (iter([Path("x.png")]), r"encode\(list\(items\)\)"),
-        ([Image.new("L", (4, 4)), Path("x.png")], "either paths or Pillow images in one call, not also PosixPath"),
-        ([Path("x.png"), b"x.png"], "not also bytes"),
-        ([None], "not also NoneType"),
-        (np.array(3), "must be uint8 of shape"),
-        (np.zeros((0, 16, 16), np.uint8), "empty"),
-        (np.array(["x.png"]), "must be uint8"),
-    ],
-)
-def test_what_cannot_be_encoded_is_refused(data: Any, expected: str) -> None:
-    with pytest.raises(UserError, match=expected):
-        colour_embedder().encode(data)
+def test_a_tensor_on_the_models_device_where_asked_for() -> None:
+    embedder, images = colour_embedder(), pictures(3)
+    found = embedder.encode(images, convert_to_tensor=True)
+    assert isinstance(found, torch.Tensor) and found.device == embedder.device and not found.requires_grad
+    assert np.array_equal(found.numpy(), embedder.encode(images))
+    assert embedder.encode(images[0], convert_to_tensor=True).shape == (8,)
 
 
-@pytest.mark.parametrize("wrong", [{"batch_size": 0}, {"batch_size": -2}, {"workers": -1}])
-def test_impossible_batches_are_refused(wrong: dict[str, int]) -> None:
-    with pytest.raises(UserError, match="must be positive"):
-        colour_embedder().encode(pictures(1), **wrong)  # type: ignore[arg-type]
+@pytest.mark.parametrize("training", [True, False])
+def test_encoding_leaves_the_model_in_its_mode(training: bool) -> None:
+    embedder = colour_embedder()
+    embedder.model.train(training)
+    embedder.encode(pictures(1))
+    assert embedder.model.training == training
+
+
+def test_it_says_what_it_is() -> None:
+    embedder = colour_embedder()
+    assert (embedder.dim, embedder.device, embedder.to("cpu")) == (8, torch.device("cpu"), embedder)
+    assert repr(embedder) == ("Embedder(backbone='small', input=(3, 16, 16), dim=8, normalize='always', device='cpu')")
+
+
+class TestSimilarity:
+    a = np.array([[3.0, 4.0], [0.0, 2.0], [1.0, 0.0]])
+    b = np.array([[0.0, 1.0], [1.0, 1.0]])
+
+    def embedder(self, normalize: str = "always") -> Embedder:
+        return Embedder(EmbeddingModel(ModelSpec("linear", 2, normalize, features=3)))
+
+    @pytest.mark.parametrize("normalize", ["always", "test"])
+    def test_of_unit_length_models_is_the_cosine(self, normalize: str) -> None:
+        expected = [[x @ y / np.linalg.norm(x) / np.linalg.norm(y) for y in self.b] for x in self.a]
+        np.testing.assert_allclose(self.embedder(normalize).similarity(self.a, self.b), expected, atol=1e-6)
+
+    def test_of_other_models_is_the_negative_distance(self) -> None:
+        expected = [[-np.linalg.norm(x - y) for y in self.b] for x in self.a]
+        np.testing.assert_allclose(self.embedder("never").similarity(self.a, self.b), expected, atol=1e-6)
+
+    def test_gives_tensors_for_tensors_and_a_row_for_one_embedding(self) -> None:
+        found = self.embedder().similarity(torch.tensor([1.0, 0.0]), torch.from_numpy(self.b))
+        assert isinstance(found, torch.Tensor) and found.shape == (1, 2)
+        assert self.embedder().similarity(self.a[0], self.b[0]).shape == (1, 1)
+
+    def test_of_other_dimensions_is_refused(self) -> None:
+        with pytest.raises(UserError, match=r"embeddings of this model have shape \(n, 2\), not \(3, 5\)"):
+            self.embedder().similarity(self.b, np.ones((3, 5)))
+
+
+def test_a_folder_may_be_a_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    embedder = colour_embedder()
+    embedder.save("kept")
+    assert np.array_equal(nearkin.load("kept").encode(pictures()), embedder.encode(pictures()))
 
 
 def test_a_model_folder_works_without_its_run_or_data_from_anywhere(photos: Path, tmp_path: Path) -> None:

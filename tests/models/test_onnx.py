@@ -10,13 +10,13 @@ import pytest
 import torch
 from PIL import Image
 
-from nearkin.data.items import ImageArray, ImageFiles
+from nearkin.data.items import ImageArray
 from nearkin.data.transforms import Preprocess
 from nearkin.errors import UserError
 from nearkin.models import Embedder, EmbeddingModel, ModelSpec
 from nearkin.models import onnx as exporter
 from nearkin.models.backbones import preprocess_of
-from nearkin.models.onnx import Exported, export_onnx
+from nearkin.models.onnx import Exported
 
 onnxruntime = pytest.importorskip("onnxruntime")
 onnx = pytest.importorskip("onnx")
@@ -46,12 +46,11 @@ embeddings = session.run(None, {"pictures": np.stack([pixels(path) for path in p
 """
 
 
-def saved(folder: Path, spec: ModelSpec) -> EmbeddingModel:
+def settled(spec: ModelSpec) -> EmbeddingModel:
     torch.manual_seed(0)
     model = EmbeddingModel(spec).train()
     for _ in range(10):  # batch statistics as training leaves them, not zeros and ones
         model(inputs_of(spec, 16))
-    Embedder(model).save(folder / "model")
     assert model(inputs_of(spec, 9)).std(dim=0).mean() > 1e-3  # or it would tell nothing apart, and hide differences
     return model
 
@@ -67,8 +66,8 @@ def inputs_of(spec: ModelSpec, count: int) -> torch.Tensor:
 def small(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, EmbeddingModel, Exported]:
     """One export that several tests look at: model.onnx beside its run folder."""
     folder = tmp_path_factory.mktemp("small")
-    model = saved(folder, ModelSpec("small", 8, "always", COLOUR))
-    return folder, model, export_onnx(folder, folder / "model.onnx")
+    model = settled(ModelSpec("small", 8, "always", COLOUR))
+    return folder, model, Embedder(model).export(str(folder / "model.onnx"))
 
 
 def difference(file: Path, model: EmbeddingModel, inputs: torch.Tensor) -> float:
@@ -99,14 +98,14 @@ def test_the_file_gives_what_torch_gives_for_any_batch(
     ids=lambda spec: f"{spec.backbone}-{spec.normalize}-{spec.slices}",
 )
 def test_every_kind_of_model_can_be_exported(spec: ModelSpec, tmp_path: Path) -> None:
-    model = saved(tmp_path, spec)
-    exported = export_onnx(tmp_path / "model", tmp_path / "out" / "m.onnx")
+    model = settled(spec)
+    exported = Embedder(model).export(tmp_path / "out" / "m.onnx")
     assert difference(exported.file, model, inputs_of(spec, 3)) < 1e-4
 
 
 def test_it_is_one_valid_file_that_says_what_it_needs(small: tuple[Path, EmbeddingModel, Exported]) -> None:
     folder, _, exported = small
-    assert sorted(path.name for path in folder.iterdir()) == ["model", "model.onnx"]
+    assert sorted(path.name for path in folder.iterdir()) == ["model.onnx"]
     assert exported.megabytes == pytest.approx(exported.file.stat().st_size / 1e6)
     onnx.checker.check_model(str(exported.file), full_check=True)
     proto = onnx.load(exported.file)
@@ -120,12 +119,12 @@ def test_it_is_one_valid_file_that_says_what_it_needs(small: tuple[Path, Embeddi
 
 
 def test_a_few_lines_run_it_without_nearkin(
-    small: tuple[Path, EmbeddingModel, Exported], monkeypatch: pytest.MonkeyPatch
+    small: tuple[Path, EmbeddingModel, Exported], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder, model, _ = small
     monkeypatch.chdir(folder)
     rng = np.random.default_rng(0)
-    pictures = folder / "model"
+    pictures = tmp_path
     for n, (height, width) in enumerate([(40, 31), (25, 60), (16, 16)]):
         Image.fromarray(rng.integers(0, 256, (height, width, 3), dtype=np.uint8)).save(pictures / f"{n}.png")
     paths = sorted(pictures.glob("*.png"))
@@ -147,14 +146,14 @@ class Converted:
 def test_given_items_are_compared_too(
     small: tuple[Path, EmbeddingModel, Exported], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder, _, exported = small
+    _, model, exported = small
     monkeypatch.setattr(exporter, "_converted", Converted(exported.file.read_bytes()))
     for count, compared in ((1, 1), (5, 5), (30, 10)):
         items = ImageArray(np.full((count, 24, 24), 7, np.uint8))
-        found = export_onnx(folder, tmp_path / "m.onnx", items=items)
+        found = Embedder(model).export(tmp_path / "m.onnx", check_on=items)
         assert (found.checked_on, found.real) == (20 + compared, compared)
     with pytest.raises(UserError, match=r"gone\.png: no such file"):
-        export_onnx(folder, tmp_path / "m.onnx", items=ImageFiles([Path("gone.png")]))
+        Embedder(model).export(tmp_path / "m.onnx", check_on="gone.png")
 
 
 def test_a_file_that_differs_is_not_written(
@@ -169,20 +168,18 @@ def test_a_file_that_differs_is_not_written(
         changed.load_state_dict(model.state_dict())
         with torch.no_grad():
             changed.get_parameter("head.project.0.bias")[0] += shift
-        Embedder(changed).save(tmp_path / "model")
         with pytest.raises(UserError, match=r"m\.onnx was not written: its embeddings would differ"):
-            export_onnx(tmp_path, out)
+            Embedder(changed).export(out)
     assert out.read_bytes() == b"an earlier one"
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["m.onnx", "model"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["m.onnx"]
 
 
 def test_long_embeddings_are_compared_relative_to_their_length(tmp_path: Path) -> None:
-    model = saved(tmp_path, ModelSpec("linear", 4, "never", features=5, slices=2))
+    model = settled(ModelSpec("linear", 4, "never", features=5, slices=2))
     with torch.no_grad():
         for parameter in model.head.parameters():
             parameter *= 1e6  # float32 itself is no more exact than 0.1 there
-    Embedder(model).save(tmp_path / "model")
-    assert export_onnx(tmp_path, tmp_path / "m.onnx").largest_difference < 1e-6
+    assert Embedder(model).export(tmp_path / "m.onnx").largest_difference < 1e-6
 
 
 def test_what_onnxruntime_cannot_run_is_one_sentence(
@@ -190,7 +187,7 @@ def test_what_onnxruntime_cannot_run_is_one_sentence(
 ) -> None:
     monkeypatch.setattr(exporter, "_converted", Converted(b"no model"))
     with pytest.raises(UserError, match="onnxruntime cannot run the exported model"):
-        export_onnx(small[0], tmp_path / "m.onnx")
+        Embedder(small[1]).export(tmp_path / "m.onnx")
     assert not list(tmp_path.iterdir())
 
 
@@ -199,7 +196,7 @@ def test_a_model_too_large_for_one_file_is_refused(
 ) -> None:
     monkeypatch.setattr(exporter, "LARGEST_FILE", 1000)
     with pytest.raises(UserError, match="larger than the 2 GB"):
-        export_onnx(small[0], tmp_path / "m.onnx")
+        Embedder(small[1]).export(tmp_path / "m.onnx")
 
 
 def test_a_network_that_cannot_be_exported_is_one_sentence(
@@ -210,10 +207,12 @@ def test_a_network_that_cannot_be_exported_is_one_sentence(
 
     monkeypatch.setattr(torch.onnx, "export", fails)
     with pytest.raises(UserError, match=r"backbone 'small' cannot be written as ONNX \(line one\)$"):
-        export_onnx(small[0], tmp_path / "m.onnx")
+        Embedder(small[1]).export(tmp_path / "m.onnx")
 
 
-def test_without_the_extra_one_sentence_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_extra_one_sentence_says_what_to_install(
+    small: tuple[Path, EmbeddingModel, Exported], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(exporter, "find_spec", lambda name: None if name == "onnxscript" else object())
     with pytest.raises(UserError, match=r"exporting needs onnxscript; install with: pip install 'nearkin\[onnx\]'"):
-        export_onnx(tmp_path, tmp_path / "m.onnx")
+        Embedder(small[1]).export(tmp_path / "m.onnx")

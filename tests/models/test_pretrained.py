@@ -13,8 +13,8 @@ from torch.nn.functional import normalize
 
 import nearkin as package
 from nearkin.errors import UserError
-from nearkin.models import backbones
-from nearkin.models.backbones import load_timm
+from nearkin.models import weights as weights_files
+from nearkin.models.backbones.timm_models import load_timm
 from nearkin.models.pretrained import network_name
 
 NAME = "test_resnet"
@@ -33,7 +33,7 @@ def test_the_embedding_is_the_networks_own_features_at_unit_length(name: str, we
     pixels = np.random.default_rng(0).integers(0, 256, (2, 160, 160, 3), dtype=np.uint8)
     embedder = package.load(name, weights=weights)
     network = load_timm().create_model(NAME, num_classes=0).eval()
-    backbones.load_weights(network, NAME, str(weights))
+    weights_files.load_weights(network, NAME, str(weights))
     with torch.no_grad():
         features = network(embedder.model.standardise(torch.from_numpy(pixels).permute(0, 3, 1, 2)))
     spec = embedder.model.spec
@@ -42,7 +42,7 @@ def test_the_embedding_is_the_networks_own_features_at_unit_length(name: str, we
 
 
 def test_googlenet_is_a_model_too(tmp_path: Path) -> None:
-    from nearkin.models.googlenet import googlenet
+    from nearkin.models.backbones.googlenet import googlenet
 
     save_file(googlenet().state_dict(), tmp_path / "googlenet.safetensors")
     embedder = package.load("torchvision:googlenet", weights=tmp_path / "googlenet.safetensors")
@@ -54,9 +54,9 @@ def test_without_a_file_the_imagenet_weights_are_fetched(weights: Path, monkeypa
 
     def downloaded(name: str) -> dict[str, torch.Tensor]:
         asked.append(name)
-        return backbones.read_weights(weights)
+        return weights_files.read_weights(weights)
 
-    monkeypatch.setattr(backbones, "_downloaded", downloaded)
+    monkeypatch.setattr(weights_files, "_downloaded", downloaded)
     fetched, given = package.load(f"timm:{NAME}"), package.load(f"timm:{NAME}", weights)
     assert asked == [NAME]
     pixels = np.random.default_rng(0).integers(0, 256, (2, 160, 160, 3), dtype=np.uint8)

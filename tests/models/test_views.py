@@ -36,10 +36,10 @@ def slow_means(model: EmbeddingModel, views: int, augment: str, seed: int) -> Te
     model.eval()
     for number, pixels in enumerate(PICTURES.pixels):
         picture = Image.fromarray(pixels).convert("RGB")
-        outputs = [
-            model(seeded(transform, picture, view_seed + number)[None])[0].detach().double()
-            for view_seed in seeds_of_views(views, seed)
-        ]
+        outputs = []
+        for view_seed in seeds_of_views(views, seed):
+            with seeded(view_seed + number):
+                outputs.append(model(transform(picture)[None])[0].detach().double())
         mean = torch.stack(outputs).mean(0)
         means.append(mean if model.spec.normalize == "never" else mean / mean.norm())
     return torch.stack(means).float()

@@ -5,23 +5,45 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from itertools import islice
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch.utils.data import DataLoader
 
+import nearkin.sampling
 from nearkin.errors import UserError
-from nearkin.sampling import BatchSampler, ClassRatioSampler, GroupSampler, PairSampler, RandomSampler, share_of
+from nearkin.sampling import (
+    ClassRatioSampler,
+    GroupSampler,
+    LabelBatchSampler,
+    NeighbourhoodSampler,
+    PairSampler,
+    PartitionSampler,
+    RandomBatchSampler,
+    share_of,
+)
 
 LABELS = np.repeat(np.arange(20), 10)
-Make = Callable[[int], BatchSampler]
+Make = Callable[[int], LabelBatchSampler]
 SAMPLERS: dict[str, Make] = {
-    "random": lambda seed: RandomSampler(LABELS, 32, seed),
+    "random": lambda seed: RandomBatchSampler(LABELS, 32, seed),
     "n-group": lambda seed: GroupSampler(LABELS, 32, 4, seed),
     "pairs": lambda seed: PairSampler(LABELS, 32, seed),
     "class-ratio": lambda seed: ClassRatioSampler(LABELS, 32, 0.25, 0.5, seed),
+}
+
+
+EVERY_SAMPLER: dict[str, Callable[[Any], LabelBatchSampler]] = {
+    "random": lambda labels: RandomBatchSampler(labels, 32),
+    "n-group": lambda labels: GroupSampler(labels, 32, 4),
+    "pairs": lambda labels: PairSampler(labels, 32),
+    "class-ratio": lambda labels: ClassRatioSampler(labels, 32, 0.25, 0.5),
+    "neighbourhoods": lambda labels: NeighbourhoodSampler(labels, 32, 4),
+    "partition": lambda labels: PartitionSampler(labels, 32, RandomBatchSampler),
 }
 
 
@@ -59,12 +81,60 @@ def test_an_epoch_can_be_left_and_continued_anywhere(make: Make) -> None:
 
 def test_it_serves_a_data_loader(make: Make) -> None:
     items = torch.arange(200)
-    loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(items), batch_sampler=make(0))
-    assert [batch[0].tolist() for batch in loader] == list(make(0))
+    loader = DataLoader(torch.utils.data.TensorDataset(items), batch_sampler=make(0))
+    sampler = make(0)
+    assert isinstance(sampler, torch.utils.data.Sampler)
+    for epoch in (0, 1):
+        assert [batch[0].tolist() for batch in loader] == list(sampler), f"epoch {epoch}"
+
+
+def test_worker_processes_that_read_ahead_get_the_same_batches_from_one_line() -> None:
+    labels = ["cat", "dog", "owl", "yak"] * 64
+    dataset = [(torch.tensor(item), label) for item, label in enumerate(labels)]
+    loader = DataLoader(
+        dataset, batch_sampler=nearkin.sampling.GroupSampler(labels, 32, per_class=8), num_workers=1, prefetch_factor=4
+    )
+    for _ in range(2):
+        batches = list(loader)
+        assert len(batches) == 8
+        assert all(Counter(texts) == dict.fromkeys(("cat", "dog", "owl", "yak"), 8) for _, texts in batches)
+
+
+def test_an_epoch_can_be_chosen(make: Make) -> None:
+    epochs = make(0)
+    in_turn = [list(epochs) for _ in range(3)]
+    sampler = make(0)
+    next(iter(sampler))  # left in the middle
+    for epoch in (2, 0, 1):
+        sampler.set_epoch(epoch)
+        assert list(sampler) == in_turn[epoch]
+
+
+@pytest.mark.parametrize("kind", EVERY_SAMPLER)
+@pytest.mark.parametrize(
+    "given",
+    [
+        LABELS.tolist(),
+        torch.from_numpy(LABELS),
+        torch.from_numpy(LABELS).float()[:, None],
+        [f"class {label:02d}" for label in LABELS],
+        np.array([f"class {label:02d}" for label in LABELS], dtype=object),
+        LABELS - 100,
+    ],
+    ids=["list", "tensor", "float column", "texts", "objects", "negative"],
+)
+def test_labels_may_be_of_any_kind(kind: str, given: Any) -> None:
+    assert list(EVERY_SAMPLER[kind](given)) == list(EVERY_SAMPLER[kind](LABELS)) != []
+
+
+def test_no_name_is_one_of_torchs_item_samplers() -> None:
+    theirs = {name for name in vars(torch.utils.data) if name.endswith("Sampler")}
+    assert "RandomSampler" in theirs
+    assert not theirs & set(nearkin.sampling.__all__)
 
 
 def test_random_batches_meet_every_item_about_once() -> None:
-    counts = Counter(item for batch in RandomSampler(LABELS, 25) for item in batch)
+    counts = Counter(item for batch in RandomBatchSampler(LABELS, 25) for item in batch)
     assert set(counts.values()) == {1} and len(counts) == 200
 
 
@@ -130,11 +200,14 @@ def test_the_shares_of_all_processes_make_the_batch_in_order() -> None:
 @pytest.mark.parametrize(
     ("make_wrong", "expected"),
     [
-        (lambda: RandomSampler([0, 1], 3), "2 training items can fill; use a batch size of at most 2"),
-        (lambda: RandomSampler([0, 1], 1), "at least 2 items"),
+        (lambda: RandomBatchSampler([0, 1], 3), "2 training items can fill; use a batch size of at most 2"),
+        (lambda: RandomBatchSampler([0, 1], 1), "at least 2 items"),
         (lambda: GroupSampler([0] * 50 + [1] * 50, 32, 4), "at most 8"),
         (lambda: GroupSampler([0, 0, 1, 1], 4, 9), "per_class must lie between 1 and the batch size"),
         (lambda: PairSampler([0, 0, 1, 1], 3), "even batch size"),
+        (lambda: RandomBatchSampler([[0, 1], [1, 0]], 2), r"one number or text for each item, not of shape \(2, 2\)"),
+        (lambda: RandomBatchSampler([0.0, float("nan")], 2), "some labels are NaN"),
+        (lambda: RandomBatchSampler(np.array(["cat", None, 3], dtype=object), 2), "all numbers or all texts"),
         (lambda: ClassRatioSampler([0, 0, 1, 1], 4, 0.9, 0.9), "cannot be drawn"),
         (lambda: ClassRatioSampler([0, 0, 1, 1], 4, 0.5, 0.2), "must rise"),
     ],

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from nearkin.search import Entry, approximate
+from nearkin.search import Entry, vector_index
 from nearkin.search.local import LocalStore
 from nearkin.search.store import Embeddings
 
@@ -22,10 +22,10 @@ DIM = 8
 
 @pytest.fixture(params=["HNSW", "IVF"])
 def store(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalStore]:
-    monkeypatch.setattr(approximate, "EXACT_UP_TO", 300)
-    monkeypatch.setattr(approximate, "HNSW_UP_TO", 10**6 if request.param == "HNSW" else 0)
-    monkeypatch.setattr(approximate, "TRAINED_ON", 2)
-    monkeypatch.setattr(approximate, "JUDGED_BY", 200)
+    monkeypatch.setattr(vector_index, "EXACT_UP_TO", 300)
+    monkeypatch.setattr(vector_index, "HNSW_UP_TO", 10**6 if request.param == "HNSW" else 0)
+    monkeypatch.setattr(vector_index, "TRAINED_ON", 2)
+    monkeypatch.setattr(vector_index, "JUDGED_BY", 200)
     opened = LocalStore(tmp_path, DIM)
     put(opened, 0, 1000)
     opened.finish()
@@ -61,7 +61,7 @@ def used(store: LocalStore) -> bool:
 
 def test_nearly_all_of_the_nearest_are_found_and_the_sentence_says_how_many(store: LocalStore) -> None:
     said = store.finish()
-    kind = "HNSW" if approximate.HNSW_UP_TO else "IVF"
+    kind = "HNSW" if vector_index.HNSW_UP_TO else "IVF"
     assert said.startswith(f"1,000 items are searched with {kind} (")
     assert "% of the 10 nearest are found; exact search would take " in said
     told = float(said.split("): ")[1].split("%")[0]) / 100
@@ -74,8 +74,8 @@ def test_it_is_tuned_again_only_when_something_has_changed(
     store: LocalStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tuned = []
-    tune = approximate.Approximate.tune
-    monkeypatch.setattr(approximate.Approximate, "tune", lambda *all_of_it: tuned.append(1) or tune(*all_of_it))
+    tune = vector_index.ApproximateIndex.tune
+    monkeypatch.setattr(vector_index.ApproximateIndex, "tune", lambda *all_of_it: tuned.append(1) or tune(*all_of_it))
     said = store.finish()
     store.close()
     again = LocalStore(tmp_path, DIM)
@@ -111,7 +111,7 @@ def test_what_was_put_since_is_found(store: LocalStore) -> None:
 
 def test_it_is_built_again_when_more_than_a_tenth_has_changed(store: LocalStore, tmp_path: Path) -> None:
     def built_of() -> int:
-        index = approximate.Approximate.load(tmp_path / "approximate.faiss", DIM)
+        index = vector_index.ApproximateIndex.load(tmp_path / "approximate.faiss", DIM)
         assert index is not None
         return len(index)
 
@@ -155,7 +155,7 @@ def test_an_index_that_cannot_be_used_is_told_and_search_is_exact(
     if harm == "missing":
         file.unlink()
     elif harm == "no faiss":
-        monkeypatch.setattr(approximate, "available", lambda: False)
+        monkeypatch.setattr(vector_index, "available", lambda: False)
         os.utime(file, ns=(1, 1))
     else:
         file.write_bytes(file.read_bytes()[:5000] if harm == "cut" else b"rubbish" * 100)
@@ -182,25 +182,25 @@ def test_it_works_beside_packages_that_put_torch_into_faiss() -> None:
     """pytorch-metric-learning imports them; what they replace cannot be put back, hence another process."""
     code = """
 import faiss, faiss.contrib.torch_utils, numpy as np
-from nearkin.search.approximate import Approximate
+from nearkin.search.vector_index import ApproximateIndex
 eye = np.eye(3, dtype=np.float32)
-print(Approximate.build(3, eye, [(np.arange(3), eye)]).candidates(eye[1:2], 1)[1].tolist())
+print(ApproximateIndex.build(3, eye, [(np.arange(3), eye)]).candidates(eye[1:2], 1)[1].tolist())
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
     assert done.stdout == "[[1]]\n", done.stderr
 
 
 def test_an_index_says_with_how_many_links_it_was_built(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(approximate, "LINKS", 5)
-    index = approximate.Approximate.build(20, vectors(0, 1), [(np.arange(20), vectors(0, 20))])
-    monkeypatch.setattr(approximate, "LINKS", 9)  # what a later version builds with
+    monkeypatch.setattr(vector_index, "LINKS", 5)
+    index = vector_index.ApproximateIndex.build(20, vectors(0, 1), [(np.arange(20), vectors(0, 20))])
+    monkeypatch.setattr(vector_index, "LINKS", 9)  # what a later version builds with
     assert str(index).startswith("HNSW (5 links,")
 
 
 def test_what_counts_as_found_is_as_fine_as_the_gallery() -> None:
     small = vectors(0, 500) * np.float32(1e-7)
-    limits = approximate._limits(small[:20], [(np.arange(300), small[:300]), (np.arange(300, 500), small[300:])])[0]
+    limits = vector_index._limits(small[:20], [(np.arange(300), small[:300]), (np.arange(300, 500), small[300:])])[0]
     distances = np.sort(np.linalg.norm(small.astype(float)[:20, None] - small.astype(float), axis=2), axis=1)
-    assert limits == pytest.approx(distances[:, approximate.JUDGED_AT].tolist(), rel=1e-5)
-    assert all(distances[:, approximate.JUDGED_AT] <= limits)
-    assert all(distances[:, approximate.JUDGED_AT + 1] > limits)
+    assert limits == pytest.approx(distances[:, vector_index.JUDGED_AT].tolist(), rel=1e-5)
+    assert all(distances[:, vector_index.JUDGED_AT] <= limits)
+    assert all(distances[:, vector_index.JUDGED_AT + 1] > limits)

@@ -13,11 +13,10 @@ import pytest
 from PIL import Image
 from reference.untrained import save_untrained
 
-import nearkin.search
+import nearkin.search.folder
 from nearkin.errors import UserError
 from nearkin.models import Embedder, EmbeddingModel, ModelSpec
 from nearkin.search.gallery import Gallery
-from nearkin.search.indexing import index_data
 from nearkin.search.store import Entry
 
 
@@ -34,8 +33,7 @@ def other_model(tmp_path: Path) -> Path:
 @pytest.fixture
 def gallery(photos: Path, model: Path, tmp_path: Path) -> Iterator[Gallery]:
     """The 36 images of ``photos``."""
-    index_data(model, str(photos), tmp_path / "photos.index")
-    with Gallery.open(tmp_path / "photos.index") as opened:
+    with Gallery.index(model, photos, tmp_path / "photos.index") as opened:
         yield opened
 
 
@@ -52,48 +50,47 @@ def files(photos: Path) -> list[Path]:
 def test_what_is_found_is_what_a_slow_search_finds(gallery: Gallery, photos: Path, model: Path) -> None:
     vectors = Embedder.load(model).encode(files(photos))
     queries = files(photos)[::7]
-    for query, hits in zip(queries, gallery.search(gallery.encode(queries), k=5), strict=True):
+    for query, result in zip(queries, gallery.search(queries, k=5, include_self=True), strict=True):
         distances = np.linalg.norm(vectors - vectors[files(photos).index(query)], axis=1)
-        assert hits[0].entry.path == str(query) and hits[0].distance == pytest.approx(0, abs=1e-6)
-        assert [hit.distance for hit in hits] == pytest.approx(np.sort(distances)[:5], abs=1e-5)
-        for hit in hits:
-            assert hit.distance == pytest.approx(distances[files(photos).index(Path(hit.entry.path))], abs=1e-5)
-            assert hit.entry.label == Path(hit.entry.path).parent.name
+        assert result.query == str(query)
+        assert result.paths[0] == str(query) and result.distances[0] == pytest.approx(0, abs=1e-6)
+        assert result.distances == pytest.approx(np.sort(distances)[:5], abs=1e-5)
+        for hit in result:
+            assert hit.distance == pytest.approx(distances[files(photos).index(Path(hit.path))], abs=1e-5)
+            assert hit.label == Path(hit.path).parent.name
 
 
-def test_a_query_that_is_in_the_gallery_is_left_out_where_that_is_wanted(
+def test_a_file_that_is_in_the_gallery_is_left_out_of_its_own_result(
     gallery: Gallery, photos: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(photos)
     first, second, third = files(photos)[:3]
     (photos / "link.png").symlink_to(second)
-    queries = [first.relative_to(photos), photos / "link.png", Image.open(third)]
-    vectors = gallery.encode(files(photos)[:3])
-    everything = gallery.search(vectors, k=36)
+    queries = [first.relative_to(photos), photos / "link.png"]
+    everything = gallery.search(queries, k=36, include_self=True)
     for k in (1, 5, 35, 36, 100):
-        found = gallery.search(vectors, k, exclude=queries)
-        for hits, all_hits, itself in zip(found, everything, (str(first), str(second), None), strict=True):
-            assert hits == [hit for hit in all_hits if hit.entry.path != itself][:k]
-    [hits] = gallery.search(vectors[:1], k=100, label="class0", exclude=[first])
-    assert sorted(hit.entry.path for hit in hits) == [str(path) for path in files(photos / "class0")[1:]]
+        for result, all_hits, itself in zip(gallery.search(queries, k), everything, (first, second), strict=True):
+            assert result.hits == [hit for hit in all_hits if hit.path != str(itself)][:k]
+    in_memory = gallery.search(Image.open(third), k=1)
+    assert in_memory.paths == [str(third)]
+    assert sorted(gallery.search(first, 100, "class0").paths) == [str(path) for path in files(photos / "class0")[1:]]
     with pytest.raises(UserError, match="k=0 neighbours"):
-        gallery.search(vectors, 0, exclude=queries)
+        gallery.search(queries, 0)
 
 
 def test_a_file_under_many_names_is_left_out_under_all_of_them(photos: Path, model: Path, tmp_path: Path) -> None:
     file = files(photos)[0]
     for number in range(9):
         (photos / "class1" / f"link{number}.png").symlink_to(file)
-    index_data(model, str(photos), tmp_path / "linked.index")
-    with Gallery.open(tmp_path / "linked.index") as opened:
+    with Gallery.index(model, photos, tmp_path / "linked.index") as opened:
         assert len(opened) == 45
-        [hits] = opened.search(opened.encode([file]), k=4, exclude=[str(file)])
-        assert len(hits) == 4 and {Path(hit.entry.path).resolve() for hit in hits}.isdisjoint({file.resolve()})
+        result = opened.search(file, k=4)
+        assert len(result) == 4 and {Path(path).resolve() for path in result.paths}.isdisjoint({file.resolve()})
 
 
 def test_a_label_narrows_the_search(gallery: Gallery, photos: Path) -> None:
-    [hits] = gallery.search(gallery.encode(files(photos)[:1]), k=100, label="class3")
-    assert sorted(hit.entry.path for hit in hits) == [str(path) for path in files(photos / "class3")]
+    result = gallery.search(files(photos)[0], k=100, label="class3")
+    assert sorted(result.paths) == [str(path) for path in files(photos / "class3")]
 
 
 def test_labels_are_counted_by_name(gallery: Gallery) -> None:
@@ -108,15 +105,14 @@ def test_a_gallery_works_without_its_run_and_its_pictures(gallery: Gallery, phot
     shutil.rmtree(photos)
     moved = gallery.path.rename(gallery.path.with_name("moved.index"))
     with Gallery.open(moved) as alone:
-        [hits] = alone.search(alone.encode([query]), k=1)
-    assert hits[0].entry.path == str(photos / "class0" / "0.png") and hits[0].distance == pytest.approx(0, abs=1e-5)
+        result = alone.search(query, k=1)
+    assert result.paths == [str(photos / "class0" / "0.png")] and result.distances == pytest.approx([0], abs=1e-5)
 
 
 def test_the_first_frame_of_an_animation_is_searched(gallery: Gallery, photos: Path, tmp_path: Path) -> None:
     first, second = (Image.open(path).convert("RGB") for path in (files(photos)[0], files(photos)[-1]))
     first.save(tmp_path / "moving.webp", save_all=True, append_images=[second], lossless=True)
-    [hits] = gallery.search(gallery.encode([tmp_path / "moving.webp"]), k=1)
-    assert hits[0].entry.path == str(files(photos)[0])
+    assert gallery.search(tmp_path / "moving.webp", k=1).paths == [str(files(photos)[0])]
 
 
 @pytest.mark.parametrize(
@@ -134,23 +130,23 @@ def test_a_query_that_is_no_image_is_refused_with_the_reason(
     if content is not None:
         query.write_bytes(content)
     with pytest.raises(UserError, match=f"query.jpg: {reason}"):
-        gallery.encode([query])
+        gallery.search(query)
 
 
 def test_a_query_of_200_megapixels_is_refused_before_it_is_decoded(gallery: Gallery, tmp_path: Path) -> None:
     (tmp_path / "huge.ppm").write_bytes(b"P6 20000 10000 255\n")  # what it claims is enough
     with pytest.raises(UserError, match="more than 100,000,000 pixels"):
-        gallery.encode([tmp_path / "huge.ppm"])
+        gallery.search(tmp_path / "huge.ppm")
 
 
 def test_fewer_than_one_neighbour_is_refused(gallery: Gallery, photos: Path) -> None:
     with pytest.raises(UserError, match="k=0"):
-        gallery.search(gallery.encode(files(photos)[:1]), k=0)
+        gallery.search(files(photos)[0], k=0)
 
 
 def test_a_label_that_does_not_exist_is_refused_and_near_ones_are_named(gallery: Gallery, photos: Path) -> None:
     with pytest.raises(UserError, match=r"no item of the gallery has the label 'class33'.*: class3, "):
-        gallery.search(gallery.encode(files(photos)[:1]), label="class33")
+        gallery.search(files(photos)[0], label="class33")
 
 
 def test_a_label_is_refused_where_there_are_none(empty_gallery: Gallery) -> None:
@@ -161,7 +157,7 @@ def test_a_label_is_refused_where_there_are_none(empty_gallery: Gallery) -> None
 
 def test_a_search_in_an_empty_gallery_says_what_to_run(empty_gallery: Gallery) -> None:
     for label in (None, "rose"):
-        with pytest.raises(UserError, match=r"empty\.index has no items yet; run `nearkin index`"):
+        with pytest.raises(UserError, match=r"empty\.index has no items yet; add images first"):
             empty_gallery.search(np.zeros((2, 4), dtype=np.float32), label=label)
     assert len(empty_gallery) == 0 and empty_gallery.labels() == {}
 
@@ -174,7 +170,7 @@ def test_the_same_model_goes_on_with_a_gallery(gallery: Gallery, model: Path, tm
 
 
 def test_another_model_is_refused(gallery: Gallery, other_model: Path) -> None:
-    with pytest.raises(UserError, match=r"made by another model \(digest .*give another -o"):
+    with pytest.raises(UserError, match="was made by another model; choose another folder"):
         Gallery.create(gallery.path, other_model)
     assert len(gallery) == 36
 
@@ -184,24 +180,24 @@ def test_the_same_weights_read_otherwise_are_another_model(gallery: Gallery, mod
     description = json.loads(file.read_text())
     description["spec"]["normalize"] = "never"
     file.write_text(json.dumps(description))
-    with pytest.raises(UserError, match="made by another model"):
+    with pytest.raises(UserError, match="was made by another model"):
         Gallery.create(gallery.path, model)
 
 
 def test_another_store_is_refused(gallery: Gallery, model: Path) -> None:
     with pytest.raises(UserError, match="kept in its own folder, not in milvus://elsewhere"):
-        Gallery.create(gallery.path, model, "milvus://elsewhere")
+        Gallery.create(gallery.path, model, store="milvus://elsewhere")
 
 
 def test_a_model_that_reads_vectors_is_refused(tmp_path: Path) -> None:
     Embedder(EmbeddingModel(ModelSpec("linear", dim=2, features=3))).save(tmp_path / "vectors")
-    with pytest.raises(UserError, match=r"reads feature vectors.*index with a model that reads images"):
+    with pytest.raises(UserError, match=r"reads feature vectors.*index with an image model"):
         Gallery.create(tmp_path / "new.index", tmp_path / "vectors")
 
 
 def test_a_folder_with_other_things_in_it_is_left_alone(model: Path, photos: Path) -> None:
     before = files(photos)
-    with pytest.raises(UserError, match="no gallery; give another place"):
+    with pytest.raises(UserError, match="is not a gallery; choose another folder"):
         Gallery.create(photos, model)
     assert files(photos) == before and not (photos / "gallery.json").exists()
 
@@ -213,18 +209,18 @@ def test_a_store_that_cannot_be_reached_leaves_no_gallery_behind(
         raise UserError(f"{address} cannot be reached")
 
     before = sorted(tmp_path.iterdir())
-    monkeypatch.setattr(nearkin.search, "open_store", unreachable)
+    monkeypatch.setattr(nearkin.search.folder, "open_store", unreachable)
     with pytest.raises(UserError, match="cannot be reached"):
-        Gallery.create(tmp_path / "new.index", model, "milvus://nowhere")
+        Gallery.create(tmp_path / "new.index", model, store="milvus://nowhere")
     assert sorted(tmp_path.iterdir()) == before
 
 
 def test_items_of_another_gallery_are_not_mixed_with_new_ones(
     gallery: Gallery, other_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(nearkin.search, "open_store", lambda *_, **__: gallery.store)
+    monkeypatch.setattr(nearkin.search.folder, "open_store", lambda *_, **__: gallery.store)
     with pytest.raises(UserError, match="milvus://shared holds 36 items of another gallery"):
-        Gallery.create(tmp_path / "new.index", other_model, "milvus://shared")
+        Gallery.create(tmp_path / "new.index", other_model, store="milvus://shared")
     assert not (tmp_path / "new.index").exists()
 
 
@@ -234,7 +230,7 @@ def test_a_gallery_whose_items_have_vanished_is_refused_and_not_made_empty(
 ) -> None:
     if store:
         pytest.importorskip("milvus_lite")
-    with Gallery.create(tmp_path / "new.index", model, store) as made:
+    with Gallery.create(tmp_path / "new.index", model, store=store) as made:
         made.store.put([Entry("/a", "", 1, 1)], np.zeros((1, 4), dtype=np.float32))
     with Gallery.open(tmp_path / "new.index") as opened:
         assert len(opened) == 1
@@ -242,7 +238,7 @@ def test_a_gallery_whose_items_have_vanished_is_refused_and_not_made_empty(
     aside = items.rename(tmp_path / "aside.db")
     for again in (
         lambda: Gallery.open(tmp_path / "new.index"),
-        lambda: Gallery.create(tmp_path / "new.index", model, store),
+        lambda: Gallery.create(tmp_path / "new.index", model, store=store),
     ):
         with pytest.raises(UserError, match=f"{items.name}, which holds the gallery's items, is missing; put it back"):
             again()
@@ -253,7 +249,7 @@ def test_a_gallery_whose_items_have_vanished_is_refused_and_not_made_empty(
 
 def test_a_folder_that_is_no_gallery_is_refused(photos: Path, tmp_path: Path) -> None:
     for path in (photos, tmp_path / "nothing"):
-        with pytest.raises(UserError, match=r"is no gallery .*; make one with `nearkin index`"):
+        with pytest.raises(UserError, match=r"is not a gallery .*; make one with nearkin\.index\("):
             Gallery.open(path)
 
 
@@ -296,3 +292,47 @@ def test_a_disk_that_is_full_at_once_names_the_gallery(
     with pytest.raises(UserError, match=rf"could not write {tmp_path}/new.index: no space left on device"):
         Gallery.create(tmp_path / "new.index", model)
     assert not (tmp_path / "new.index").exists()
+
+
+def test_images_are_added_by_path_with_labels_and_removed(gallery: Gallery, photos: Path, tmp_path: Path) -> None:
+    new = [tmp_path / f"new{number}.png" for number in range(3)]
+    for number, path in enumerate(new):
+        Image.new("RGB", (20, 20), (250, number, 0)).save(path)
+    added = gallery.add(new[:2], labels=["red", "scarlet"])
+    assert (added.added, added.total, gallery.result) == (2, 38, added) and len(gallery) == 38
+    assert gallery.add(str(new[2])).added == 1
+    assert gallery.labels() == {f"class{i}": 6 for i in range(6)} | {"red": 1, "scarlet": 1}
+    assert gallery.add(new, labels="red").changed == 2 and gallery.labels()["red"] == 3
+    assert gallery.remove(new[0]) == 1 and gallery.remove([photos / "class1", new[1]]) == 7
+    assert len(gallery) == 31 and new[0].exists()
+
+
+def test_files_of_a_list_that_are_gone_are_missing_and_can_be_pruned(gallery: Gallery, photos: Path) -> None:
+    listed = files(photos)[:3]
+    listed[1].unlink()
+    files(photos)[-1].unlink()  # not in the list
+    assert gallery.add(listed).missing == [str(listed[1])] and len(gallery) == 36
+    assert gallery.add(listed, prune=True).removed == 1 and len(gallery) == 35
+
+
+def test_labels_that_do_not_fit_are_refused(gallery: Gallery, photos: Path) -> None:
+    with pytest.raises(UserError, match="2 labels came with 1 paths; give every path one label"):
+        gallery.add(files(photos)[:1], labels=["rose", "tulip"])
+    with pytest.raises(UserError, match="a folder or a dataset has its own: leave labels out"):
+        gallery.add(photos, labels=["rose"])
+
+
+def test_two_open_galleries_of_one_folder_write_one_after_the_other(gallery: Gallery, photos: Path) -> None:
+    Image.new("RGB", (20, 20)).save(photos / "class0" / "new.png")
+    with Gallery.open(gallery.path) as other:
+        assert other.add(photos).added == 1 and other.remove(photos / "class1") == 6
+    assert len(gallery) == 31 and gallery.remove(photos / "class0") == 7
+
+
+def test_a_model_object_makes_a_gallery_and_goes_on_with_it(photos: Path, model: Path, tmp_path: Path) -> None:
+    embedder = Embedder.load(model)
+    with Gallery.index(embedder, photos, tmp_path / "g") as made:
+        assert made.model is embedder and len(made) == 36
+    with Gallery.index(model, photos, tmp_path / "g") as again:
+        assert again.result is not None and again.result.unchanged == 36
+        assert repr(again) == f"<Gallery {tmp_path / 'g'}: 36 items>"

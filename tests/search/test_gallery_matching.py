@@ -4,21 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import closing
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from PIL import Image
 from reference import open_set
 from reference.untrained import save_untrained
 
 from nearkin.errors import UserError
 from nearkin.search import matching
 from nearkin.search.gallery import Gallery
-from nearkin.search.matching import CALIBRATION, calibrate, match
 from nearkin.search.store import Entry
 
 
@@ -57,7 +55,7 @@ def test_the_calibration_is_that_of_a_slow_double_loop(
     labels += ["rose", "tulip"]
     vectors = blobs(labels, seed=seed, offset=offset)
     fill(gallery, labels, vectors)
-    found = asdict(calibrate(gallery, false_accepts, k))
+    found = asdict(gallery.calibrate(false_accepts, k))
     expected = open_set.calibrate(vectors.astype(np.float64), labels, false_accepts, k)
     assert {name for name, value in found.items() if value is None} == {n for n, v in expected.items() if v is None}
     for name, value in expected.items():
@@ -68,22 +66,21 @@ def test_at_most_the_wanted_share_of_unknown_things_is_accepted(gallery: Gallery
     labels = [f"class{i % 10}" for i in range(100)]
     fill(gallery, labels, blobs(labels))
     shares = (0.0, 0.05, 0.2, 0.5)
-    accepted = [calibrate(gallery, share) for share in shares]
+    accepted = [gallery.calibrate(share) for share in shares]
     for calibration, share in zip(accepted, shares, strict=True):
         assert share - 0.01 <= calibration.false_accepts <= share  # two that are nearest to each other come together
     assert all(calibration.true_accepts is not None for calibration in accepted)
     assert sorted(calibration.threshold for calibration in accepted) == [each.threshold for each in accepted]
 
 
-def test_pictures_get_the_label_of_the_vote_or_none(gallery: Gallery, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_queries_get_the_label_of_the_vote_or_none(gallery: Gallery) -> None:
     labels = [f"class{i % 5}" for i in range(40)] + [""] * 5
     vectors = blobs(labels)
     fill(gallery, labels, vectors)
     queries = np.concatenate([vectors + 0.1, 5 + np.zeros((1, 4))]).astype(np.float32)
-    monkeypatch.setattr(gallery, "encode", lambda _: queries)
     line = open_set.calibrate(vectors.astype(np.float64), labels, 0.2, 3)
     assert line["threshold"] is not None
-    matches = match(gallery, [Image.new("RGB", (4, 4))] * len(queries), false_accepts=0.2, k=3)
+    matches = gallery.match(queries, false_accepts=0.2, k=3)
     for query, found in zip(queries, matches, strict=True):
         near = open_set.nearest(vectors.astype(np.float64), query, list(range(45)), 3)
         winner, share, distance = open_set.vote(near, labels)
@@ -93,54 +90,40 @@ def test_pictures_get_the_label_of_the_vote_or_none(gallery: Gallery, monkeypatc
     assert {match.label is None for match in matches} == {True, False}
 
 
-def test_a_calibration_that_is_known_is_not_made_again(gallery: Gallery, monkeypatch: pytest.MonkeyPatch) -> None:
-    labels = [f"class{i % 5}" for i in range(40)]
-    vectors = blobs(labels)
-    fill(gallery, labels, vectors)
-    monkeypatch.setattr(gallery, "encode", lambda _: vectors)
-    pictures = [Image.new("RGB", (4, 4))] * 40
-    expected, known = match(gallery, pictures, 0.2, 3), calibrate(gallery, 0.2, 3)
-    monkeypatch.setattr(matching, "calibrate", None)
-    assert match(gallery, pictures, 0.2, 3, known) == expected
-    nothing = match(gallery, pictures, 0.2, 3, replace(known, threshold=-1.0))
-    assert {each.label for each in nothing} == {None}
-
-
 def test_files_of_the_gallery_are_matched_as_well_as_calibration_promises(
     gallery: Gallery, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     labels = [f"class{i % 5}" for i in range(40)]
     vectors = blobs(labels, noise=2.0)
     fill(gallery, labels, vectors)
-    monkeypatch.setattr(gallery, "encode", lambda _: vectors)
+    monkeypatch.setattr(gallery.model, "encode", lambda _: vectors)
     paths = [Path(entry.path) for entry in gallery.store.entries().values()]
-    promised = calibrate(gallery, 0.2, 3)
-    found = [each.label for each in match(gallery, paths, 0.2, 3)]
+    promised = gallery.calibrate(0.2, 3)
+    found = [each.label for each in gallery.match(paths, 0.2, 3)]
     accepted = [label == truth for label, truth in zip(found, labels, strict=True) if label]
     assert (len(accepted) / 40, sum(accepted) / len(accepted)) == (promised.true_accepts, promised.accuracy)
-    assert found != labels and [each.label for each in match(gallery, paths, 0.5, include_self=True)] == labels
+    assert found != labels and [each.label for each in gallery.match(paths, 0.5, include_self=True)] == labels
 
 
-def test_a_copy_of_a_picture_in_the_gallery_gets_its_label(gallery: Gallery, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_copy_of_an_item_of_the_gallery_gets_its_label(gallery: Gallery) -> None:
     labels = [f"class{i % 5}" for i in range(40)]
     vectors = blobs(labels, noise=2.0)
     fill(gallery, labels, vectors)
-    monkeypatch.setattr(gallery, "encode", lambda _: vectors)
-    matches = match(gallery, [Image.new("RGB", (4, 4))] * 40)
-    assert [each.label for each in matches] == labels
+    assert [each.label for each in gallery.match(vectors)] == labels
+    assert gallery.match(vectors[7]).label == labels[7]
 
 
 def test_single_items_of_every_class_draw_a_line_without_true_accepts(gallery: Gallery) -> None:
     labels = ["rose", "tulip", "daisy"]
     fill(gallery, labels, blobs(labels))
-    calibration = calibrate(gallery, 0.5)
+    calibration = gallery.calibrate(0.5)
     assert calibration.true_accepts is None and calibration.accuracy is None
     assert calibration.false_accepts <= 0.5 and calibration.threshold > 0
 
 
 def test_equal_pictures_in_two_classes_are_told_apart_by_nothing(gallery: Gallery) -> None:
     fill(gallery, ["rose", "tulip"] * 3, np.ones((6, 4)))
-    calibration = calibrate(gallery, 0.1)
+    calibration = gallery.calibrate(0.1)
     assert calibration.threshold < 0 and calibration.true_accepts == 0 and calibration.accuracy is None
 
 
@@ -150,9 +133,9 @@ def test_a_large_gallery_is_asked_by_a_sample_that_stays_the_same(
     monkeypatch.setattr(matching, "ITEMS", 7)
     labels = [f"class{i % 5}" for i in range(40)]
     fill(gallery, labels, blobs(labels))
-    first = calibrate(gallery)
-    (gallery.path / CALIBRATION).unlink()
-    assert first.items == 7 and calibrate(gallery) == first
+    first = gallery.calibrate()
+    (gallery.path / "calibration.json").unlink()
+    assert first.items == 7 and gallery.calibrate() == first
 
 
 def test_the_calibration_is_kept_until_the_gallery_changes(gallery: Gallery, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -161,13 +144,13 @@ def test_the_calibration_is_kept_until_the_gallery_changes(gallery: Gallery, mon
     computed = []
     slow = matching._calibrate
     monkeypatch.setattr(matching, "_calibrate", lambda *arguments: computed.append(1) or slow(*arguments))
-    first = calibrate(gallery)
-    assert calibrate(gallery) == first and len(computed) == 1
-    calibrate(gallery, 0.2)
-    calibrate(gallery, 0.2, k=1)
+    first = gallery.calibrate()
+    assert gallery.calibrate() == first and len(computed) == 1
+    gallery.calibrate(0.2)
+    gallery.calibrate(0.2, k=1)
     assert len(computed) == 3
     fill(gallery, labels, blobs(labels, seed=1))
-    changed = calibrate(gallery)
+    changed = gallery.calibrate()
     assert len(computed) == 4 and changed != first
 
 
@@ -175,16 +158,16 @@ def test_the_calibration_is_kept_until_the_gallery_changes(gallery: Gallery, mon
 def test_a_damaged_calibration_is_made_again(gallery: Gallery, content: bytes) -> None:
     labels = ["rose", "tulip"] * 5
     fill(gallery, labels, blobs(labels))
-    first = calibrate(gallery)
-    (gallery.path / CALIBRATION).write_bytes(content)
-    assert calibrate(gallery) == first
+    first = gallery.calibrate()
+    (gallery.path / "calibration.json").write_bytes(content)
+    assert gallery.calibrate() == first
 
 
 def test_a_gallery_that_cannot_be_written_to_can_be_asked(gallery: Gallery) -> None:
     labels = ["rose", "tulip"] * 5
     fill(gallery, labels, blobs(labels))
-    (gallery.path / CALIBRATION).mkdir()  # no file can replace a folder, not even for an administrator
-    assert calibrate(gallery).items == 10
+    (gallery.path / "calibration.json").mkdir()  # no file can replace a folder, not even for an administrator
+    assert gallery.calibrate().items == 10
 
 
 @pytest.mark.parametrize(
@@ -194,16 +177,16 @@ def test_a_gallery_that_cannot_be_written_to_can_be_asked(gallery: Gallery) -> N
 def test_a_gallery_without_two_classes_is_refused(gallery: Gallery, labels: list[str], reason: str) -> None:
     if labels:
         fill(gallery, labels, np.eye(4)[: len(labels)])
-    with pytest.raises(UserError, match=f"{reason}.*index pictures of two classes or more|{reason}"):
-        calibrate(gallery)
+    with pytest.raises(UserError, match=f"{reason}.*index images of two classes or more|{reason}"):
+        gallery.calibrate()
 
 
 @pytest.mark.parametrize("share", [-0.1, 1.0, float("nan")])
 def test_a_share_that_is_none_is_refused(gallery: Gallery, share: float) -> None:
     with pytest.raises(UserError, match="must be a share from 0 to below 1"):
-        calibrate(gallery, share)
+        gallery.calibrate(share)
 
 
 def test_a_vote_of_nobody_is_refused(gallery: Gallery) -> None:
     with pytest.raises(UserError, match="k=0"):
-        match(gallery, [Image.new("RGB", (4, 4))], k=0)
+        gallery.match(np.zeros(4, np.float32), k=0)

@@ -24,9 +24,8 @@ from nearkin.data.items import ImageFiles
 from nearkin.errors import Interrupted, UserError
 from nearkin.models import Embedder, EmbeddingModel
 from nearkin.models.feature_cache import cached_embeddings
-from nearkin.search import indexing
+from nearkin.search import IndexResult, indexing
 from nearkin.search.gallery import Gallery
-from nearkin.search.indexing import index_data, remove_items
 from nearkin.search.local import LocalStore
 from nearkin.search.store import Entry
 
@@ -63,6 +62,19 @@ def decoded(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     return calls
 
 
+def index(model: Path, data: str | Path, out: Path, prune: bool = False, batch: int = 1024) -> IndexResult:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(indexing, "SAVE_AFTER", batch)
+        with Gallery.index(model, data, out, prune=prune) as gallery:
+            assert gallery.result is not None
+            return gallery.result
+
+
+def remove(gallery: Path, paths: Path | list[Path]) -> int:
+    with Gallery.open(gallery) as opened:
+        return opened.remove(paths)
+
+
 def entries(folder: Path) -> dict[str, Entry]:
     with Gallery.open(folder) as gallery:
         return {entry.path: entry for entry in gallery.store.entries().values()}
@@ -83,7 +95,7 @@ def colour(path: Path, value: int) -> Path:
 def test_every_file_is_decoded_once_and_has_the_vector_that_encode_gives(
     photos: Path, model: Path, tmp_path: Path, decoded: list[Path]
 ) -> None:
-    indexed = index_data(model, str(photos), tmp_path / "g", batch=10)
+    indexed = index(model, photos, tmp_path / "g", batch=10)
     files = sorted(photos.rglob("*.png"))
     assert sorted(decoded) == files
     assert (indexed.added, indexed.changed, indexed.unchanged, indexed.total) == (36, 0, 0, 36)
@@ -101,9 +113,9 @@ def test_files_that_the_backbone_saw_elsewhere_are_not_decoded(
     """Measuring, reports and other galleries leave the backbone's features behind."""
     files = sorted(photos.rglob("*.png"))
     cached_embeddings(Embedder.load(model).model, ImageFiles(files[:20]), workers=0)
-    indexed = index_data(model, str(photos), tmp_path / "g", batch=7)
+    indexed = index(model, photos, tmp_path / "g", batch=7)
     assert sorted(decoded) == files[20:] and indexed.added == 36
-    index_data(model, str(photos), tmp_path / "another")
+    index(model, photos, tmp_path / "another")
     assert sorted(decoded) == files[20:]
     for folder in ("g", "another"):
         found = vectors(tmp_path / folder)
@@ -113,30 +125,30 @@ def test_files_that_the_backbone_saw_elsewhere_are_not_decoded(
 def test_what_is_there_and_unchanged_is_not_decoded_again(
     photos: Path, model: Path, tmp_path: Path, decoded: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    index_data(model, str(photos), tmp_path / "g")
+    index(model, photos, tmp_path / "g")
     decoded.clear()
     monkeypatch.chdir(photos)
-    indexed = index_data(model, "../photos/", tmp_path / "g")  # the same place, said otherwise
+    indexed = index(model, "../photos/", tmp_path / "g")  # the same place, said otherwise
     assert decoded == [] and indexed.unchanged == 36 and indexed.added == indexed.changed == 0
 
 
 def test_only_a_file_that_changed_is_embedded_again(
     photos: Path, model: Path, tmp_path: Path, decoded: list[Path]
 ) -> None:
-    index_data(model, str(photos), tmp_path / "g")
+    index(model, photos, tmp_path / "g")
     before = vectors(tmp_path / "g")
     decoded.clear()
     changed = colour(photos / "class2" / "3.png", 250)
-    indexed = index_data(model, str(photos), tmp_path / "g")
+    indexed = index(model, photos, tmp_path / "g")
     assert decoded == [changed] and (indexed.changed, indexed.unchanged, indexed.total) == (1, 35, 36)
     after = vectors(tmp_path / "g")
     assert [path for path in after if not np.array_equal(after[path], before[path])] == [str(changed)]
 
 
 def test_a_file_of_equal_size_with_another_time_is_embedded_again(photos: Path, model: Path, tmp_path: Path) -> None:
-    index_data(model, str(photos), tmp_path / "g")
+    index(model, photos, tmp_path / "g")
     os.utime(photos / "class0" / "0.png", ns=(1, 1))
-    assert index_data(model, str(photos), tmp_path / "g").changed == 1
+    assert index(model, photos, tmp_path / "g").changed == 1
 
 
 def test_another_label_is_noted_without_decoding(
@@ -144,11 +156,11 @@ def test_another_label_is_noted_without_decoding(
 ) -> None:
     table = photos / "list.csv"
     table.write_text("path,label\nclass0/0.png,red\nclass0/1.png,red\nclass1/0.png,blue\n")
-    index_data(model, str(table), tmp_path / "g")
+    index(model, str(table), tmp_path / "g")
     before = vectors(tmp_path / "g")
     decoded.clear()
     table.write_text("path,label\nclass0/0.png,red\nclass0/1.png,blue\nclass1/0.png,blue\n")
-    indexed = index_data(model, str(table), tmp_path / "g")
+    indexed = index(model, str(table), tmp_path / "g")
     assert decoded == [] and (indexed.changed, indexed.unchanged) == (1, 2)
     assert entries(tmp_path / "g")[str(photos / "class0" / "1.png")].label == "blue"
     np.testing.assert_equal(vectors(tmp_path / "g"), before)
@@ -157,58 +169,58 @@ def test_another_label_is_noted_without_decoding(
 def test_unreadable_files_are_listed_and_the_others_go_in(photos: Path, model: Path, tmp_path: Path) -> None:
     (photos / "class0" / "0.png").write_bytes(b"")
     (photos / "class5" / "0.png").write_bytes(b"no image")
-    indexed = index_data(model, str(photos), tmp_path / "g", batch=5)
+    indexed = index(model, photos, tmp_path / "g", batch=5)
     assert sorted(each.path for each in indexed.unreadable) == [
         photos / "class0" / "0.png",
         photos / "class5" / "0.png",
     ]
     assert indexed.added == indexed.total == 34
     colour(photos / "class0" / "0.png", 9)
-    again = index_data(model, str(photos), tmp_path / "g")
+    again = index(model, photos, tmp_path / "g")
     assert again.added == 1 and len(again.unreadable) == 1
 
 
 def test_a_batch_without_any_readable_file_stops_nothing(photos: Path, model: Path, tmp_path: Path) -> None:
     for path in (photos / "class0").iterdir():
         path.write_bytes(b"no image")
-    indexed = index_data(model, str(photos), tmp_path / "g", batch=3)
+    indexed = index(model, photos, tmp_path / "g", batch=3)
     assert indexed.added == 30 and len(indexed.unreadable) == 6
 
 
 def test_a_file_that_broke_stays_known_until_it_is_pruned(photos: Path, model: Path, tmp_path: Path) -> None:
-    index_data(model, str(photos), tmp_path / "g")
+    index(model, photos, tmp_path / "g")
     (photos / "class0" / "0.png").write_bytes(b"broken")
-    indexed = index_data(model, str(photos), tmp_path / "g")
+    indexed = index(model, photos, tmp_path / "g")
     assert len(indexed.unreadable) == 1 and indexed.removed == 0 and indexed.total == 36
-    assert index_data(model, str(photos), tmp_path / "g", prune=True).total == 35
+    assert index(model, photos, tmp_path / "g", prune=True).total == 35
 
 
 def test_vanished_files_are_named_and_removed_only_when_asked(photos: Path, model: Path, tmp_path: Path) -> None:
     elsewhere = shutil.copytree(photos, tmp_path / "photos-too")
-    index_data(model, str(photos), tmp_path / "g")
-    index_data(model, str(elsewhere), tmp_path / "g")
+    index(model, photos, tmp_path / "g")
+    index(model, str(elsewhere), tmp_path / "g")
     gone = [photos / "class1" / "1.png", elsewhere / "class1" / "2.png"]
     for path in gone:
         path.unlink()
-    indexed = index_data(model, str(photos), tmp_path / "g")
+    indexed = index(model, photos, tmp_path / "g")
     assert indexed.missing == [str(gone[0])] and indexed.removed == 0 and indexed.total == 72
-    pruned = index_data(model, str(photos), tmp_path / "g", prune=True)
+    pruned = index(model, photos, tmp_path / "g", prune=True)
     assert pruned.removed == 1 and pruned.total == 71
     assert str(gone[1]) in entries(tmp_path / "g")  # it vanished from a folder that was not asked for
 
 
 def test_a_list_that_names_missing_files_is_indexed_without_them(photos: Path, model: Path, tmp_path: Path) -> None:
     (photos / "list.csv").write_text("path,label\nclass0/0.png,red\nclass0/1.png,red\nclass0/none.png,red\n")
-    indexed = index_data(model, str(photos / "list.csv"), tmp_path / "g")
+    indexed = index(model, photos / "list.csv", tmp_path / "g")
     nowhere = f"{photos / 'class0' / 'none.png'}: no such file"
     assert indexed.added == 2 and [str(each) for each in indexed.unreadable] == [nowhere]
     (photos / "class0" / "1.png").unlink()
-    again = index_data(model, str(photos / "list.csv"), tmp_path / "g")
+    again = index(model, photos / "list.csv", tmp_path / "g")
     assert again.missing == [str(photos / "class0" / "1.png")] and len(again.unreadable) == 1
 
 
 def test_a_folder_of_images_has_no_labels(photos: Path, model: Path, tmp_path: Path) -> None:
-    index_data(model, str(photos / "class0"), tmp_path / "g")
+    index(model, photos / "class0", tmp_path / "g")
     with Gallery.open(tmp_path / "g") as gallery:
         assert len(gallery) == 6 and gallery.labels() == {}
 
@@ -216,10 +228,10 @@ def test_a_folder_of_images_has_no_labels(photos: Path, model: Path, tmp_path: P
 def test_a_folder_of_one_class_given_alone_leaves_the_labels_as_they_are(
     photos: Path, model: Path, tmp_path: Path
 ) -> None:
-    index_data(model, str(photos), tmp_path / "g")
+    index(model, photos, tmp_path / "g")
     colour(photos / "class0" / "3.png", 250)
     colour(photos / "class0" / "new.png", 250)
-    indexed = index_data(model, str(photos / "class0"), tmp_path / "g")
+    indexed = index(model, photos / "class0", tmp_path / "g")
     assert (indexed.added, indexed.changed, indexed.unchanged) == (1, 1, 5)
     found = entries(tmp_path / "g")
     assert found.pop(str(photos / "class0" / "new.png")).label == ""
@@ -230,7 +242,7 @@ def test_links_belong_to_the_class_of_their_own_folder(photos: Path, model: Path
     for label in ("a", "b"):
         (tmp_path / "links" / label).mkdir(parents=True)
         (tmp_path / "links" / label / "0.png").symlink_to(photos / "class0" / "0.png")
-    index_data(model, str(tmp_path / "links"), tmp_path / "g")
+    index(model, str(tmp_path / "links"), tmp_path / "g")
     found = entries(tmp_path / "g")
     assert {entry.label: path for path, entry in found.items()} == {
         label: str(tmp_path / "links" / label / "0.png") for label in ("a", "b")
@@ -243,8 +255,8 @@ def test_a_name_that_no_store_can_hold_is_listed(photos: Path, model: Path, tmp_
         Path(os.fsdecode(broken)).write_bytes((photos / "class0" / "0.png").read_bytes())
     except OSError:
         pytest.skip("this file system holds only UTF-8 names")
-    indexed = index_data(model, str(photos), tmp_path / "g")
-    assert indexed.added == 36 and [each.reason for each in indexed.unreadable] == ["its name is no UTF-8; rename it"]
+    indexed = index(model, photos, tmp_path / "g")
+    assert indexed.added == 36 and [each.reason for each in indexed.unreadable] == ["its name is not UTF-8; rename it"]
 
 
 @settings(max_examples=5, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -271,7 +283,7 @@ def test_after_pruning_a_gallery_is_what_is_on_disk(
                     path.unlink(missing_ok=True)
             if path.parent.is_dir() and not any(path.parent.iterdir()):
                 path.parent.rmdir()
-        index_data(model, str(folder / "photos"), folder / "g", prune=True, batch=data.draw(st.integers(1, 4)))
+        index(model, str(folder / "photos"), folder / "g", prune=True, batch=data.draw(st.integers(1, 4)))
         files = [folder / "photos" / name for name in sorted(readable)]
         found = vectors(folder / "g")
         assert sorted(found) == [str(file) for file in files]
@@ -284,40 +296,40 @@ def test_after_pruning_a_gallery_is_what_is_on_disk(
 def test_what_was_embedded_before_an_interruption_is_kept(
     photos: Path, model: Path, tmp_path: Path, decoded: list[Path], monkeypatch: pytest.MonkeyPatch, batch: int
 ) -> None:
-    monkeypatch.setattr(indexing, "AT_ONCE", 5)
-    with pytest.raises(Interrupted, match="15 of 36 pictures were embedded and kept; the same command goes on"):
-        index_data(model, str(photos), tmp_path / "g", batch=batch)
+    monkeypatch.setattr(indexing, "MODEL_BATCH", 5)
+    with pytest.raises(Interrupted, match="15 of 36 images were embedded and saved; index again to continue"):
+        index(model, photos, tmp_path / "g", batch=batch)
     decoded.clear()
-    indexed = index_data(model, str(photos), tmp_path / "g", batch=batch)
+    indexed = index(model, photos, tmp_path / "g", batch=batch)
     assert indexed.unchanged == 15 and indexed.added == 21 and len(decoded) == 21
 
 
 def test_a_batch_that_takes_long_is_kept_before_it_is_full(
     photos: Path, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(indexing, "AT_ONCE", 5)
-    monkeypatch.setattr(indexing, "KEPT_AFTER", 0.0)
+    monkeypatch.setattr(indexing, "MODEL_BATCH", 5)
+    monkeypatch.setattr(indexing, "SAVE_EVERY", 0.0)
     kept = []
     put = LocalStore.put
     monkeypatch.setattr(
         LocalStore, "put", lambda store, some, vectors: kept.append(len(some)) or put(store, some, vectors)
     )
-    assert index_data(model, str(photos), tmp_path / "g").added == 36
+    assert index(model, photos, tmp_path / "g").added == 36
     assert kept == [5] * 7 + [1]
 
 
 def test_a_second_writer_is_told_at_once(photos: Path, model: Path, tmp_path: Path, decoded: list[Path]) -> None:
-    index_data(model, str(photos / "class0"), tmp_path / "g")
+    index(model, photos / "class0", tmp_path / "g")
     decoded.clear()
     with Gallery.open(tmp_path / "g") as first, first.writing():
         for write in (
-            lambda: index_data(model, str(photos), tmp_path / "g"),
-            lambda: remove_items(tmp_path / "g", [str(photos / "class0")]),
+            lambda: index(model, photos, tmp_path / "g"),
+            lambda: remove(tmp_path / "g", [str(photos / "class0")]),
         ):
             with pytest.raises(UserError, match=r"another process is writing to .*g; wait for it to end"):
                 write()
     assert decoded == [] and len(entries(tmp_path / "g")) == 6
-    assert index_data(model, str(photos), tmp_path / "g").added == 30
+    assert index(model, photos, tmp_path / "g").added == 30
 
 
 def test_a_gallery_that_cannot_be_written_to_is_told_before_anything_is_embedded(
@@ -326,15 +338,12 @@ def test_a_gallery_that_cannot_be_written_to_is_told_before_anything_is_embedded
     Gallery.create(tmp_path / "g", model).close()
     (tmp_path / "g" / "gallery.lock").mkdir()  # no file can be opened there, not even by an administrator
     with pytest.raises(UserError, match=r"could not write .*g: .*; choose another place or mend its permissions"):
-        index_data(model, str(photos), tmp_path / "g")
+        index(model, photos, tmp_path / "g")
     assert decoded == []
 
 
 def test_paths_may_be_texts_or_paths(photos: Path, model: Path, tmp_path: Path) -> None:
-    assert (
-        index_data(model, photos, tmp_path / "g").added
-        == index_data(str(model), str(photos), str(tmp_path / "h")).added
-    )
+    assert index(model, photos, tmp_path / "g").added == index(str(model), str(photos), str(tmp_path / "h")).added
     assert entries(tmp_path / "g") == entries(tmp_path / "h")
 
 
@@ -343,14 +352,15 @@ def test_ctrl_c_ends_the_work_in_order_and_the_same_command_goes_on(photos: Path
         "import signal, sys, time; from pathlib import Path\n"
         "signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # ignored where the tests run in the background
         "from nearkin.errors import Interrupted; from nearkin.models import EmbeddingModel\n"
-        "from nearkin.search import indexing\n"
+        "from nearkin.search import Gallery, indexing\n"
         "features, calls = EmbeddingModel.features, []\n"
         "def waiting(self, x):\n"
         "    calls.append(x)\n"
         "    while len(calls) > 2 and not Path(sys.argv[4]).exists(): time.sleep(0.05)\n"
         "    return features(self, x)\n"
         "EmbeddingModel.features = waiting\n"
-        "try: indexing.index_data(*sys.argv[1:4], batch=2)\n"
+        "indexing.SAVE_AFTER = 2\n"
+        "try: Gallery.index(*sys.argv[1:4])\n"
         "except Interrupted as error: sys.exit(str(error))\n"
     )
     interrupted = tmp_path / "interrupted"
@@ -364,54 +374,49 @@ def test_ctrl_c_ends_the_work_in_order_and_the_same_command_goes_on(photos: Path
     process.send_signal(signal.SIGINT)
     interrupted.touch()
     _, said = process.communicate(timeout=30)
-    assert process.returncode == 1 and "the same command goes on from here" in said, said
+    assert process.returncode == 1 and "index again to continue" in said, said
     kept = len(entries(tmp_path / "g"))
     assert 0 < kept < 36
-    indexed = index_data(model, str(photos), tmp_path / "g")
+    indexed = index(model, photos, tmp_path / "g")
     assert indexed.unchanged == kept and indexed.total == 36
 
 
 def test_items_are_removed_by_file_and_by_folder(photos: Path, model: Path, tmp_path: Path) -> None:
-    index_data(model, str(photos), tmp_path / "g")
-    assert remove_items(tmp_path / "g", [str(photos / "class1"), str(photos / "class2" / "0.png")]) == 7
+    index(model, photos, tmp_path / "g")
+    assert remove(tmp_path / "g", [str(photos / "class1"), str(photos / "class2" / "0.png")]) == 7
     left = entries(tmp_path / "g")
     assert len(left) == 29 and not any(entry.label == "class1" for entry in left.values())
 
 
 def test_a_folder_whose_name_begins_alike_is_not_removed(photos: Path, model: Path, tmp_path: Path) -> None:
     (photos / "class1").rename(photos / "class22")
-    index_data(model, str(photos), tmp_path / "g")
-    assert remove_items(str(tmp_path / "g"), [photos / "class2"]) == 6
+    index(model, photos, tmp_path / "g")
+    assert remove(str(tmp_path / "g"), [photos / "class2"]) == 6
     assert {entry.label for entry in entries(tmp_path / "g").values()} >= {"class22"}
 
 
 def test_nothing_is_removed_where_a_path_is_not_in_the_gallery(photos: Path, model: Path, tmp_path: Path) -> None:
-    index_data(model, str(photos), tmp_path / "g")
+    index(model, photos, tmp_path / "g")
     with pytest.raises(UserError, match=r"no item .*class9.*; nothing was removed"):
-        remove_items(tmp_path / "g", [str(photos / "class1"), str(photos / "class9")])
+        remove(tmp_path / "g", [str(photos / "class1"), str(photos / "class9")])
     assert len(entries(tmp_path / "g")) == 36
 
 
 def test_what_cannot_be_shown_is_refused(model: Path, tmp_path: Path, vectors: str) -> None:
-    with pytest.raises(UserError, match="no picture files"):
-        index_data(model, vectors, tmp_path / "g")
+    with pytest.raises(UserError, match="no image files"):
+        index(model, vectors, tmp_path / "g")
     assert not (tmp_path / "g").exists()
 
 
 def test_an_empty_folder_is_refused(model: Path, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     with pytest.raises(UserError, match="empty holds no images"):
-        index_data(model, str(tmp_path / "empty"), tmp_path / "g")
+        index(model, str(tmp_path / "empty"), tmp_path / "g")
 
 
 def test_a_gallery_among_the_pictures_is_refused(photos: Path, model: Path) -> None:
-    with pytest.raises(UserError, match="would lie among the pictures"):
-        index_data(model, str(photos), photos / "gallery.index")
-
-
-def test_batches_of_nothing_are_refused(photos: Path, model: Path, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="batch=0"):
-        index_data(model, str(photos), tmp_path / "g", batch=0)
+    with pytest.raises(UserError, match="would be among the images"):
+        index(model, photos, photos / "gallery.index")
 
 
 def test_on_a_full_disk_what_was_kept_stays_and_the_same_command_goes_on(
@@ -427,8 +432,8 @@ def test_on_a_full_disk_what_was_kept_stays_and_the_same_command_goes_on(
         prepare(store)
         store._db.execute("PRAGMA max_page_count = 6")  # SQLite then says what it says on a full disk
 
-    monkeypatch.setattr(indexing, "AT_ONCE", 6)
-    monkeypatch.setattr(indexing, "KEPT_AFTER", 0.0)
+    monkeypatch.setattr(indexing, "MODEL_BATCH", 6)
+    monkeypatch.setattr(indexing, "SAVE_EVERY", 0.0)
     monkeypatch.setattr(sys, "argv", ["nearkin", "index", str(model), str(photos), "-o", str(tmp_path / "g")])
     with monkeypatch.context() as full, pytest.raises(SystemExit) as ended:
         full.setattr(LocalStore, "_prepare", with_little_room)
@@ -438,7 +443,7 @@ def test_on_a_full_disk_what_was_kept_stays_and_the_same_command_goes_on(
     assert "items.sqlite: no space left on device" in said and "free some space and try again" in said
     kept = vectors(tmp_path / "g")
     assert 0 < len(kept) < 36
-    indexed = index_data(model, str(photos), tmp_path / "g")
+    indexed = index(model, photos, tmp_path / "g")
     assert (indexed.unchanged, indexed.total) == (len(kept), 36)
     whole = vectors(tmp_path / "g")
     assert all(np.array_equal(whole[path], vector) for path, vector in kept.items())

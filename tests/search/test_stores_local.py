@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from nearkin.errors import OutOfRoom, UserError
-from nearkin.search import Entry
+from nearkin.search import Entry, local
 from nearkin.search.local import LocalStore
 
 # Forked, since a new process would load torch again; each opens a store of its own.
@@ -37,14 +37,19 @@ def store(tmp_path: Path) -> Iterator[LocalStore]:
     opened.close()
 
 
-def test_a_second_writer_is_refused_and_a_reader_sees_what_was_committed(store: LocalStore, tmp_path: Path) -> None:
+def test_a_second_writer_waits_and_a_reader_sees_what_was_committed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(local, "WAIT", 0.1)
+    store = LocalStore(tmp_path, 2)
     written, end = processes.Event(), processes.Event()
 
     def write_and_wait() -> None:
         theirs = LocalStore(tmp_path, 2)
         theirs.put(entries("theirs"), np.ones((1, 2), np.float32))
-        written.set()
-        end.wait(30)
+        with theirs._writing():
+            written.set()
+            end.wait(30)
         theirs.close()
 
     other = processes.Process(target=write_and_wait)
@@ -59,6 +64,7 @@ def test_a_second_writer_is_refused_and_a_reader_sees_what_was_committed(store: 
     other.join()
     store.put(entries("ours"), np.zeros((1, 2), np.float32))
     assert [hit.entry.path for hit in store.search(np.zeros((1, 2), np.float32), 2)[0]] == ["/ours", "/theirs"]
+    store.close()
 
 
 def test_a_writer_killed_while_it_writes_loses_nothing(tmp_path: Path) -> None:
@@ -151,7 +157,7 @@ def test_a_gallery_that_cannot_be_written_can_be_read() -> None:
         reader.join()
         assert reader.exitcode == 0
         assert said.get() == "/a"
-        assert "permission denied; choose another place or mend its permissions" in said.get()
+        assert "readonly database; choose another place or mend its permissions" in said.get()
     finally:
         folder.chmod(0o755)
         shutil.rmtree(folder)

@@ -31,8 +31,8 @@ class MeanColour:
         self.may_go_on = threading.Event()
         self.may_go_on.set()
 
-    def encode(self, pictures: Sequence[Image.Image], workers: int | None = None) -> npt.NDArray[np.float32]:
-        assert workers == 0
+    def encode(self, pictures: Sequence[Image.Image], progress: bool = True) -> npt.NDArray[np.float32]:
+        assert not progress
         self.calls.append(len(pictures))
         self.may_go_on.wait(10)
         colours = [np.asarray(picture, dtype=np.float32).mean(axis=(0, 1)) for picture in pictures]

@@ -19,7 +19,7 @@ from serve.colours import picture_bytes
 from nearkin.data.transforms import Preprocess
 from nearkin.errors import UserError
 from nearkin.models import Embedder, EmbeddingModel, ModelSpec
-from nearkin.search.indexing import index_data
+from nearkin.search import Gallery
 from nearkin.serve import serve
 from nearkin.serve.server import LOOPBACK, host_name, listen, names, only_this_machine
 
@@ -62,32 +62,27 @@ def test_a_name_that_browsers_write_in_another_way_is_refused() -> None:
         host_name("faß.de")
 
 
-def test_a_port_in_use_is_one_sentence(tmp_path: Path) -> None:
+def test_a_port_in_use_is_one_sentence(gallery: Gallery) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        with pytest.raises(UserError, match=f"port {port} is in use; choose another with --port"):
-            serve(tmp_path / "any.index", port=port)
-
-
-def test_what_is_no_gallery_is_one_sentence(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="is no gallery"):
-        serve(tmp_path, port=0)
+        with pytest.raises(UserError, match=f"port {port} is in use; choose another"):
+            serve(gallery, port=port)
 
 
 @pytest.mark.parametrize("package", ["uvicorn", "fastapi", "python_multipart"])
-def test_a_missing_extra_is_one_sentence(package: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_extra_is_one_sentence(package: str, gallery: Gallery, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in [name for name in sys.modules if name.startswith("nearkin.serve.") and not name.endswith("server")]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, package, None)
     with pytest.raises(UserError, match=rf"serving needs {package}; run `pip install 'nearkin\[serve\]'`"):
-        serve(tmp_path)
+        serve(gallery)
 
 
 def test_a_real_gallery_is_served_until_ctrl_c(photos: Path, tmp_path: Path) -> None:
     torch.manual_seed(0)
     grey = Preprocess(size=16, resize=16, channels=1, mean=(0.5,), std=(0.5,))
     Embedder(EmbeddingModel(ModelSpec("small", 8, "always", grey))).save(tmp_path / "model")
-    index_data(tmp_path / "model", str(photos), tmp_path / "gallery.index")
+    Gallery.index(tmp_path / "model", photos, tmp_path / "gallery.index").close()
     command = ["serve", str(tmp_path / "gallery.index"), "--port", "0", "--allow-host", "pictures.example"]
     server = subprocess.Popen(
         [sys.executable, "-m", "nearkin", *command],

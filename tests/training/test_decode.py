@@ -19,9 +19,9 @@ from nearkin.data.loader import input_batches, sequential
 from nearkin.data.transforms import Preprocess
 from nearkin.errors import UserError
 from nearkin.methods import Batch
-from nearkin.training import Settings, decode, loop
+from nearkin.training import Run, Settings, decode, loop
 from nearkin.training.decode import hold_decoded
-from nearkin.training.loop import Trainer
+from nearkin.training.loop import make_trainer
 from nearkin.workflows import evaluate_model
 
 SQUARE = Preprocess(size=12, resize=16, channels=3, mean=(0.5,) * 3, std=(0.5,) * 3)
@@ -106,7 +106,7 @@ def test_a_run_on_decoded_images_measures_what_its_saved_model_gives(photos: Pat
 def test_a_run_on_decoded_images_goes_on_where_it_was_stopped(photos: Path, tmp_path: Path) -> None:
     chosen = decoding(photos)
     whole = loop.train(chosen, tmp_path / "whole")
-    broken = Trainer(chosen, tmp_path / "broken")
+    broken = make_trainer(chosen, Run(tmp_path / "broken"))
     original = broken._step
 
     def step(batch: Batch) -> None:

@@ -14,7 +14,8 @@ from torch import Tensor, nn
 from nearkin.api import make_settings
 from nearkin.losses import make_loss
 from nearkin.models import EmbeddingModel, ModelSpec
-from nearkin.training.loop import Trainer
+from nearkin.training import Run
+from nearkin.training.loop import make_trainer
 from nearkin.training.microbatch import MicroBatched, _without_counting, micro_batched
 
 LABELS = torch.arange(20) // 4
@@ -120,7 +121,7 @@ def test_pieces_are_made_where_they_are_smaller_and_batch_norm_is_told_of(caplog
 def test_no_forward_pass_of_a_run_is_larger_than_a_piece(tmp_path: Path) -> None:
     """Not only in training: measuring and looking at the whole space keep to it too."""
     changes = {"epochs": 1, "batch_size": 16, "micro_batch": 5, "dim": 8, "device": "cpu"}
-    trainer = Trainer(make_settings(TINY_GLYPHS, "magnet", changes), tmp_path / "run")
+    trainer = make_trainer(make_settings(TINY_GLYPHS, "magnet", changes), Run(tmp_path / "run"))
     sizes = []
     trainer.model.backbone.register_forward_pre_hook(lambda _, inputs: sizes.append(len(inputs[0])))
     trainer.train()

@@ -15,8 +15,8 @@ from nearkin.errors import UserError
 from nearkin.fields import parse_assignment
 from nearkin.losses import ProxyNCALoss, SoftmaxLoss
 from nearkin.methods.rank import Rank
-from nearkin.training import Settings, TrainingSettings, loop
-from nearkin.training.loop import Trainer
+from nearkin.training import Run, Settings, TrainingSettings, loop
+from nearkin.training.loop import make_trainer
 from nearkin.training.optimise import make_optimizer, rate_factor, set_rates
 
 
@@ -55,7 +55,7 @@ def test_momentum_and_weight_decay_reach_the_optimizer() -> None:
 
 def test_gradients_are_clipped_to_the_norm_that_was_asked_for(tmp_path: Path) -> None:
     changes = {"epochs": 1, "batch_size": 16, "per_class": 4, "clip_norm": 1e-3, "evaluate_every": 0}
-    trainer = Trainer(make_settings(TINY_GLYPHS, "rank", changes), tmp_path / "run")
+    trainer = make_trainer(make_settings(TINY_GLYPHS, "rank", changes), Run(tmp_path / "run"))
     norms: list[float] = []
     trainer.optimizer.register_step_post_hook(
         lambda *_: norms.append(
@@ -118,7 +118,7 @@ def test_what_a_loss_learns_is_learnt_at_its_own_rate(
 ) -> None:
     monkeypatch.setattr(Rank, "prepare", lambda self, classes, dim, _: setattr(self, "loss", kind(classes, dim)))
     changes = {"epochs": 1, "batch_size": 16, "per_class": 4, "evaluate_every": 0, "loss_learning_rate": 0.07}
-    trainer = Trainer(make_settings(TINY_GLYPHS, "rank", changes), tmp_path / "run")
+    trainer = make_trainer(make_settings(TINY_GLYPHS, "rank", changes), Run(tmp_path / "run"))
     (group,) = [group for group in trainer.optimizer.param_groups if group["name"] == "loss"]
     learnt = list(trainer.method.loss.parameters())
     assert group["rate"] == 0.07

@@ -15,8 +15,9 @@ import nearkin
 from nearkin.api import make_settings
 from nearkin.errors import UserError
 from nearkin.training import Run, Settings, loop
+from nearkin.training.defaults import resolved, with_warmup
 from nearkin.training.fit_all import fit_all
-from nearkin.training.prepare import load_splits, resolved, with_warmup
+from nearkin.training.prepare import load_splits
 from nearkin.training.verdict import final_scores
 
 QUICK: dict[str, Any] = {"epochs": 2, "batch_size": 16, "per_class": 4, "device": "cpu", "backbone": "linear"}

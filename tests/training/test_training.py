@@ -26,10 +26,10 @@ from nearkin.api import make_settings
 from nearkin.errors import Interrupted, UserError
 from nearkin.methods import Every, Method, register
 from nearkin.models import Embedder
-from nearkin.sampling import BatchSampler, GroupSampler
+from nearkin.sampling import GroupSampler, LabelBatchSampler
 from nearkin.space import Space
 from nearkin.training import Run, Settings, loop, monitoring
-from nearkin.training.loop import Trainer
+from nearkin.training.loop import Trainer, make_trainer
 from nearkin.workflows import evaluate_model
 
 QUICK: dict[str, Any] = {"epochs": 3, "batch_size": 16, "per_class": 4, "dim": 8, "device": "cpu"}
@@ -93,9 +93,9 @@ def test_a_run_is_repeated_from_its_config(tmp_path: Path) -> None:
 @pytest.mark.parametrize("step", [2, 3, 4])  # three steps an epoch: inside, at the end, inside the next
 def test_an_interrupted_run_continues_to_the_same_weights(tmp_path: Path, step: int) -> None:
     whole = loop.train(settings(), tmp_path / "whole")
-    trainer = Trainer(settings(), tmp_path / "cut")
+    trainer = make_trainer(settings(), Run(tmp_path / "cut"))
     stop_after(trainer, step, lambda: os.kill(os.getpid(), signal.SIGINT))
-    with pytest.raises(Interrupted, match="continue with: nearkin train --resume"):
+    with pytest.raises(Interrupted, match="continue with: nearkin resume"):
         trainer.train()
     resumed = loop.resume(tmp_path / "cut")
     assert weights(resumed) == weights(whole)
@@ -127,7 +127,7 @@ def test_a_killed_run_continues_to_the_same_weights(tmp_path: Path, method: str)
 
 def test_a_run_that_never_reached_a_checkpoint_starts_over(tmp_path: Path) -> None:
     whole = loop.train(settings(), tmp_path / "whole")
-    early = Trainer(settings(), tmp_path / "early").run
+    early = make_trainer(settings(), Run(tmp_path / "early")).run
     early.log({"kind": "before", "step": 0})
     with early.metrics.open("a") as stream:
         stream.write('{"kind": "torn')
@@ -170,7 +170,7 @@ def test_image_files_with_augmentation_resume_exactly(photos: Path, tmp_path: Pa
     images = {"source": str(photos), "backbone": "small", "image_size": 16, "per_class": 3, "batch_size": 9}
     whole = loop.train(settings(**images), tmp_path / "whole")
     assert whole.settings().data.augment == "crop-flip"
-    trainer = Trainer(settings(**images), tmp_path / "cut")
+    trainer = make_trainer(settings(**images), Run(tmp_path / "cut"))
     stop_after(trainer, 3, lambda: os.kill(os.getpid(), signal.SIGTERM))
     with pytest.raises(Interrupted):
         trainer.train()
@@ -179,7 +179,7 @@ def test_image_files_with_augmentation_resume_exactly(photos: Path, tmp_path: Pa
 
 def test_a_full_disk_while_saving_harms_no_earlier_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = loop.train(settings(), tmp_path / "whole")
-    trainer = Trainer(settings(checkpoint_steps=2), tmp_path / "full")
+    trainer = make_trainer(settings(checkpoint_steps=2), Run(tmp_path / "full"))
     write = Path.write_bytes
 
     def fills_up(target: Path, content: bytes) -> int:
@@ -254,12 +254,12 @@ class TestChoosing:
     )
     def test_choices_without_a_judge_are_refused(self, tmp_path: Path, changes: dict[str, Any], expected: str) -> None:
         with pytest.raises(UserError, match=expected):
-            Trainer(settings(**changes), tmp_path / "run")
+            make_trainer(settings(**changes), Run(tmp_path / "run"))
         assert not (tmp_path / "run").exists()
 
 
 def test_a_nan_stops_the_run_before_it_reaches_the_weights(tmp_path: Path) -> None:
-    trainer = Trainer(settings(), tmp_path / "run")
+    trainer = make_trainer(settings(), Run(tmp_path / "run"))
     original = trainer.method.loss.forward
 
     def broken(embeddings: Tensor, labels: Tensor) -> Tensor:
@@ -273,7 +273,7 @@ def test_a_nan_stops_the_run_before_it_reaches_the_weights(tmp_path: Path) -> No
 
 
 def test_a_collapse_is_said_with_advice(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    trainer = Trainer(settings(epochs=1, learning_rate=1e-9), tmp_path / "run")
+    trainer = make_trainer(settings(epochs=1, learning_rate=1e-9), Run(tmp_path / "run"))
     nn.init.zeros_(trainer.model.head.project[0].weight)
     with caplog.at_level(logging.WARNING):
         trainer.train()
@@ -288,7 +288,7 @@ def test_spread_is_zero_for_one_point_and_one_for_a_centred_cloud() -> None:
 def test_a_frozen_backbone_is_computed_once_and_stays_as_it_was(photos: Path, tmp_path: Path) -> None:
     images = {"source": str(photos), "backbone": "test_resnet.r160_in1k", "weights": "none", "image_size": 32}
     frozen = settings(**images, freeze_backbone=True, per_class=3, batch_size=9, learning_rate=0.01)
-    trainer = Trainer(frozen, tmp_path / "a")
+    trainer = make_trainer(frozen, Run(tmp_path / "a"))
     before = {name: value.clone() for name, value in trainer.model.backbone.state_dict().items()}
     head = trainer.model.head.project[0].weight.clone()
     run = trainer.train()
@@ -336,13 +336,13 @@ def test_a_signal_to_the_whole_group_still_saves(photos: Path, tmp_path: Path) -
     os.killpg(process.pid, signal.SIGTERM)
     _, message = process.communicate(timeout=60)
     assert process.returncode == 130
-    assert "continue with: nearkin train --resume" in message
+    assert "continue with: nearkin resume" in message
     assert weights(loop.resume(cut)) == weights(whole)
 
 
 def test_metrics_are_not_doubled_when_a_run_dies_after_an_epochs_last_checkpoint(tmp_path: Path) -> None:
     whole = loop.train(settings(checkpoint_steps=3), tmp_path / "whole")
-    trainer = Trainer(settings(checkpoint_steps=3), tmp_path / "cut")
+    trainer = make_trainer(settings(checkpoint_steps=3), Run(tmp_path / "cut"))
 
     def dies(loss: float) -> None:  # noqa: ARG001
         raise SystemExit
@@ -363,7 +363,7 @@ def test_changed_data_are_noticed(photos: Path, tmp_path: Path, caplog: pytest.L
 
 
 def test_what_was_found_is_said_once_before_training(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    Trainer(settings(), tmp_path / "run")
+    make_trainer(settings(), Run(tmp_path / "run"))
     for line in (
         "data          glyphs: 96 images of 12 classes",
         "  test        48 images,  6 classes (none of them trained on)",
@@ -371,7 +371,7 @@ def test_what_was_found_is_said_once_before_training(tmp_path: Path, caplog: pyt
     ):
         assert line in caplog.text
     caplog.clear()
-    Trainer(settings(), tmp_path / "run", resumed=True)
+    make_trainer(settings(), Run(tmp_path / "run"), resumed=True)
     assert "images of 12 classes" not in caplog.text
 
 
@@ -401,7 +401,7 @@ def test_a_part_that_could_not_be_measured_is_refused_before_training(
     labels = {"few": [0] * 10 + [1] * 10 + [2] * 10, "single": [0] * 10 + [1] * 10 + [2, 3]}[changes["source"]]
     np.savez(tmp_path / "x.npz", vectors=rng.normal(size=(len(labels), 4)), labels=labels)
     with pytest.raises(UserError, match=expected):
-        Trainer(settings(source=str(tmp_path / "x.npz"), split="first-half"), tmp_path / "run")
+        make_trainer(settings(source=str(tmp_path / "x.npz"), split="first-half"), Run(tmp_path / "run"))
     assert not (tmp_path / "run").exists()
 
 
@@ -410,7 +410,7 @@ def test_a_feature_that_is_constant_in_training_is_not_blown_up(tmp_path: Path) 
     vectors[:32, 0] = 5.0
     np.savez(tmp_path / "x.npz", vectors=vectors, labels=np.arange(64) // 8)
     halves = {"source": str(tmp_path / "x.npz"), "split": "first-half"}
-    trainer = Trainer(settings(**halves, backbone="linear"), tmp_path / "run")
+    trainer = make_trainer(settings(**halves, backbone="linear"), Run(tmp_path / "run"))
     assert trainer.model.standardise.std[0] == 1.0
 
 
@@ -431,7 +431,7 @@ class TestRefreshingMethods:
                 self.looks: list[Space] = []
                 self.target = torch.zeros(8)
 
-            def sampler(self, labels: Any, batch_size: int, seed: int) -> BatchSampler:
+            def sampler(self, labels: Any, batch_size: int, seed: int) -> LabelBatchSampler:
                 return GroupSampler(labels, batch_size, 4, seed)
 
             def on_refresh(self, space: Space) -> None:
@@ -457,7 +457,7 @@ class TestRefreshingMethods:
         wanted = make_settings(TINY_GLYPHS, "looking-test", changes)
         whole = loop.train(wanted, tmp_path / "whole")
         assert weights(loop.train(wanted, tmp_path / "again")) == weights(whole)
-        trainer = Trainer(wanted, tmp_path / "cut")
+        trainer = make_trainer(wanted, Run(tmp_path / "cut"))
         stop_after(trainer, 3, lambda: os.kill(os.getpid(), signal.SIGINT))
         with pytest.raises(Interrupted):
             trainer.train()
@@ -469,7 +469,7 @@ class TestRefreshingMethods:
     def test_they_look_as_often_as_they_want(self, tmp_path: Path, every: Every, looks: int) -> None:
         self.method(every)
         changes = {k: v for k, v in QUICK.items() if k != "per_class"}
-        trainer = Trainer(make_settings(TINY_GLYPHS, "looking-test", changes), tmp_path / "run")
+        trainer = make_trainer(make_settings(TINY_GLYPHS, "looking-test", changes), Run(tmp_path / "run"))
         before = [parameter.clone() for parameter in trainer.method.loss.parameters()]
         trainer.train()
         spaces = trainer.method.looks  # type: ignore[attr-defined]
@@ -500,12 +500,12 @@ class TestRefreshingMethods:
 )
 def test_settings_that_cannot_work_are_refused_at_once(tmp_path: Path, changes: dict[str, Any], expected: str) -> None:
     with pytest.raises(UserError, match=expected):
-        Trainer(settings(**changes), tmp_path / "run")
+        make_trainer(settings(**changes), Run(tmp_path / "run"))
     assert not (tmp_path / "run").exists()
 
 
 def test_the_usual_batch_shrinks_to_what_the_data_can_fill(tmp_path: Path) -> None:
-    trainer = Trainer(settings(batch_size=0), tmp_path / "run")  # 6 classes × 4 items fill 24 places
+    trainer = make_trainer(settings(batch_size=0), Run(tmp_path / "run"))  # 6 classes × 4 items fill 24 places
     assert trainer.sampler.batch_size == 16
     assert "batch_size = 16" in trainer.run.config.read_text()
 
@@ -519,11 +519,11 @@ def test_a_run_that_failed_before_its_first_checkpoint_does_not_block_its_folder
 
 def test_a_folder_that_is_no_run_is_not_called_one(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").touch()
-    with pytest.raises(UserError, match="exists already and is no run"):
+    with pytest.raises(UserError, match="exists already and is not a run"):
         loop.train(settings(), tmp_path)
 
 
 def test_a_run_is_never_overwritten(tmp_path: Path) -> None:
     loop.train(settings(epochs=0), tmp_path / "run")
-    with pytest.raises(UserError, match="exists already; continue it with --resume"):
+    with pytest.raises(UserError, match="exists already; continue it with `nearkin resume"):
         loop.train(settings(), tmp_path / "run")

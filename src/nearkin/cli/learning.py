@@ -36,7 +36,6 @@ def train(
     out: Annotated[Path | None, typer.Option(help="The run's folder. Default: a new one under runs/.")] = None,
     config: Annotated[Path | None, typer.Option(help="Repeat a run from its config.toml.")] = None,
     recipe: Annotated[str | None, typer.Option(help="A paper's or tuned settings; see `nearkin recipes`.")] = None,
-    resume: Annotated[Path | None, typer.Option(help="Continue this run from its last checkpoint.")] = None,
     options: TrainingOptions,
     validation: Annotated[
         float | None,
@@ -53,7 +52,7 @@ def train(
     ] = False,
     settings: Set = None,
 ) -> None:
-    """Train an embedding; stop with Ctrl-C and continue with --resume.
+    """Train an embedding; stop with Ctrl-C and continue with `nearkin resume`.
 
     Example: nearkin train photos/ --backbone resnet50 --freeze-backbone
     """
@@ -63,13 +62,8 @@ def train(
     from nearkin.report.tables import print_scores
     from nearkin.training import loop
 
-    if resume is not None:
-        if data or method or config or recipe or out or given or settings:
-            raise typer.BadParameter("--resume goes on with the run's own settings; give nothing beside it")
-        run = loop.resume(resume)
-    else:
-        chosen, folder = _settings(data, method, config, recipe, out, given, settings or [])
-        run = loop.train(chosen, folder)
+    chosen, folder = _settings(data, method, config, recipe, out, given, settings or [])
+    run = loop.train(chosen, folder)
     if speaks():
         print_scores(run)
     if fit_all:
@@ -78,6 +72,24 @@ def train(
         final = train_on_all(run)
         if speaks():
             typer.echo(f"trained on all classes: {final.folder}")
+
+
+@app.command()
+def resume(
+    run: Annotated[Path, typer.Argument(help="A run folder.")],
+    epochs: Annotated[int | None, typer.Option(help="Train on to this number of epochs.")] = None,
+) -> None:
+    """Continue a run from its last checkpoint, to the same weights as if it had never stopped.
+
+    Example: nearkin resume runs/photos-rank
+    """
+    from nearkin.progress import speaks
+    from nearkin.report.tables import print_scores
+    from nearkin.training import loop
+
+    finished = loop.resume(run, epochs=epochs)
+    if speaks():
+        print_scores(finished)
 
 
 @app.command()
@@ -159,7 +171,7 @@ def _settings(
         options |= {"source": data} if data else {}
         chosen = chosen.changed(**by_section(chosen.method, options))
     elif data is None:
-        raise typer.BadParameter("give data to train on (a folder, .csv, .npz or name), --recipe, --config or --resume")
+        raise typer.BadParameter("give data to train on (a folder, .csv, .npz or name), --recipe or --config")
     else:
         chosen = make_settings(data, method or "rank", options)
     return chosen, out or usual_folder(chosen.data.source, chosen.method)

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from nearkin.cli.app import CountCheck, Model, NetworkWeights, app
 
+if TYPE_CHECKING:
+    from nearkin.search import MatchResult, SearchResult
+
 GalleryFolder = Annotated[Path, typer.Argument(metavar="GALLERY", help="What `nearkin index` wrote.")]
-IncludeSelf = Annotated[bool, typer.Option("--include-self", help="Also a picture itself, where it is in the gallery.")]
-Queries = Annotated[list[Path], typer.Argument(metavar="PICTURES...", help="One picture or several.")]
+IncludeSelf = Annotated[bool, typer.Option("--include-self", help="Also an image itself, where it is in the gallery.")]
+Queries = Annotated[list[Path], typer.Argument(metavar="QUERIES...", help="Images, or folders of them.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one line of JSON for each query instead.")]
 
 
 @app.command()
@@ -29,9 +35,7 @@ def report(
 @app.command()
 def index(
     model: Model,
-    data: Annotated[
-        str, typer.Argument(help="A folder of pictures, with or without class folders; a .csv; a dataset.")
-    ],
+    data: Annotated[str, typer.Argument(help="A folder of images, with or without class folders; a .csv; a dataset.")],
     out: Annotated[Path, typer.Option("--out", "-o", help="The gallery to make or to add to.")] = Path("gallery.index"),
     weights: NetworkWeights = None,
     store: Annotated[
@@ -41,78 +45,86 @@ def index(
     check_counts: Annotated[bool, CountCheck] = True,
     prune: Annotated[bool, typer.Option("--prune", help="Remove items of this folder whose files are gone.")] = False,
 ) -> None:
-    """Make pictures searchable; run it again to add what is new. Stop with Ctrl-C, the same command goes on.
+    """Make images searchable; run it again to add what is new. Stop with Ctrl-C, the same command goes on.
 
     Example: nearkin index runs/photos-rank photos/ -o photos.index; without a run: nearkin index timm:resnet50 photos/
     """
-    from nearkin.report.indexed import print_indexed
-    from nearkin.search.indexing import index_data
+    from nearkin.api import index as index_images
 
-    indexed = index_data(model, data, out, store, root, prune, check_counts=check_counts, weights=weights)
-    print_indexed(indexed, out)
+    with index_images(model, data, out, weights, store, root, check_counts, prune) as gallery:
+        typer.echo(f"{out}: {gallery.result}")
 
 
 @app.command()
 def remove(
     gallery: GalleryFolder,
-    paths: Annotated[list[str], typer.Argument(metavar="PATHS...", help="Pictures, or folders of them.")],
+    paths: Annotated[list[str], typer.Argument(metavar="PATHS...", help="Images, or folders of them.")],
 ) -> None:
-    """Remove pictures from a gallery; the files themselves stay."""
-    from nearkin.search.indexing import remove_items
+    """Remove images from a gallery; the files themselves stay."""
+    from nearkin.search import Gallery
 
-    typer.echo(f"removed {remove_items(gallery, paths):,} items from {gallery}")
+    with Gallery.open(gallery) as opened:
+        typer.echo(f"removed {opened.remove(paths):,} items from {gallery}")
 
 
 @app.command()
 def search(
     gallery: GalleryFolder,
-    pictures: Queries,
+    queries: Queries,
     k: Annotated[int, typer.Option("-k", help="How many neighbours.")] = 10,
     label: Annotated[str | None, typer.Option(help="Only items with this label.")] = None,
-    picture: Annotated[Path | None, typer.Option("--picture", help="Also draw the results to this file.")] = None,
     include_self: IncludeSelf = False,
+    picture: Annotated[Path | None, typer.Option("--picture", help="Also draw the results to this file.")] = None,
+    as_json: AsJson = False,
 ) -> None:
-    """Find the pictures of a gallery that are most like these.
+    """Find the images of a gallery that are most like these.
 
     Example: nearkin search photos.index query.jpg -k 10 --picture found.png
     """
-    from nearkin.report.hits import check_picture_name, draw_hits, print_hits
+    from nearkin.data.thumbnails import file_thumbnail
+    from nearkin.report.hits import check_picture_name, draw_hits
     from nearkin.search import Gallery
 
     if picture is not None:
         check_picture_name(picture)
     with Gallery.open(gallery) as opened:
-        found = opened.search(opened.encode(pictures), k, label, exclude=None if include_self else pictures)
-        print_hits(pictures, found)
+        results = opened.search(queries, k, label, include_self)
+        assert isinstance(results, list)
+        _print(results, as_json)
         if picture is not None:
-            draw_hits(picture, opened, pictures, found)
-            typer.echo(f"picture: {picture}")
+            title = f"Nearest of {len(opened):,} items in {opened.path.name}"
+            draw_hits(picture, results, file_thumbnail, title)
+            typer.echo(f"picture: {picture}", err=as_json)
 
 
 @app.command()
 def match(
     gallery: GalleryFolder,
-    pictures: Queries,
+    queries: Queries,
     false_accepts: Annotated[
-        float, typer.Option(help="Share of things of no known class that may be taken for one.")
+        float, typer.Option(help="Share of the images of unknown classes that may be taken for a known one.")
     ] = 0.05,
     k: Annotated[int, typer.Option("-k", help="Neighbours that vote.")] = 5,
     include_self: IncludeSelf = False,
+    as_json: AsJson = False,
 ) -> None:
-    """Say of which class pictures are, by a gallery with labels; what is too far from all of them is unknown.
+    """Say of which class images are, by a gallery with labels; what is too far from all of them is unknown.
 
-    Example: nearkin match photos.index new/*.jpg --false-accepts 0.01
+    Example: nearkin match photos.index new/ --false-accepts 0.01
     """
-    from nearkin.report.hits import print_matches
-    from nearkin.report.indexed import print_calibration
     from nearkin.search import Gallery
-    from nearkin.search.matching import calibrate
-    from nearkin.search.matching import match as match_pictures
 
     with Gallery.open(gallery) as opened:
-        calibration = calibrate(opened, false_accepts, k)
-        print_matches(pictures, match_pictures(opened, pictures, false_accepts, k, calibration, include_self))
-    print_calibration(calibration)
+        results = opened.match(queries, false_accepts, k, include_self)
+    assert isinstance(results, list)
+    _print(results, as_json)
+    if not as_json:
+        typer.echo(results[0].calibration)
+
+
+def _print(results: Sequence[SearchResult | MatchResult], as_json: bool) -> None:
+    for result in results:
+        typer.echo(json.dumps(result.to_dict()) if as_json else result)
 
 
 @app.command()
@@ -130,9 +142,10 @@ def serve(
 
     Example: nearkin serve photos.index
     """
-    from nearkin.serve import serve as serve_gallery
+    from nearkin.api import Gallery
 
-    serve_gallery(gallery, host, port, open_browser, allow_host or ())
+    with Gallery.open(gallery) as opened:
+        opened.serve(host, port, open_browser, allow_host)
 
 
 @app.command()
@@ -146,11 +159,11 @@ def export(
 
     Example: nearkin export runs/photos-rank --onnx -o photos.onnx
     """
-    from nearkin.models.onnx import export_onnx
+    from nearkin.models import load_model
     from nearkin.workflows import sample_items
 
     name = Path(model).resolve().name.rpartition(":")[2]  # timm:resnet50 is resnet50
-    done = export_onnx(model, out or Path(f"{name}.onnx"), sample_items(model), weights)
+    done = load_model(model, weights).export(out or f"{name}.onnx", sample_items(model))
     typer.echo(
         f"{done.file}: {done.megabytes:.1f} MB, equal to torch on {done.checked_on} items, {done.real} of them real "
         f"(largest difference {done.largest_difference:.0e})"

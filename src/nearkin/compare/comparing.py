@@ -33,8 +33,9 @@ from nearkin.messages import show_messages
 from nearkin.methods.spectral import WITH_SC
 from nearkin.training import Run, Settings
 from nearkin.training.baseline import backbone_scores
+from nearkin.training.defaults import resolved
 from nearkin.training.once import measured_once
-from nearkin.training.prepare import absolute, load_splits, resolved
+from nearkin.training.prepare import absolute, load_splits
 
 log = logging.getLogger("nearkin")
 

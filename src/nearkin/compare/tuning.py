@@ -21,7 +21,7 @@ from nearkin.files import read_json, write_json
 from nearkin.methods import method_class
 from nearkin.methods.ranges import Between, Range
 from nearkin.training import Run, Settings
-from nearkin.training.prepare import FROM_SCRATCH
+from nearkin.training.defaults import FROM_SCRATCH
 
 if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution

@@ -1,4 +1,4 @@
-"""A NumPy ``.npz``: ``images`` or ``vectors``, with ``labels`` and further columns of the same length."""
+"""Arrays: a pair of items and labels in memory, or a NumPy ``.npz`` of both with further columns."""
 
 from __future__ import annotations
 
@@ -8,29 +8,48 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from PIL import Image
 
-from nearkin.data.dataset import Dataset, encode_labels
-from nearkin.data.items import ImageArray, Items, Vectors
+from nearkin.data.dataset import Dataset, class_labels, described
+from nearkin.data.items import ImageArray, ImageFiles, Items, LazyImages, Vectors
+from nearkin.data.pixels import Array, as_array, channels_last, eight_bit
 from nearkin.errors import UserError
 
-Array = npt.NDArray[Any]
+
+def from_arrays(items: Any, labels: Any, name: str = "arrays") -> Dataset:
+    """A dataset of items and labels in memory: arrays, tensors or lists.
+
+    Args:
+        items: vectors (n, features), or images: (n, h, w), (n, h, w, 3), (n, 1, h, w) or (n, 3, h, w), uint8 or
+            floating point in 0…1; or a list of paths, or of pictures of any sizes.
+        labels: (n,) whole numbers or text.
+
+    >>> data = from_arrays([[0.5, 1.0], [0.0, 2.0]], ["cat", "dog"])
+    >>> data.items.values.shape, data.classes
+    ((2, 2), ['cat', 'dog'])
+    """
+    if not hasattr(items, "__len__") or not len(items):
+        raise UserError("(X, y) holds no items; X and y need one entry for each")
+    codes, classes = class_labels(labels, "(X, y)")
+    if len(codes) != len(items):
+        raise UserError(f"(X, y) has {len(codes):,} labels for {len(items):,} items; give one label for each item")
+    source = described(items, len(items))
+    return Dataset(name, items_in_memory(items, source), codes, classes, source=source)
 
 
 def load_arrays(file: Path) -> Dataset:
-    """Reads ``images`` (n, h, w[, 3]) uint8 or ``vectors`` (n, d), and ``labels`` (n,) of any spelling."""
+    """Reads ``images`` (n, h, w[, 3]) or ``vectors`` (n, d), and ``labels`` (n,) of any spelling."""
     try:
         with np.load(file, allow_pickle=False) as archive:
             columns: dict[str, Array] = {name: archive[name] for name in archive.files}
     except (ValueError, OSError, EOFError, zipfile.BadZipFile) as error:
-        raise UserError(f"{file} is no readable .npz of plain arrays ({error}); write it with numpy.savez") from error
+        raise UserError(f"{file} is not a readable .npz of arrays ({error}); write it with numpy.savez") from error
     labels = columns.pop("labels", None)
     if labels is None or ("images" in columns) == ("vectors" in columns):
         found = ", ".join(columns) or "nothing"
         raise UserError(f"{file} must hold 'labels' and either 'images' or 'vectors' (found: {found})")
-    if labels.ndim != 1 or labels.dtype.kind not in "iuU":
-        raise UserError(f"{file}: labels must be one whole number or text per item, not {labels.dtype} {labels.shape}")
+    codes, classes = class_labels(labels, str(file))
     items = array_items(columns.pop("images", None), columns.pop("vectors", None), str(file))
-    codes, classes = encode_labels([str(label) for label in labels.tolist()])
     masks = {name: columns.pop(name, None) for name in ("is_query", "is_gallery")}
     split = columns.pop("split", None)
     return Dataset(
@@ -41,25 +60,51 @@ def load_arrays(file: Path) -> Dataset:
         split=None if split is None else split.astype(str),
         is_query=None if masks["is_query"] is None else masks["is_query"].astype(bool),
         is_gallery=None if masks["is_gallery"] is None else masks["is_gallery"].astype(bool),
-        attributes={name: column for name, column in columns.items() if column.shape[:1] == labels.shape},
+        attributes={name: column for name, column in columns.items() if column.shape[:1] == codes.shape},
     )
 
 
 def array_items(images: Array | None, vectors: Array | None, where: str) -> Items:
     """Arrays as items, with the reason where they cannot be."""
     if images is not None:
-        # (height, width, 3) is one colour picture, not a stack of grey ones three pixels wide.
-        grey = images.ndim == 3 and images.shape[-1] != 3
-        colour = images.ndim == 4 and images.shape[-1] == 3
-        if images.dtype != np.uint8 or not (grey or colour) or images.size == 0:
-            raise UserError(
-                f"{where}: images must be uint8 of shape (n, height, width) or (n, height, width, 3), "
-                f"not {images.dtype} {images.shape}"
-            )
-        return ImageArray(images)
-    if vectors is None or vectors.ndim != 2 or vectors.dtype.kind not in "fiu" or vectors.size == 0:
-        raise UserError(f"{where}: vectors must be numbers of shape (n, features)")
-    unusable = np.flatnonzero(~np.isfinite(vectors).all(axis=1))
+        return ImageArray(_pixels(images, where))
+    if vectors is None or vectors.ndim != 2 or vectors.dtype.kind not in "bfiu" or vectors.size == 0:
+        found = "" if vectors is None else f", not {vectors.dtype} {vectors.shape}"
+        raise UserError(f"{where}: vectors must be numbers of shape (n, features){found}")
+    with np.errstate(over="ignore"):  # becomes infinite, which is said
+        values = vectors.astype(np.float32)
+    unusable = np.flatnonzero(~np.isfinite(values).all(axis=1))
     if len(unusable):
         raise UserError(f"{where}: {len(unusable)} vectors hold NaN or infinity, the first in row {unusable[0]}")
-    return Vectors(vectors.astype(np.float32))
+    return Vectors(values)
+
+
+def items_in_memory(items: Any, where: str) -> Items:
+    """What `from_arrays` takes as items; ``where`` is what they belong to, for messages."""
+    first = items[0] if isinstance(items, list | tuple) else None
+    if isinstance(first, str | Path):
+        return ImageFiles([Path(path) for path in items])
+    if isinstance(first, Image.Image) or getattr(first, "ndim", 1) > 1:
+        return LazyImages(items, None, np.arange(len(items)), where)
+    try:
+        values = as_array(items)
+    except ValueError as error:
+        raise UserError(f"{where}: vectors must have one length; give (n, features)") from error
+    if values.ndim < 3:
+        return array_items(None, values, where)
+    return ImageArray(_pixels(values, where, is_tensor=hasattr(items, "detach")))
+
+
+def _pixels(images: Array, where: str, is_tensor: bool = False) -> npt.NDArray[np.uint8]:
+    """(n, h, w) or (n, h, w, 3)."""
+    try:
+        # (height, width, 3) is one colour picture, not a stack of grey ones three pixels wide.
+        if images.ndim not in (3, 4) or (images.ndim == 3 and images.shape[-1] == 3) or not images.size:
+            raise ValueError("not a stack of pictures")
+        last = channels_last(images, (1, 3), is_tensor) if images.ndim == 4 else images
+        return eight_bit(last[..., 0] if last.shape[3:] == (1,) else last)
+    except ValueError as error:
+        raise UserError(
+            f"{where}: {images.dtype} of shape {images.shape} cannot be images ({error}); give (n, height, width) or "
+            "(n, height, width, 3), uint8 or floating point in 0…1"
+        ) from None

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from nearkin.data.items import Indices, Items
+from nearkin.data.pixels import as_array
 from nearkin.errors import UserError
 
 SPLITS = ("train", "validation", "test")
@@ -21,7 +23,7 @@ class Dataset:
 
     Attributes:
         name: what to call it in tables and messages.
-        items: image files, images in memory or feature vectors.
+        items: image files, images in memory, images of an object, or feature vectors.
         labels: (items,) positions in ``classes``; a subset keeps the numbers of the whole.
         classes: the class names, in the order in which the "first-half" split takes them.
         split: (items,) "train", "validation" or "test", where the source says so; None where it does not.
@@ -29,6 +31,9 @@ class Dataset:
         attributes: further columns by name, each (items,).
         true_labels: (items,) the labels before classes were paired; None where they were not.
         notes: what a user should know about how it was read, such as files that were ignored; a sentence each.
+        source: what `load_dataset` loads it from again; in angle brackets, the object that it was made of.
+        protocol: how papers measure it, where that is not all against all: "random-gallery", see
+            `nearkin.evaluation.galleries`.
     """
 
     name: str
@@ -41,6 +46,8 @@ class Dataset:
     attributes: Mapping[str, npt.NDArray[np.generic]] = field(default_factory=dict)
     true_labels: Indices | None = None
     notes: Sequence[str] = ()
+    source: str = ""
+    protocol: str = ""
 
     def __post_init__(self) -> None:
         columns = {
@@ -90,8 +97,38 @@ class Dataset:
         return np.unique(self.labels)
 
     def knows_classes_of(self, other: Dataset) -> bool:
-        """Whether every class of another part of the same data has items here too."""
+        """Whether every class of another split of the same data has items here too."""
         return bool(np.isin(other.present_classes, self.present_classes).all())
+
+
+def class_labels(values: Any, where: str, names: Sequence[str] | None = None) -> tuple[Indices, Sequence[str]]:
+    """Labels of any kind, one number or text per item, as positions in the class names.
+
+    Args:
+        where: what they belong to, for messages.
+        names: the class names that whole numbers stand for, where these are known.
+
+    >>> class_labels(["cat", "ant", "cat"], "pets")
+    (array([1, 0, 1]), ['ant', 'cat'])
+    """
+    try:
+        column = as_array(values)
+    except ValueError:  # lists of different lengths
+        column = np.empty((0, 0))
+    if column.ndim == 2 and column.shape[1] == 1:
+        column = column[:, 0]
+    if column.dtype.kind == "O" and all(isinstance(value, str) for value in column.flat):
+        column = column.astype(np.str_)
+    if column.dtype.kind == "b" or (column.dtype.kind == "f" and np.array_equal(column, np.round(column))):
+        column = column.astype(np.int64)
+    if column.ndim != 1 or column.dtype.kind not in "iuU":
+        raise UserError(f"{where}: labels must be one whole number or text per item, not {column.dtype} {column.shape}")
+    if names is None or column.dtype.kind == "U":
+        return encode_labels([str(value) for value in column.tolist()])
+    unknown = column[(column < 0) | (column >= len(names))]
+    if len(unknown):
+        raise UserError(f"{where}: label {unknown[0]} is not one of its {len(names)} classes; leave such items out")
+    return column.astype(np.int64), [str(name) for name in names]
 
 
 def encode_labels(values: Sequence[str]) -> tuple[Indices, list[str]]:
@@ -106,3 +143,13 @@ def encode_labels(values: Sequence[str]) -> tuple[Indices, list[str]]:
     classes = sorted(distinct, key=(lambda value: (int(value), value)) if numeric else None)
     position = {name: i for i, name in enumerate(classes)}
     return np.array([position[value] for value in values], dtype=np.int64), classes
+
+
+def described(made_of: Any, count: int) -> str:
+    """An object as the ``source`` of its dataset.
+
+    >>> described([1, 2], 2)
+    '<list of 2 items>'
+    """
+    kind = type(made_of)
+    return f"<{kind.__module__}.{kind.__qualname__} of {count:,} items>".replace("<builtins.", "<")

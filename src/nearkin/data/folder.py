@@ -38,9 +38,9 @@ def load_folder(root: Path) -> Dataset:
     folders = found.subfolders(root)
     names = {folder.name.lower() for folder in folders}
     is_split = "train" in names and names <= SPLITS.keys()
-    parts = {part: SPLITS[part.name.lower()] for part in folders} if is_split else {root: ""}
-    for part, split in parts.items():
-        for folder in found.subfolders(part) if is_split else folders:
+    roots = {folder: SPLITS[folder.name.lower()] for folder in folders} if is_split else {root: ""}
+    for above, split in roots.items():
+        for folder in found.subfolders(above) if is_split else folders:
             found.read_class(folder, split)
     found.check()
     labels, classes = encode_labels(found.labels)

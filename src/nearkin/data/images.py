@@ -2,22 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import warnings
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 from PIL import ExifTags, Image, ImageOps, UnidentifiedImageError
-
-from nearkin.data.items import ImageFiles
-from nearkin.errors import UserError
-from nearkin.files import cache_folder, write_text
-from nearkin.progress import track
 
 # Of all that Pillow could be made to run by a file's content, only picture formats people have.
 FORMATS = ("AVIF", "BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
@@ -29,7 +21,7 @@ warnings.simplefilter("ignore", Image.DecompressionBombWarning)
 
 @dataclass(frozen=True)
 class Unreadable:
-    """A file that is no readable image, and why."""
+    """A file that is not a readable image, and why."""
 
     path: Path
     reason: str
@@ -85,10 +77,10 @@ def image_size(path: Path) -> tuple[int, int] | None:
 
 
 def to_rgb(image: Image.Image, smaller: int = 1) -> Image.Image:
-    """Any Pillow image upright and as RGB: sixteen bits are scaled, transparency lies on white.
+    """Any Pillow image upright and as RGB: sixteen bits are scaled, transparency becomes white.
 
     Args:
-        smaller: makes it so many times smaller on the way, which takes less memory than to do so afterwards.
+        smaller: makes it this many times smaller on the way, which takes less memory than to do so afterwards.
 
     >>> to_rgb(Image.new("LA", (9, 6)), smaller=3).size
     (3, 2)
@@ -96,7 +88,7 @@ def to_rgb(image: Image.Image, smaller: int = 1) -> Image.Image:
     if image.getexif().get(ExifTags.Base.Orientation, 1) != 1:  # a copy, which most pictures do without
         image = ImageOps.exif_transpose(image)
     if image.mode.startswith("I;16") or image.mode in ("I", "F"):
-        image = _eight_bit(image)
+        image = _scaled(image)
     if image.mode in ("1", "P", "PA"):  # whose values have no mean
         image = image.convert("RGBA" if image.has_transparency_data else "RGB")
     if smaller > 1:
@@ -109,42 +101,15 @@ def to_rgb(image: Image.Image, smaller: int = 1) -> Image.Image:
     return image if image.mode == "RGB" else image.convert("RGB")
 
 
-def listed(unreadable: list[Unreadable], most: int = 100) -> str:
-    """One line each, and how many more there are."""
-    lines = [str(each) for each in unreadable[:most]]
-    if len(unreadable) > most:
-        lines.append(f"… and {len(unreadable) - most:,} more")
-    return "\n  ".join(lines)
+def decode_coarsely(path: Path) -> Image.Image | Unreadable:
+    """As little as shows that an image file can be read: a JPEG is decoded to its end, but eight times smaller."""
 
+    def decode(image: Image.Image) -> Image.Image:
+        image.draft("RGB", (64, 64))
+        image.load()
+        return image
 
-def find_unreadable(files: ImageFiles) -> list[Unreadable]:
-    """Decodes every file once and lists those that cannot be read.
-
-    That all can be read is remembered until a file changes; a failure is not, for it may be mended in many ways.
-    """
-    all_readable = cache_folder() / "readable" / files.fingerprint()
-    if all_readable.exists():
-        return []
-    found = [verdict for verdict in track(_verdicts(files), "checking images", len(files)) if verdict]
-    if not found:
-        with suppress(UserError):  # without a cache the check is only repeated
-            write_text(all_readable, "")
-    return found
-
-
-def _verdicts(files: ImageFiles) -> Iterator[Unreadable | None]:
-    def verdict(path: Path) -> Unreadable | None:
-        outcome = _attempt(path, _decode_coarsely)
-        return outcome if isinstance(outcome, Unreadable) else None
-
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
-        yield from pool.map(verdict, files.paths)
-
-
-def _decode_coarsely(image: Image.Image) -> Image.Image:
-    image.draft("RGB", (64, 64))  # a JPEG is still read to its end, but decoded eight times smaller
-    image.load()
-    return image
+    return _attempt(path, decode)
 
 
 def _attempt(path: Path, decode: Callable[[Image.Image], Image.Image]) -> Image.Image | Unreadable:
@@ -166,7 +131,7 @@ def _attempt(path: Path, decode: Callable[[Image.Image], Image.Image]) -> Image.
         return Unreadable(path, str(error) or type(error).__name__)
 
 
-def _eight_bit(image: Image.Image) -> Image.Image:
+def _scaled(image: Image.Image) -> Image.Image:
     """Sixteen bits lose the lower eight; of values of unknown range (modes I and F), see `_range`."""
     low, per_step = (0.0, 256.0) if image.mode.startswith("I;16") else _range(image)
     return Image.fromarray(np.concatenate([((values - low) / per_step).astype(np.uint8) for values in _strips(image)]))

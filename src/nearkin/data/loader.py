@@ -1,4 +1,4 @@
-"""From item numbers to input tensors: files through worker processes, arrays straight from memory.
+"""From item numbers to input tensors: files and objects through worker processes, arrays straight from memory.
 
 What a batch holds depends only on the item numbers and the seeds, never on workers or on what was read before, so a
 run can be stopped and continued anywhere.
@@ -8,22 +8,24 @@ from __future__ import annotations
 
 import atexit
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
-from PIL import Image
 from torch import Tensor
 
-from nearkin.data.decoded import cut
-from nearkin.data.images import Unreadable, read_image
-from nearkin.data.items import DecodedImages, ImageArray, ImageFiles, Indices, Items, Vectors
+from nearkin.data.images import Unreadable
+from nearkin.data.items import DecodedImages, ImageArray, ImageFiles, Images, Indices, Items, LazyImages, Vectors
 from nearkin.data.transforms import Preprocess, Transform, make_transform, seeded
 from nearkin.errors import UserError
+from nearkin.progress import track
 from nearkin.signals import deaf_children
 
+T = TypeVar("T")
 AHEAD = 32  # batches read before they are asked for, at most
+AT_ONCE = 64  # items that a worker reads before it hands them over
 
 
 @dataclass(frozen=True)
@@ -77,33 +79,89 @@ def _pixels(items: ImageArray, indices: Indices) -> Tensor:
     return chosen.unsqueeze(1) if items.channels == 1 else chosen.permute(0, 3, 1, 2).contiguous()
 
 
-class _Reader(torch.utils.data.Dataset[Tensor | Unreadable]):
-    def __init__(self, items: ImageFiles | ImageArray, transform: Transform) -> None:
-        self.items = items
-        self.transform = transform
+def each_item(read: Callable[[int], T], count: int, what: str) -> list[T]:
+    """``read(0)`` … ``read(count - 1)``, by worker processes and with a bar; the first error is raised."""
+    found: list[T] = []
+    draws = [draw.indices.tolist() for draw in sequential(count, AT_ONCE)]
+    workers = min(_processes(), max(0, len(draws) - 1))  # a single batch is not worth a process
+    for results in track(_in_workers(_Mapped(read), draws, workers, list), what, len(draws)):
+        error = next((result for result in results if isinstance(result, UserError)), None)
+        if error:
+            raise error
+        found += results
+    return found
 
-    def __getitem__(self, key: tuple[int, int]) -> Tensor | Unreadable:
+
+def cut(images: DecodedImages, indices: Indices, size: int, augment: str, seed: int, place: int = 0) -> Tensor:
+    """(batch, channels, size, size) uint8: the centres (none), or cut anywhere and half of them mirrored (crop-flip).
+
+    ``place`` is where these images begin in the batch that ``seed`` belongs to.
+    """
+    squares = images.squares
+    rows = torch.from_numpy(images.rows[indices]).to(squares.device)
+    spare = squares.shape[-1] - size
+    if augment == "none":
+        centre = slice(round(spare / 2), round(spare / 2) + size)
+        return squares[rows, :, centre, centre]
+    chance = np.random.default_rng(seed).random((place + len(indices), 3))[place:]
+    corners = np.floor(chance[:, :2, None] * (spare + 1)).astype(np.int64) + np.arange(size)  # (batch, 2, size)
+    corners[:, 1] = np.where(chance[:, 2:] < 0.5, corners[:, 1, ::-1], corners[:, 1])
+    lines, columns = torch.from_numpy(corners).to(squares.device).unbind(dim=1)
+    channels = torch.arange(squares.shape[1], device=squares.device)
+    return squares[rows[:, None, None, None], channels[:, None, None], lines[:, None, :, None], columns[:, None, None]]
+
+
+class _Mapped(torch.utils.data.Dataset[Any]):
+    """A function of an item's number as a dataset; the user's mistakes are values, to travel out of a worker."""
+
+    def __init__(self, read: Callable[..., Any]) -> None:
+        self.read = read
+
+    def __getitem__(self, key: Any) -> Any:
+        try:
+            return self.read(key)
+        except UserError as error:
+            return error
+
+
+@dataclass(frozen=True)
+class _Reader:
+    items: Images
+    transform: Transform
+
+    def __call__(self, key: tuple[int, int]) -> Tensor:
         index, seed = key
-        if isinstance(self.items, ImageArray):
-            picture: Image.Image | Unreadable = Image.fromarray(self.items.pixels[index]).convert("RGB")
-        else:
-            picture = read_image(self.items.paths[index])
-        return picture if isinstance(picture, Unreadable) else seeded(self.transform, picture, seed)
+        with seeded(seed, everything=isinstance(self.items, LazyImages)):
+            picture = self.items.picture(index)
+            if isinstance(picture, Unreadable):
+                raise UserError(f"{picture}; mend this file or leave it out")
+            return self.transform(picture)
 
 
-def _transformed(
-    items: ImageFiles | ImageArray, transform: Transform, draws: Iterable[Draw], workers: int | None
-) -> Iterator[Tensor]:
+def _transformed(items: Images, transform: Transform, draws: Iterable[Draw], workers: int | None) -> Iterator[Tensor]:
     if workers is None:
-        workers = min(16, os.cpu_count() or 1) if isinstance(items, ImageFiles) else 0
-    workers = min(workers, AHEAD)
+        workers = _processes() if isinstance(items, ImageFiles | LazyImages) else 0
     keys = ([(int(i), draw.seed + draw.place + n) for n, i in enumerate(draw.indices)] for draw in draws)
+    for batch in _in_workers(_Mapped(_Reader(items, transform)), keys, min(workers, AHEAD), _stack):
+        if isinstance(batch, UserError):
+            raise batch
+        yield batch
+
+
+def _processes() -> int:
+    return min(16, os.cpu_count() or 1)
+
+
+def _in_workers(
+    dataset: _Mapped, batches: Iterable[list[Any]], workers: int, collate: Callable[[list[Any]], T]
+) -> Iterator[T]:
+    """What the workers make of each batch of keys, in order; they end with the iterator."""
     loader = torch.utils.data.DataLoader(
-        _Reader(items, transform),
-        batch_sampler=keys,
+        dataset,
+        batch_sampler=batches,
         num_workers=workers,
         prefetch_factor=min(2, AHEAD // workers) if workers else None,
-        collate_fn=_stack,
+        collate_fn=collate,
         generator=torch.Generator(),  # keeps the loader from consuming torch's global random state
     )
     with deaf_children():  # the loop can only finish its step after Ctrl-C if the workers live on
@@ -112,15 +170,13 @@ def _transformed(
     atexit.register(started.clear)
     try:
         while (batch := next(started[0], None)) is not None:
-            if isinstance(batch, Unreadable):
-                raise UserError(f"{batch}; mend this file or leave it out")
             yield batch
     finally:
         started.clear()
         atexit.unregister(started.clear)
 
 
-def _stack(batch: list[Tensor | Unreadable]) -> Tensor | Unreadable:
+def _stack(batch: list[Tensor | UserError]) -> Tensor | UserError:
     """One tensor per batch, made in the worker: to send pictures one by one would keep the main process busy."""
-    unreadable = next((picture for picture in batch if isinstance(picture, Unreadable)), None)
-    return unreadable or torch.stack([picture for picture in batch if isinstance(picture, Tensor)])
+    error = next((picture for picture in batch if isinstance(picture, UserError)), None)
+    return error or torch.stack([picture for picture in batch if isinstance(picture, Tensor)])

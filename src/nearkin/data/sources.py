@@ -1,24 +1,53 @@
-"""One door for everything that can be trained on: a folder, a CSV, an ``.npz``, ``glyphs`` or a benchmark's name."""
+"""One door for everything that can be trained on: paths, names, arrays, and datasets of other libraries."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
-import numpy as np
-
-from nearkin.data.arrays import load_arrays
+from nearkin.data.arrays import from_arrays, load_arrays
 from nearkin.data.benchmarks import benchmarks, is_benchmark, load_benchmark
 from nearkin.data.dataset import Dataset
 from nearkin.data.folder import load_folder, load_unlabelled
 from nearkin.data.glyphs import glyphs
-from nearkin.data.images import Unreadable, find_unreadable, listed
-from nearkin.data.items import ImageFiles
-from nearkin.data.summary import counted
+from nearkin.data.hugging_face import from_hugging_face, is_hugging_face
+from nearkin.data.join import join_splits
 from nearkin.data.table import load_table
 from nearkin.errors import UserError, unknown_name
 
-ON_UNREADABLE = ("skip", "stop")
+
+def as_dataset(data: Any, root: str | Path | None = None, check_counts: bool = True) -> Dataset:
+    """Whatever people have, as a dataset.
+
+    Args:
+        data: a `Dataset`; a path or name as in `load_dataset`; a pair ``(X, y)`` as in `from_arrays`; a map-style torch
+            dataset as in `from_torch`; a Hugging Face dataset as in `from_hugging_face`; or a dictionary of any of
+            these by split: ``{"train": ..., "test": ...}``.
+        root, check_counts: as in `load_dataset`.
+
+    >>> as_dataset(([[0.0, 1.0], [1.0, 0.0], [0.9, 0.1]], ["left", "right", "right"])).classes
+    ['left', 'right']
+    """
+    if isinstance(data, Dataset):
+        return data
+    if isinstance(data, str | Path):
+        return load_dataset(data, root, check_counts)
+    if isinstance(data, tuple) and len(data) == 2:
+        return from_arrays(*data)
+    if is_hugging_face(data):
+        return from_hugging_face(data)
+    if isinstance(data, Mapping):
+        return join_splits({name: as_dataset(split, root, check_counts) for name, split in data.items()}, data)
+    if hasattr(data, "__getitem__") and hasattr(data, "__len__"):
+        from nearkin.data.torch_dataset import from_torch  # imported here because torch is slow to load
+
+        return from_torch(data)
+    kind = f"{type(data).__module__}.{type(data).__qualname__}"
+    if hasattr(data, "__iter__"):
+        raise UserError(f"a {kind} can only be read in order; give a map-style dataset, with __getitem__ and __len__")
+    raise UserError(f"a {kind} is not data; give a path, a name, (X, y), or a torch or Hugging Face dataset")
 
 
 def load_dataset(source: str | Path, root: str | Path | None = None, check_counts: bool = True) -> Dataset:
@@ -31,7 +60,28 @@ def load_dataset(source: str | Path, root: str | Path | None = None, check_count
         root: where to look for a benchmark first.
         check_counts: whether a benchmark must have as many images as its authors published.
     """
-    source = str(source)
+    return replace(_loaded(str(source), root, check_counts), source=str(source))
+
+
+def load_labelled_or_flat(data: Any, root: str | Path | None = None, check_counts: bool = True) -> Dataset:
+    """As `as_dataset`; but a folder that holds only images needs no classes to be embedded."""
+    folder = Path(data).expanduser() if isinstance(data, str | Path) else None
+    if folder and folder.is_dir() and not any(path.is_dir() for path in folder.iterdir()):
+        return load_unlabelled(folder)
+    return as_dataset(data, root, check_counts)
+
+
+def is_dataset_name(source: str) -> bool:
+    """Whether a source is known by name, rather than a path."""
+    return source.partition(":")[0] == "glyphs" or is_benchmark(source)
+
+
+def _loaded(source: str, root: str | Path | None, check_counts: bool) -> Dataset:
+    if source.startswith("<"):
+        raise UserError(
+            f"this was trained on an object, {source}, which cannot be loaded again; pass the same object: "
+            "nearkin.resume(run, data=dataset) or nearkin.evaluate(run, data=dataset)"
+        )
     path = Path(source).expanduser()
     name, _, options = source.partition(":")
     if name == "glyphs":
@@ -48,50 +98,14 @@ def load_dataset(source: str | Path, root: str | Path | None = None, check_count
         return load_table(path)
     if path.suffix.lower() == ".npz":
         return load_arrays(path)
-    raise UserError(f"{source} is no folder, .csv or .npz; give one of these or a name from `nearkin datasets`")
-
-
-def load_labelled_or_flat(source: str | Path, root: str | Path | None = None, check_counts: bool = True) -> Dataset:
-    """As ``load_dataset``; but a folder that holds only images needs no classes to be embedded."""
-    folder = Path(source).expanduser()
-    if folder.is_dir() and not any(path.is_dir() for path in folder.iterdir()):
-        return load_unlabelled(folder)
-    return load_dataset(source, root, check_counts)
-
-
-def is_dataset_name(source: str) -> bool:
-    """Whether a source is known by name, rather than a path."""
-    return source.partition(":")[0] == "glyphs" or is_benchmark(source)
-
-
-def without_unreadable(dataset: Dataset, action: str = "skip") -> tuple[Dataset, list[Unreadable]]:
-    """The dataset without the images that cannot be decoded, and the list of those.
-
-    ``action="stop"`` raises instead, with all of them in one message.
-    """
-    if action not in ON_UNREADABLE:
-        raise unknown_name("action for unreadable images", action, ON_UNREADABLE)
-    if not isinstance(dataset.items, ImageFiles):
-        return dataset, []
-    found = find_unreadable(dataset.items)
-    if not found:
-        return dataset, []
-    if action == "stop" or len(found) == len(dataset):
-        raise UserError(
-            f"{len(found)} of {len(dataset)} images cannot be read; mend or remove them, "
-            f"or go on without them (--unreadable skip):\n  {listed(found)}"
-        )
-    bad = {unreadable.path for unreadable in found}
-    readable = dataset.where(np.array([path not in bad for path in dataset.items.paths]))
-    note = f"ignored {counted(len(found), 'image')} that cannot be read"
-    return replace(readable, notes=(*dataset.notes, note)), found
+    raise UserError(f"{source} is not a folder, .csv or .npz; give one of these or a name from `nearkin datasets`")
 
 
 def _glyph_options(text: str) -> dict[str, int]:
     options = {}
-    for part in filter(None, text.split(",")):
-        name, _, value = part.partition("=")
+    for option in filter(None, text.split(",")):
+        name, _, value = option.partition("=")
         if name not in ("classes", "per_class", "size", "seed") or not value.isdecimal():
-            raise UserError(f"glyphs takes classes=, per_class=, size= and seed= with whole numbers, not '{part}'")
+            raise UserError(f"glyphs takes classes=, per_class=, size= and seed= with whole numbers, not '{option}'")
         options[name] = int(value)
     return options

@@ -10,19 +10,19 @@ import numpy as np
 import numpy.typing as npt
 
 from nearkin.data.dataset import SPLITS, Dataset, Mask
-from nearkin.data.items import ImageArray, Indices, Vectors
+from nearkin.data.items import ImageArray, Indices, LazyImages, Vectors
 from nearkin.errors import UserError, unknown_name
 
-Parts = npt.NDArray[np.str_]
+Assignment = npt.NDArray[np.str_]  # (items,) the split of each
 BY_CLASSES = ("classes", "first-half")
 HOW = ("official", *BY_CLASSES, "all")
 
 
 @dataclass(frozen=True)
 class Splits:
-    """The parts of a dataset; ``validation`` and ``test`` are None where there are none.
+    """The splits of a dataset; ``validation`` and ``test`` are None where there are none.
 
-    ``held_out`` is the share of the training classes that became the validation part.
+    ``held_out`` is the share of the training classes that became the validation split.
     """
 
     train: Dataset
@@ -31,20 +31,20 @@ class Splits:
     held_out: float = 0.0
 
     def digest(self) -> str:
-        """Changes when items come or go, or change their class or part; not when the folder moves as a whole.
+        """Changes when items come or go, or change their class or split; not when the folder moves as a whole.
 
         Items without names are told by their content.
         """
         digest = hashlib.sha256()
         for name in SPLITS:
-            part: Dataset | None = getattr(self, name)
+            split: Dataset | None = getattr(self, name)
             digest.update(f"{name}\n".encode())
-            if part is not None:
-                names = (Path(item).name for item in part.items.names())
-                rows = (f"{item}|{part.classes[label]}\n" for item, label in zip(names, part.labels, strict=True))
+            if split is not None:
+                names = (Path(item).name for item in split.items.names())
+                rows = (f"{item}|{split.classes[label]}\n" for item, label in zip(names, split.labels, strict=True))
                 digest.update("".join(rows).encode())
-                if isinstance(part.items, ImageArray | Vectors):
-                    digest.update(part.items.fingerprint().encode())
+                if isinstance(split.items, ImageArray | LazyImages | Vectors):
+                    digest.update(split.items.fingerprint().encode())
         return digest.hexdigest()
 
 
@@ -73,19 +73,19 @@ def make_splits(
     how = how or usual_split(dataset)
     if how not in HOW:
         raise unknown_name("split", how, HOW)
-    part = _assignment(dataset, how, split_seed)
+    assigned = _assignment(dataset, how, split_seed)
     if validation is None:
-        part, validation = _hold_out_usual(dataset, part, how, seed)
+        assigned, validation = _hold_out_usual(dataset, assigned, how, seed)
     elif validation:
-        part = _hold_out_classes(dataset, part, validation, seed)
-    train = _part(dataset, part == "train")
+        assigned = _hold_out_classes(dataset, assigned, validation, seed)
+    train = _split(dataset, assigned == "train")
     if train is None or len(train.present_classes) < 2:
         found = "no items" if train is None else _classes(train)
         raise UserError(
-            f"{dataset.name}: the training part has {found}, and two classes are needed to tell them apart; "
-            "add classes, or train on all of them with --split all"
+            f"{dataset.name}: the training split has {found}, and two classes are needed to tell them apart; "
+            'add classes, or train on all of them with split="all"'
         )
-    return Splits(train, _part(dataset, part == "validation"), _part(dataset, part == "test"), validation)
+    return Splits(train, _split(dataset, assigned == "validation"), _split(dataset, assigned == "test"), validation)
 
 
 def usual_validation(labels: Indices) -> float:
@@ -110,12 +110,12 @@ def usual_split(dataset: Dataset) -> str:
     return "classes" if dataset.split is None else "official"
 
 
-def _assignment(dataset: Dataset, how: str, split_seed: int) -> Parts:
+def _assignment(dataset: Dataset, how: str, split_seed: int) -> Assignment:
     if how == "all":
         return np.full(len(dataset), "train", dtype="<U10")
     if how == "official":
         if dataset.split is None:
-            raise UserError(f"{dataset.name} has no split of its own; use --split classes, first-half or all")
+            raise UserError(f'{dataset.name} has no split of its own; use split="classes", "first-half" or "all"')
         return dataset.split.astype("<U10")
     if len(dataset.present_classes) < 2:
         why = "there is nothing to tell it apart from: add classes"
@@ -127,40 +127,41 @@ def _assignment(dataset: Dataset, how: str, split_seed: int) -> Parts:
     return np.where(np.isin(dataset.labels, trained_on), "train", "test").astype("<U10")
 
 
-def _hold_out_usual(dataset: Dataset, part: Parts, how: str, seed: int) -> tuple[Parts, float]:
-    """The parts after the usual share of classes was held out, if that makes sense; and this share."""
-    train, test = dataset.labels[part == "train"], dataset.labels[part == "test"]
+def _hold_out_usual(dataset: Dataset, assigned: Assignment, how: str, seed: int) -> tuple[Assignment, float]:
+    """The splits after the usual share of classes was held out, if that makes sense; and this share."""
+    train, test = dataset.labels[assigned == "train"], dataset.labels[assigned == "test"]
     known = len(test) > 0 and bool(np.isin(test, train).all())  # the test is about classes that are trained on
-    share = 0.0 if known or how == "all" or (part == "validation").any() else usual_validation(train)
+    share = 0.0 if known or how == "all" or (assigned == "validation").any() else usual_validation(train)
     if not share:
-        return part, 0.0
-    divided = _hold_out_classes(dataset, part, share, seed)
+        return assigned, 0.0
+    divided = _hold_out_classes(dataset, assigned, share, seed)
     sizes = np.unique(dataset.labels[divided == "validation"], return_counts=True)[1]
-    return (divided, share) if len(sizes) > 1 and sizes.max() > 1 else (part, 0.0)  # what cannot be measured is no help
+    measurable = len(sizes) > 1 and sizes.max() > 1
+    return (divided, share) if measurable else (assigned, 0.0)
 
 
-def _hold_out_classes(dataset: Dataset, part: Parts, share: float, seed: int) -> Parts:
-    """Moves a share of the training classes, whole, to validation (an official validation part joins training)."""
+def _hold_out_classes(dataset: Dataset, assigned: Assignment, share: float, seed: int) -> Assignment:
+    """Moves a share of the training classes, whole, to validation (an official validation split joins training)."""
     if not 0 < share < 1:
         raise UserError(f"validation must be a share of the training classes between 0 and 1, not {share}")
-    part = np.where(part == "validation", "train", part)  # one set of classes chooses the model, not two
-    classes = np.unique(dataset.labels[part == "train"])
+    assigned = np.where(assigned == "validation", "train", assigned)  # one set of classes chooses the model, not two
+    classes = np.unique(dataset.labels[assigned == "train"])
     folds = 1 if share > 0.5 else max(1, min(round(1 / share), len(classes) // 2))  # of two classes at least
     turn, fold = divmod(seed, folds)
     order = np.random.default_rng(turn).permutation(classes)
     held_out = np.array_split(order, folds)[fold][: max(2, round(share * len(classes)))]
-    return np.where((part == "train") & np.isin(dataset.labels, held_out), "validation", part)
+    return np.where((assigned == "train") & np.isin(dataset.labels, held_out), "validation", assigned)
 
 
-def _part(dataset: Dataset, mask: Mask) -> Dataset | None:
-    """A part, or None where it is empty; one without queries or gallery of its own is searched in itself."""
+def _split(dataset: Dataset, mask: Mask) -> Dataset | None:
+    """A split, or None where it is empty; one without queries or gallery of its own is searched in itself."""
     if not mask.any():
         return None
-    part = dataset.where(mask)
-    roles = (part.is_query, part.is_gallery)
+    split = dataset.where(mask)
+    roles = (split.is_query, split.is_gallery)
     if any(role is not None and not role.any() for role in roles):
-        return replace(part, is_query=None, is_gallery=None)
-    return part
+        return replace(split, is_query=None, is_gallery=None)
+    return split
 
 
 def _classes(dataset: Dataset) -> str:

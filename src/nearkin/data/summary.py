@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from itertools import chain
 
 import numpy as np
@@ -10,10 +10,11 @@ import numpy as np
 from nearkin.data.dataset import SPLITS, Dataset
 from nearkin.data.hierarchy import true_classes
 from nearkin.data.images import image_size
-from nearkin.data.items import ImageArray, ImageFiles, Items, Vectors
+from nearkin.data.items import ImageArray, ImageFiles, Items, LazyImages, Vectors
 from nearkin.data.splits import Splits
 
 SAMPLED = 500  # files whose head is read to learn how large images are
+SAMPLED_OBJECTS = 50  # images of an object, which must be decoded for that
 LABEL = 14  # letters before the text of a line
 
 
@@ -28,19 +29,19 @@ def describe_splits(splits: Splits) -> list[str]:
       test        none
       size        3 numbers each
     """
-    parts: dict[str, Dataset | None] = {name: getattr(splits, name) for name in SPLITS}
-    found = {name: true_classes(part) for name, part in parts.items() if part is not None}
+    every: dict[str, Dataset | None] = {name: getattr(splits, name) for name in SPLITS}
+    found = {name: true_classes(split) for name, split in every.items() if split is not None}
     train = found["train"]
-    items, classes = sum(map(len, found.values())), len(set(chain(*(part.present_classes for part in found.values()))))
+    items, classes = sum(map(len, found.values())), len(set(chain(*(each.present_classes for each in found.values()))))
     what = "vector" if isinstance(train.items, Vectors) else "image"
     lines = [labelled("data", f"{train.name}: {counted(items, what)} of {counted(classes, 'class')}")]
     widths = [len(f"{largest:,}") for largest in (max(map(len, found.values())), classes)]
-    for name, part in found.items():
-        here = f"{counted(len(part), what, widths[0])}, {counted(len(part.present_classes), 'class', widths[1])}"
-        lines.append(labelled(f"  {name}", f"{here}{_role(name, part, splits)}"))
+    for name, split in found.items():
+        here = f"{counted(len(split), what, widths[0])}, {counted(len(split.present_classes), 'class', widths[1])}"
+        lines.append(labelled(f"  {name}", f"{here}{_role(name, split, splits)}"))
     if splits.test is None:
         lines.append(labelled("  test", "none"))
-    sizes = _sizes([part.items for part in found.values()])
+    sizes = _sizes([split.items for split in found.values()])
     return [*lines, *sizes, *(labelled("  note", note) for note in train.notes)]
 
 
@@ -61,33 +62,38 @@ def counted(number: int, noun: str, width: int = 0) -> str:
     return f"{number:{width},} {noun}{ending}"
 
 
-def _role(name: str, part: Dataset, splits: Splits) -> str:
+def _role(name: str, split: Dataset, splits: Splits) -> str:
     """What a split is for, and whether its classes are trained on."""
     if name == "train":
         return " in random pairs" if splits.train.true_labels is not None else ""
     if name == "validation":
         return " (held out to choose the model)"
-    trained_on = np.isin(part.present_classes, true_classes(splits.train).present_classes)
+    trained_on = np.isin(split.present_classes, true_classes(splits.train).present_classes)
     if trained_on.all():
         return " (other items of the classes trained on)"
     return " (some of them trained on)" if trained_on.any() else " (none of them trained on)"
 
 
-def _sizes(items: Iterable[Items]) -> list[str]:
-    """The smallest, the median and the largest size; of many files, those of some all over them."""
-    kinds = list(items)
-    first = kinds[0]
+def _sizes(items: Sequence[Items]) -> list[str]:
+    """The smallest, the median and the largest size; of many images, those of some all over them."""
+    first = items[0]
     if isinstance(first, Vectors):
         return [labelled("  size", f"{first.values.shape[1]:,} numbers each")]
     if isinstance(first, ImageArray):
-        height, width = first.pixels.shape[1:3]
+        width, height = first.size
         return [labelled("  size", f"{width}×{height} pixels, {'grey' if first.channels == 1 else 'RGB'}")]
-    paths = [path for each in kinds if isinstance(each, ImageFiles) for path in each.paths]
-    chosen = np.unique(np.linspace(0, len(paths) - 1, min(SAMPLED, len(paths))).astype(int))
-    sizes = sorted(filter(None, (image_size(paths[n]) for n in chosen)), key=lambda size: (size[0] * size[1], size))
+    every = [(each, n) for each in items if isinstance(each, ImageFiles | LazyImages) for n in range(len(each))]
+    most = SAMPLED_OBJECTS if isinstance(first, LazyImages) else SAMPLED
+    chosen = np.unique(np.linspace(0, len(every) - 1, min(most, len(every))).astype(int))
+    found = (_size(*every[n]) for n in chosen)
+    sizes = sorted(filter(None, found), key=lambda size: (size[0] * size[1], size))
     if not sizes:
         return []
     smallest, median, largest = (f"{width}×{height}" for width, height in (sizes[0], sizes[len(sizes) // 2], sizes[-1]))
-    sampled = f" (of {len(chosen):,} sampled)" if len(chosen) < len(paths) else ""
+    sampled = f" (of {len(chosen):,} sampled)" if len(chosen) < len(every) else ""
     text = f"{smallest} to {largest} pixels, median {median}" if smallest != largest else f"{smallest} pixels"
     return [labelled("  size", text + sampled)]
+
+
+def _size(items: ImageFiles | LazyImages, index: int) -> tuple[int, int] | None:
+    return items.sample(index).size if isinstance(items, LazyImages) else image_size(items.paths[index])

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import csv
+import re
 from pathlib import Path
 
 import numpy as np
 
 from nearkin.data.dataset import SPLITS, Dataset, Mask, encode_labels
 from nearkin.data.items import ImageFiles
-from nearkin.data.paths import leads_out
 from nearkin.errors import UserError
 
 REQUIRED = ("path", "label")
 KNOWN = (*REQUIRED, "split", "is_query", "is_gallery")
+# Absolute paths and "..", by the rules of every system, so that a list is judged alike everywhere.
+LEADS_OUT = re.compile(r"^[/\\]|^[A-Za-z]:|(^|[/\\])\.\.([/\\]|$)")
 TRUTH = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False, "": False}
 
 
@@ -34,6 +36,15 @@ def load_table(file: Path) -> Dataset:
     )
 
 
+def leads_out(path: str) -> bool:
+    """Whether a path from a list could leave the folder it starts from: it is data, not a command.
+
+    >>> leads_out("birds/1.jpg"), leads_out("../1.jpg"), leads_out("/etc/passwd")
+    (False, True, True)
+    """
+    return bool(LEADS_OUT.search(path))
+
+
 def _columns(file: Path) -> dict[str, list[str]]:
     try:
         with file.open(encoding="utf-8-sig", newline="") as stream:
@@ -42,7 +53,7 @@ def _columns(file: Path) -> dict[str, list[str]]:
             reader.fieldnames = header
             rows = list(reader)
     except (UnicodeDecodeError, csv.Error) as error:
-        raise UserError(f"{file} is no readable CSV ({error}); save it as UTF-8, comma-separated") from error
+        raise UserError(f"{file} is not a readable CSV ({error}); save it as UTF-8, comma-separated") from error
     missing = [name for name in REQUIRED if name not in header]
     if missing:
         found = ", ".join(header) or "nothing"

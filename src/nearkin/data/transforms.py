@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import random
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from PIL import Image
 from torch import Tensor
@@ -78,12 +81,24 @@ def _without_long_ends(picture: Image.Image) -> Image.Image:
     return picture.crop((left, top, left + width, top + height))
 
 
-def seeded(transform: Transform, picture: Image.Image, seed: int) -> Tensor:
-    """The transform's random draw that belongs to ``seed``, leaving torch's own random state untouched."""
+@contextmanager
+def seeded(seed: int, everything: bool = False) -> Iterator[None]:
+    """What is drawn in this block belongs to ``seed``; torch's own random state is untouched.
+
+    Args:
+        everything: also what Python and NumPy draw, for code that is not ours; it takes longer than a small transform.
+    """
     state = torch.get_rng_state()
+    others = (random.getstate(), np.random.get_state()) if everything else None
     try:
         # Not torch.manual_seed: it also seeds every accelerator, which takes longer than decoding the picture.
         torch.default_generator.manual_seed(seed)
-        return transform(picture)
+        if others:
+            random.seed(seed)
+            np.random.seed(seed % 2**32)
+        yield
     finally:
         torch.set_rng_state(state)
+        if others:
+            random.setstate(others[0])
+            np.random.set_state(others[1])

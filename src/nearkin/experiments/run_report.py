@@ -19,7 +19,7 @@ import torch
 
 from nearkin.data import Dataset, ImageArray, Splits, Vectors
 from nearkin.data.hierarchy import true_classes
-from nearkin.data.items import Items
+from nearkin.data.items import Items, LazyImages
 from nearkin.data.thumbnails import thumbnail
 from nearkin.errors import UserError, unknown_name
 from nearkin.evaluation import confidence_intervals, diagnostics, evaluate
@@ -41,23 +41,33 @@ SPLITS = ("train", "validation", "test")
 SHOWN_CLASSES, SHOWN_ITEMS = 6, 8
 
 
-def write_report(run: str | Path, out: str | Path | None = None, split: str = "test", figures: bool = True) -> Path:
+def write_report(
+    run: str | Path,
+    out: str | Path | None = None,
+    split: str = "test",
+    figures: bool = True,
+    splits: Splits | None = None,
+    embedder: Embedder | None = None,
+) -> Path:
     """Writes ``report.html`` into the run's folder, or to ``out``; returns where.
 
     Args:
         run: the run's folder.
         split: which split of its data to show: test, validation or train.
         figures: whether the pictures are also written to the run's ``figures/``, as PNG and SVG.
+        splits, embedder: the run's data and model, where its folder alone cannot tell them; None: from the folder.
 
     >>> write_report("runs/demo")  # doctest: +SKIP
     PosixPath('runs/demo/report.html')
     """
     target = Path(out) if out else Path(run) / "report.html"
-    write_run_report(gather(run, split), target, Path(run) / "figures" if figures else None)
+    write_run_report(gather(run, split, splits, embedder), target, Path(run) / "figures" if figures else None)
     return target
 
 
-def gather(folder: str | Path, split: str = "test") -> RunReport:
+def gather(
+    folder: str | Path, split: str = "test", splits: Splits | None = None, embedder: Embedder | None = None
+) -> RunReport:
     """Reads a run and embeds one of its splits, once; what cannot be had becomes a notice.
 
     Where there is no test split, the validation split stands in for it, or else the training split.
@@ -70,9 +80,10 @@ def gather(folder: str | Path, split: str = "test") -> RunReport:
     notices: list[str] = []
     settings, records = run.settings(), run.read_metrics()
     scores = run.read_scores() if run.scores.is_file() else _scores_so_far(run, settings, records, notices)
-    splits = _splits(settings, notices)
+    splits = splits or _splits(settings, notices)
     embedded, grouping, facts = None, None, _facts(run, settings)
     if splits is not None:
+        embedder = embedder or Embedder.load(run.folder)
         if not run.same_data(splits.digest()):
             scores = {}
             notices.append(
@@ -81,8 +92,8 @@ def gather(folder: str | Path, split: str = "test") -> RunReport:
             )
         shown = _shown_split(splits, split, notices)
         dataset = true_classes(getattr(splits, shown))
-        embedded = _embedded(run, shown, dataset, notices)
-        grouping = _grouping(run, settings, splits.train)
+        embedded = _embedded(embedder, shown, dataset, notices)
+        grouping = _grouping(run, settings, splits.train, embedder)
         facts.append(f"{shown} split: {len(dataset):,} items of {len(dataset.present_classes):,} classes")
     versions = {"Python": platform.python_version()} | {name: version(name) for name in ("torch", "timm")}
     return RunReport(
@@ -107,7 +118,8 @@ def pictures_of(items: Items) -> Pictures | None:
     """How items are seen; None for vectors."""
     if isinstance(items, Vectors):
         return None
-    return Pictures(partial(thumbnail, items), grey=isinstance(items, ImageArray) and items.channels == 1)
+    grey = isinstance(items, ImageArray) and items.channels == 1
+    return Pictures(partial(thumbnail, items), grey, threads=not isinstance(items, LazyImages))
 
 
 def _scores_so_far(
@@ -170,8 +182,8 @@ def _shown_split(splits: Splits, split: str, notices: list[str]) -> str:
     return instead
 
 
-def _embedded(run: Run, name: str, dataset: Dataset, notices: list[str]) -> EmbeddedSplit:
-    space = embed_everything(Embedder.load(run.folder), dataset)
+def _embedded(embedder: Embedder, name: str, dataset: Dataset, notices: list[str]) -> EmbeddedSplit:
+    space = embed_everything(embedder, dataset)
     result = None
     try:
         result = evaluate(space)
@@ -185,16 +197,18 @@ def _embedded(run: Run, name: str, dataset: Dataset, notices: list[str]) -> Embe
     return EmbeddedSplit(name, dataset.name, space.to("cpu"), dataset.classes, pictures, result, found)
 
 
-def _grouping(run: Run, settings: Settings, train: Dataset) -> Grouping | None:
+def _grouping(run: Run, settings: Settings, train: Dataset, embedder: Embedder) -> Grouping | None:
     """What the run's method divides the training split into; None for methods that do not.
 
     It is in the run's last checkpoint, as training last drew from it. Where there is none, or the data are others now,
     the method finds it anew in the training split as the kept model embeds it.
     """
-    method = settings.make_method()
+    try:
+        method = settings.make_method()
+    except UserError:  # an object that the settings cannot make again
+        return None
     if method.refresh_every is None:
         return None
-    embedder = Embedder.load(run.folder)
     found = _kept_groups(run, settings, train, embedder.model.spec.dim)
     source = "as training last found them, from its last checkpoint"
     if found is None:

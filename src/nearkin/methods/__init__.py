@@ -1,13 +1,10 @@
-"""One file per paper: which batches, which loss, when the whole space is looked at again."""
+"""One file per paper: which batches, which loss, when the whole space is embedded afresh.
 
-from nearkin.methods import (  # noqa: F401, I001 (importing registers, in the order in which they are listed)
-    facility_location,
-    spectral,
-    divide_and_conquer,
-    magnet,
-    rank,
-    plain,
-)
+>>> Magnet(alpha=2.0).settings()["alpha"]
+2.0
+"""
+
+# Importing registers, in the order in which they are listed.
 from nearkin.methods.base import (
     Batch,
     Embed,
@@ -21,12 +18,45 @@ from nearkin.methods.base import (
     register,
 )
 
+from nearkin.methods.facility_location import FacilityLocation  # isort: skip
+from nearkin.methods.spectral import Spectral  # isort: skip
+from nearkin.methods.divide_and_conquer import DivideAndConquer  # isort: skip
+from nearkin.methods.magnet import Magnet  # isort: skip
+from nearkin.methods.rank import Rank  # isort: skip
+from nearkin.methods.plain import (  # isort: skip
+    NCA,
+    PML,
+    Contrastive,
+    Lifted,
+    Margin,
+    NPairs,
+    ProxyNCA,
+    Softmax,
+    Triplet,
+)
+from nearkin.methods.loss_module import LossModule  # isort: skip
+
 __all__ = [
+    "NCA",
+    "PML",
     "Batch",
+    "Contrastive",
+    "DivideAndConquer",
     "Embed",
     "Every",
+    "FacilityLocation",
     "Groups",
+    "Lifted",
+    "LossModule",
+    "Magnet",
+    "Margin",
     "Method",
+    "NPairs",
+    "ProxyNCA",
+    "Rank",
+    "Softmax",
+    "Spectral",
+    "Triplet",
     "known_methods",
     "make_method",
     "method_class",

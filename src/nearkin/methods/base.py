@@ -18,7 +18,7 @@ from nearkin.evaluation import soft_knn_error
 from nearkin.evaluation.metrics import variant
 from nearkin.fields import checked_fields, parse_assignment
 from nearkin.methods.ranges import Range
-from nearkin.sampling import BatchSampler, GroupSampler
+from nearkin.sampling import GroupSampler, LabelBatchSampler
 from nearkin.space import Space
 
 
@@ -98,6 +98,7 @@ class Method(ABC):
     finetune_rate: float = 3e-4
     usual_batch: int = 128
     batch_unit: int = 2  # what a batch size that nobody chose must be a multiple of
+    by_name: bool = True  # whether its settings alone make it; else it takes an object, or the name of a loss
     needs_pairs: bool = True  # whether it learns from two items of a class, or from labels alone
     normalize: str = "always"  # whether the paper trains on embeddings of unit length
     slices: int = 1  # learners that share the embedding, a slice of its dimensions each
@@ -124,7 +125,7 @@ class Method(ABC):
         """Builds what depends on the data before training starts, such as a proxy per class; labels are 0…classes−1."""
 
     @abstractmethod
-    def sampler(self, labels: npt.ArrayLike, batch_size: int, seed: int) -> BatchSampler:
+    def sampler(self, labels: npt.ArrayLike, batch_size: int, seed: int) -> LabelBatchSampler:
         """The batches to train on. Several may be made to try sizes; the last one is trained with."""
 
     def start_epoch(self, epoch: int) -> None:  # noqa: B027 (most methods do not change on the way)
@@ -183,7 +184,7 @@ class GroupedMethod(Method):
         if self.per_class < 2:
             raise UserError(f"method '{self.name}' needs pairs of a class in its batches; use per_class=2 or more")
 
-    def sampler(self, labels: npt.ArrayLike, batch_size: int, seed: int) -> BatchSampler:
+    def sampler(self, labels: npt.ArrayLike, batch_size: int, seed: int) -> LabelBatchSampler:
         return GroupSampler(labels, batch_size, self.per_class, seed)
 
 

@@ -26,7 +26,7 @@ from nearkin.errors import UserError, unknown_name
 from nearkin.losses.batch import group_means
 from nearkin.methods.base import Batch, Embed, Every, Groups, Method, known_methods, make_method, parse_method, register
 from nearkin.methods.ranges import Between, OneOf
-from nearkin.sampling import BatchSampler, PartitionSampler
+from nearkin.sampling import LabelBatchSampler, PartitionSampler
 from nearkin.space import Space
 
 PARTITIONS = ("k-means", "random", "labels")
@@ -98,7 +98,7 @@ class DivideAndConquer(Method):
         self.loss = nn.ModuleList(method.loss for method in [*self.alone, self.together])
         self.first_united_epoch = epochs - round(self.finetune * epochs)
 
-    def sampler(self, labels: npt.ArrayLike, batch_size: int, seed: int) -> BatchSampler:
+    def sampler(self, labels: npt.ArrayLike, batch_size: int, seed: int) -> LabelBatchSampler:
         self.drawing = PartitionSampler(labels, batch_size, self.together.sampler, seed, self.needs_pairs)
         return self.drawing
 

@@ -19,7 +19,7 @@ from nearkin.errors import UserError
 from nearkin.losses import FacilityLocationLoss
 from nearkin.methods.base import Batch, Embed, Method, register
 from nearkin.methods.ranges import Between, OneOf
-from nearkin.sampling import BatchSampler, ClassRatioSampler
+from nearkin.sampling import ClassRatioSampler, LabelBatchSampler
 
 
 @register
@@ -70,7 +70,7 @@ class FacilityLocation(Method):
         if self.sub_batches > 1 and self.sub_batch_share * batch_size < 4:
             raise UserError(f"{self.sub_batch_share} of {batch_size} items is no batch; use sub_batch_share=0.5")
 
-    def sampler(self, labels: npt.ArrayLike, batch_size: int, seed: int) -> BatchSampler:
+    def sampler(self, labels: npt.ArrayLike, batch_size: int, seed: int) -> LabelBatchSampler:
         return ClassRatioSampler(labels, batch_size, self.class_ratio, self.class_ratio, seed)
 
     def start_epoch(self, epoch: int) -> None:

@@ -25,7 +25,7 @@ from nearkin.losses import MagnetLoss
 from nearkin.losses.batch import group_means
 from nearkin.methods.base import Batch, Embed, Every, Groups, Method, register
 from nearkin.methods.ranges import Between, OneOf
-from nearkin.sampling import BatchSampler, ClusterIndex, NeighbourhoodSampler
+from nearkin.sampling import ClusterIndex, LabelBatchSampler, NeighbourhoodSampler
 from nearkin.space import Space
 
 FORGETTING = 0.05  # share of a new batch in the running average of σ²
@@ -77,7 +77,7 @@ class Magnet(Method):
         if normalize == "test":
             raise UserError("method 'magnet' clusters the space that it trains; use normalize=never or always")
 
-    def sampler(self, labels: npt.ArrayLike, batch_size: int, seed: int) -> BatchSampler:
+    def sampler(self, labels: npt.ArrayLike, batch_size: int, seed: int) -> LabelBatchSampler:
         self.drawing = NeighbourhoodSampler(labels, batch_size, self.per_cluster, seed)
         return self.drawing
 

@@ -22,7 +22,7 @@ from nearkin.losses import (
 from nearkin.losses.pml import pml_losses
 from nearkin.methods.base import GroupedMethod, Method, register
 from nearkin.methods.ranges import Between, OneOf
-from nearkin.sampling import BatchSampler, PairSampler, RandomSampler
+from nearkin.sampling import LabelBatchSampler, PairSampler, RandomBatchSampler
 
 
 @register
@@ -93,7 +93,7 @@ class NPairs(Method):
     def __post_init__(self) -> None:
         self.loss = NPairsLoss(self.regularization)
 
-    def sampler(self, labels: npt.ArrayLike, batch_size: int, seed: int) -> BatchSampler:
+    def sampler(self, labels: npt.ArrayLike, batch_size: int, seed: int) -> LabelBatchSampler:
         return PairSampler(labels, batch_size, seed)
 
 
@@ -206,8 +206,8 @@ class ProxyNCA(Method):
     def prepare(self, classes: int, dim: int, epochs: int) -> None:  # noqa: ARG002
         self.loss = ProxyNCALoss(classes, dim, self.scale)
 
-    def sampler(self, labels: npt.ArrayLike, batch_size: int, seed: int) -> BatchSampler:
-        return RandomSampler(labels, batch_size, seed)
+    def sampler(self, labels: npt.ArrayLike, batch_size: int, seed: int) -> LabelBatchSampler:
+        return RandomBatchSampler(labels, batch_size, seed)
 
 
 @register
@@ -226,8 +226,8 @@ class Softmax(Method):
     def prepare(self, classes: int, dim: int, epochs: int) -> None:  # noqa: ARG002
         self.loss = SoftmaxLoss(classes, dim)
 
-    def sampler(self, labels: npt.ArrayLike, batch_size: int, seed: int) -> BatchSampler:
-        return RandomSampler(labels, batch_size, seed)
+    def sampler(self, labels: npt.ArrayLike, batch_size: int, seed: int) -> LabelBatchSampler:
+        return RandomBatchSampler(labels, batch_size, seed)
 
 
 @register
@@ -241,6 +241,7 @@ class PML(GroupedMethod):
     """
 
     name = "pml"
+    by_name = False
     paper = "pytorch-metric-learning's losses by name"
     minimises = "that loss"
     ranges: ClassVar = {"per_class": OneOf((2, 4, 8))}

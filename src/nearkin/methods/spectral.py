@@ -19,7 +19,7 @@ from nearkin.evaluation import evaluate
 from nearkin.losses import SpectralClusteringLoss
 from nearkin.methods.base import Method, register
 from nearkin.methods.ranges import OneOf
-from nearkin.sampling import BatchSampler, ClassRatioSampler, RandomSampler
+from nearkin.sampling import ClassRatioSampler, LabelBatchSampler, RandomBatchSampler
 from nearkin.space import Space
 
 WITH_SC = "with_sc_"
@@ -66,10 +66,10 @@ class Spectral(Method):
     def most_dimensions(self, batch_size: int) -> int:
         return max(1, batch_size // 4)
 
-    def sampler(self, labels: npt.ArrayLike, batch_size: int, seed: int) -> BatchSampler:
+    def sampler(self, labels: npt.ArrayLike, batch_size: int, seed: int) -> LabelBatchSampler:
         if self.class_ratio:
             return ClassRatioSampler(labels, batch_size, self.class_ratio, self.class_ratio, seed)
-        return RandomSampler(labels, batch_size, seed)
+        return RandomBatchSampler(labels, batch_size, seed)
 
     def read_out(
         self,

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from itertools import chain
 
 import torch
 from torch import Tensor, nn
@@ -13,6 +11,7 @@ from nearkin.data.dataset import Dataset
 from nearkin.data.items import Items
 from nearkin.data.loader import input_batches, sequential
 from nearkin.data.transforms import Preprocess
+from nearkin.models.model import device_of, evaluating
 from nearkin.progress import track
 from nearkin.space import Space
 
@@ -32,12 +31,6 @@ def apply(forward: Callable[[Tensor], Tensor], inputs: Tensor, device: torch.dev
         at_once = max(1, PIXELS_AT_ONCE // (inputs.shape[2] * inputs.shape[3]))
     pieces = (piece.to(device, non_blocking=True) for piece in inputs.split(at_once))
     return torch.cat([forward(piece).float().cpu() for piece in pieces])
-
-
-def device_of(model: nn.Module) -> torch.device:
-    """Where a model is: its weights, or its statistics if it has none; the CPU for a head that is nothing at all."""
-    first = next(chain(model.parameters(), model.buffers()), None)
-    return torch.device("cpu") if first is None else first.device
 
 
 def embed_items(
@@ -74,17 +67,6 @@ def embedded_batches(
             with torch.no_grad(), torch.autocast(device.type, enabled=False):
                 outputs = apply(forward or model, inputs, device)
             yield outputs
-
-
-@contextmanager
-def evaluating(model: nn.Module) -> Iterator[None]:
-    """The model in evaluation mode, then again in the mode it was in."""
-    was_training = model.training
-    model.eval()
-    try:
-        yield
-    finally:
-        model.train(was_training)
 
 
 def space_of(embeddings: Tensor, dataset: Dataset) -> Space:

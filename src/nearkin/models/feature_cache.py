@@ -24,11 +24,11 @@ import PIL
 import torch
 from torch import Tensor
 
-from nearkin.data.items import DecodedImages, ImageArray, ImageFiles, Items, Vectors
+from nearkin.data.items import DecodedImages, ImageArray, ImageFiles, Items, LazyImages, Vectors
 from nearkin.errors import OutOfRoom, UserError
 from nearkin.files import cache_folder, one_at_a_time
-from nearkin.models.embed import apply, device_of, embed_items, embedded_batches, evaluating
-from nearkin.models.model import EmbeddingModel
+from nearkin.models.embed import apply, embed_items, embedded_batches
+from nearkin.models.model import EmbeddingModel, device_of, evaluating
 
 log = logging.getLogger("nearkin")
 
@@ -36,6 +36,7 @@ FORMAT = 1
 KEPT_AFTER = 5.0  # seconds after which computed rows are written
 WAIT = 30.0  # seconds, for another process that is just writing
 AT_ONCE = 4096  # rows read together
+UNKNOWN = (LazyImages, Vectors)  # what an object gives has no name to be found by; vectors are as soon computed as read
 GIGABYTES = 10.0  # of all files together; NEARKIN_CACHE_GB says otherwise
 TABLE = (
     "CREATE TABLE IF NOT EXISTS features"
@@ -60,7 +61,7 @@ def cached_features(
     >>> cached_features(model, Vectors(np.ones((5, 3), dtype=np.float32))).shape
     torch.Size([5, 512])
     """
-    if isinstance(items, Vectors):  # as soon computed as read
+    if isinstance(items, UNKNOWN):
         return embed_items(model, items, model.spec.preprocess, batch_size, workers, model.features, what)
     return _collected(model, items, batch_size, workers, what, model.width, lambda rows: rows)
 
@@ -69,7 +70,7 @@ def cached_embeddings(
     model: EmbeddingModel, items: Items, batch_size: int = 256, workers: int | None = None, what: str = "embedding"
 ) -> Tensor:
     """What `embed_items` gives, (items, dim) float32 on the CPU: the head's work on the backbone's cached features."""
-    if isinstance(items, Vectors):
+    if isinstance(items, UNKNOWN):
         return embed_items(model, items, model.spec.preprocess, batch_size, workers, what=what)
     return _collected(model, items, batch_size, workers, what, model.spec.dim, lambda rows: embed_rows(model, rows))
 
@@ -94,7 +95,7 @@ class FeatureCache:
         self._pending: list[tuple[bytes, int, int, bytes]] = []
         self._written = time.monotonic()
         self._database: sqlite3.Connection | None = None
-        if (limit := _most_bytes()) == 0:
+        if (limit := _most_bytes()) == 0 or not model.versioned:  # what a user's own code computes may change
             return
         with self._or_without():
             self._folder.mkdir(parents=True, exist_ok=True)

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
+from itertools import chain
 from typing import Any
 
 import torch
@@ -11,7 +15,8 @@ from torch.nn.functional import normalize as unit_length
 
 from nearkin.data.transforms import Preprocess
 from nearkin.errors import UserError, unknown_name
-from nearkin.models.backbones import image_backbone, vector_backbone
+from nearkin.models.backbones import find_backbone, preprocess_of
+from nearkin.models.backbones.own import MODULE, module_name
 
 NORMALIZE = ("always", "test", "never")
 HEADS = ("linear", "none")
@@ -22,11 +27,12 @@ class ModelSpec:
     """All that is needed to build a model again, before its weights are loaded.
 
     Attributes:
-        backbone: ``small``, ``mlp``, ``linear``, ``torchvision:googlenet`` or a name of timm.
+        backbone: a registered name, such as ``small``, ``mlp`` or ``linear``, a name of timm, or ``module:`` and what
+            a module of one's own is called.
         dim: length of the embedding; without a head, 0 stands for the width of the backbone's features.
         normalize: whether embeddings have unit length "always", only at "test", or "never".
-        preprocess: what the backbone expects of pictures; None for feature vectors.
-        features: length of the feature vectors it reads; 0 for pictures.
+        preprocess: what the backbone expects of images; None for feature vectors.
+        features: length of the feature vectors it reads; 0 for images.
         slices: learners that share the embedding, each with its own dim / slices dimensions.
         head: "linear", or "none": the embedding is the backbone's feature vector itself.
     """
@@ -88,11 +94,11 @@ class Head(nn.Module):
             raise UserError(f"an embedding needs at least one dimension, not {dim}")
         if slices < 1 or dim % slices:
             fitting = max(1, round(dim / max(1, slices))) * max(1, slices)
-            raise UserError(f"{slices} learners cannot share {dim} dimensions evenly; use --set dim={fitting}")
+            raise UserError(f"{slices} learners cannot share {dim} dimensions evenly; use dim={fitting}")
         if kind == "none" and (dim != features or slices != 1):
             raise UserError(
                 f"without a head the embedding is the backbone's {features} features for one learner, "
-                f"not {dim} numbers for {slices}; use dim={features}, slices=1 or a linear head"
+                f'not {dim} numbers for {slices}; use dim={features}, slices=1 or head="linear"'
             )
         learners = slices if kind == "linear" else 0
         self.project = nn.ModuleList(nn.Linear(features, dim // slices) for _ in range(learners))
@@ -110,11 +116,13 @@ class Head(nn.Module):
 
 
 class EmbeddingModel(nn.Module):
-    """Pictures (batch, channels, size, size) uint8, or vectors (batch, features), to (batch, dim).
+    """Images (batch, channels, size, size) uint8 or in 0…1, or vectors (batch, features), to (batch, dim).
 
     Args:
         freeze_batch_norm: whether the backbone's batch norms keep their statistics in training.
-        width: what a backbone for pictures gives; None: found by trying the backbone on one picture.
+        width: length of the backbone's features; None: found by trying the backbone.
+        backbone: a module of one's own, from (batch, channels, size, size) or (batch, features) to (batch, width);
+            None: the one that ``spec.backbone`` names.
 
     >>> model = EmbeddingModel(ModelSpec("linear", dim=2, features=3))
     >>> model(torch.ones(5, 3)).shape
@@ -123,21 +131,31 @@ class EmbeddingModel(nn.Module):
     3
     """
 
-    def __init__(self, spec: ModelSpec, freeze_batch_norm: bool = False, width: int | None = None) -> None:
+    def __init__(
+        self,
+        spec: ModelSpec,
+        freeze_batch_norm: bool = False,
+        width: int | None = None,
+        backbone: nn.Module | None = None,
+    ) -> None:
         super().__init__()
         self.freeze_batch_norm = freeze_batch_norm
+        kind = find_backbone(spec.backbone if backbone is None else backbone)
+        kind.check_reads("vectors" if spec.preprocess is None else "images")
+        self.versioned = kind.versioned
         if spec.preprocess is None:
+            shape: tuple[int, ...] = (spec.features,)
             mean, std = torch.zeros(spec.features), torch.ones(spec.features)
-            backbone, width = vector_backbone(spec.backbone, spec.features)
         else:
-            mean = torch.tensor(spec.preprocess.mean).view(-1, 1, 1)
-            std = torch.tensor(spec.preprocess.std).view(-1, 1, 1)
-            backbone, width = image_backbone(spec.backbone, spec.preprocess, width)
+            size, channels = spec.preprocess.size, spec.preprocess.channels
+            shape = (channels, size, size)
+            mean, std = (torch.tensor(each).view(-1, 1, 1) for each in (spec.preprocess.mean, spec.preprocess.std))
         self.standardise = Standardise(mean, std)
-        self.backbone = backbone
-        self.width = width  # of the backbone's features
-        self.spec = replace(spec, dim=width) if spec.head == "none" and spec.dim == 0 else spec
-        self.head = Head(width, self.spec.dim, spec.normalize, spec.slices, spec.head)
+        self.backbone = kind.build(shape[0])
+        self.width = width or _tried_width(self.backbone, kind.name.removeprefix(MODULE), shape)
+        spec = replace(spec, backbone=kind.name)
+        self.spec = replace(spec, dim=self.width) if spec.head == "none" and spec.dim == 0 else spec
+        self.head = Head(self.width, self.spec.dim, spec.normalize, spec.slices, spec.head)
         if spec.preprocess is not None:
             # Convolutions run up to 1.5 times as fast so.
             self.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
@@ -161,3 +179,76 @@ class EmbeddingModel(nn.Module):
                 if isinstance(module, nn.modules.batchnorm._BatchNorm):
                     module.eval()
         return self
+
+
+def wrap_backbone(
+    module: nn.Module,
+    dim: int = 128,
+    normalize: str = "always",
+    preprocess: Preprocess | None = None,
+    features: int = 0,
+) -> EmbeddingModel:
+    """An embedding model around a module of one's own, which gives (batch, width).
+
+    Args:
+        module: reads images (batch, 3, size, size), standardised; or vectors (batch, features).
+        dim: length of the embedding; 0: that of the module's features, without a head.
+        preprocess: what the module expects of images; None: what it says in timm's way (``pretrained_cfg``), or 224
+            pixels, standardised as for ImageNet.
+        features: length of the vectors it reads; 0: it reads images.
+
+    >>> wrap_backbone(nn.Linear(3, 7), dim=2, features=3)(torch.ones(5, 3)).shape
+    torch.Size([5, 2])
+    """
+    if not features:
+        preprocess = preprocess or preprocess_of(module)
+    head = "linear" if dim else "none"
+    spec = ModelSpec(module_name(module), dim, normalize, preprocess, features, head=head)
+    return EmbeddingModel(spec, backbone=module)
+
+
+@contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """The model in evaluation mode, then again in the mode it was in."""
+    modes = [(module, module.training) for module in model.modules()]  # parts of it may be frozen
+    model.eval()
+    try:
+        yield
+    finally:
+        for module, mode in modes:
+            module.training = mode
+
+
+def device_of(model: nn.Module) -> torch.device:
+    """Where a model is: its weights, or its statistics if it has none; the CPU for a head that is nothing at all."""
+    first = next(chain(model.parameters(), model.buffers()), None)
+    return torch.device("cpu") if first is None else first.device
+
+
+def _tried_width(backbone: nn.Module, name: str, shape: tuple[int, ...]) -> int:
+    """The length of what a backbone gives, found by trying it; what it gives is checked on the way."""
+    # Asked rather than read off: which attribute holds the width differs from module to module.
+    inputs = torch.linspace(-1, 1, 2 * math.prod(shape)).view(2, *shape)
+    if (weight := next(backbone.parameters(), None)) is not None:
+        inputs = inputs.to(weight.device)
+    try:
+        with evaluating(backbone), torch.no_grad():
+            found: object = backbone(inputs)
+    except Exception as error:  # a network raises whatever its layers do
+        reason = str(error).split("\n")[0]
+        what = f"images of {shape[-1]} pixels" if len(shape) == 3 else f"vectors of {shape[0]} features"
+        raise UserError(f"backbone '{name}' does not take {what} ({reason})") from error
+    if not isinstance(found, Tensor):
+        raise UserError(
+            f"backbone '{name}' returned a {type(found).__name__}; return a tensor of shape (batch, features)"
+        )
+    if found.ndim != 2 or len(found) != 2 or not found.shape[1]:
+        raise UserError(
+            f"backbone '{name}' returned a tensor of shape {tuple(found.shape)} for a batch of 2; "
+            "return one of shape (batch, features)"
+        )
+    if not found.is_floating_point():
+        raise UserError(f"backbone '{name}' returned {found.dtype}; return floating point numbers")
+    if not found.is_meta and not found.isfinite().all():
+        raise UserError(f"backbone '{name}' returned NaN or infinity for ordinary inputs; check its weights")
+    return found.shape[1]

@@ -6,22 +6,19 @@ import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.util import find_spec
-from itertools import pairwise
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.functional import interpolate
 
 import nearkin
-from nearkin.data.items import Items
-from nearkin.data.loader import Draw, input_batches
 from nearkin.errors import UserError
 from nearkin.files import write_bytes
+from nearkin.models.inputs import Encodable, read_inputs
 from nearkin.models.model import EmbeddingModel, ModelSpec
-from nearkin.models.pretrained import load_model
 
 TOLERANCE = 1e-4
 LARGEST_FILE = 2**31 - 2**20  # bytes that one protobuf file can hold
@@ -30,8 +27,13 @@ BATCHES = (1, 2, 7)
 
 @dataclass(frozen=True)
 class Exported:
-    """An ONNX file and how it was checked: on so many items, so many of them real ones, the others noise and smooth
-    pictures; and the largest difference in any number of an embedding."""
+    """An ONNX file and how it was checked.
+
+    Attributes:
+        checked_on: number of items that it was compared on.
+        real: how many of these were given; the others are noise and smooth pictures.
+        largest_difference: of any number of an embedding.
+    """
 
     file: Path
     megabytes: float
@@ -40,36 +42,35 @@ class Exported:
     largest_difference: float
 
 
-def export_onnx(
-    model: str | Path, out: Path, items: Items | None = None, weights: str | Path | None = None
-) -> Exported:
-    """Writes the whole model: pictures (batch, channels, size, size) uint8, or vectors (batch, features) float32, to
-    embeddings (batch, dim) float32, for any batch.
+def export_onnx(network: EmbeddingModel, file: str | Path, check_on: Encodable | None = None) -> Exported:
+    """Writes a model on the CPU as one file: pictures (batch, channels, size, size) uint8, or vectors (batch, features)
+    float32, to embeddings (batch, dim) float32, for any batch.
 
     The file says in its metadata what pictures must look like. It is compared with torch in batches of 1, 2 and 7 and
     not written where any number differs by more than 1e-4 (times the embedding's length, where that is above one).
 
     Args:
-        model, weights: see `load_model`.
-        items: real ones to compare on too, up to ten of them, for example of the run's own data.
+        check_on: real items to compare on too, of which up to ten are taken; see `Embedder.encode`.
 
-    >>> export_onnx(Path("runs/photos-rank"), Path("photos.onnx")).largest_difference < 1e-4  # doctest: +SKIP
-    True
+    >>> export_onnx(EmbeddingModel(ModelSpec("linear", 2, features=3)), "small.onnx").checked_on  # doctest: +SKIP
+    10
     """
     missing = [name for name in ("onnx", "onnxruntime", "onnxscript") if find_spec(name) is None]
     if missing:
         raise UserError(f"exporting needs {' and '.join(missing)}; install with: pip install 'nearkin[onnx]'")
-    network = load_model(model, weights).model
+    network.eval()
     content = _converted(network)
-    real = 0 if items is None else min(len(items), sum(BATCHES))
-    checked_on, difference = _compared(network, content, items)
+    made = [*_noise(network, BATCHES), *_smooth(network)]
+    real = [] if check_on is None else _first_batches(network, check_on)
+    difference = _largest_difference(network, content, made + real)
     if not difference <= TOLERANCE:
         raise UserError(
-            f"{out} was not written: its embeddings would differ from torch's by up to {difference:.1e} "
+            f"{file} was not written: its embeddings would differ from torch's by up to {difference:.1e} "
             f"(at most {TOLERANCE:.0e} is taken for equal); try another version of torch or onnxruntime"
         )
+    out = Path(file).expanduser()
     write_bytes(out, content)
-    return Exported(out, len(content) / 1e6, checked_on, real, difference)
+    return Exported(out, len(content) / 1e6, sum(map(len, made + real)), sum(map(len, real)), difference)
 
 
 def _converted(network: EmbeddingModel) -> bytes:
@@ -114,41 +115,41 @@ def _metadata(spec: ModelSpec) -> dict[str, str]:
     }
 
 
-def _compared(network: EmbeddingModel, content: bytes, items: Items | None) -> tuple[int, float]:
-    """On how many items, and the largest difference of a number, in units of an embedding's length above one."""
+def _largest_difference(network: EmbeddingModel, content: bytes, batches: list[Tensor]) -> float:
+    """Of any number of an embedding, in units of the embedding's length where that is above one."""
     import onnxruntime
 
-    count, largest = 0, 0.0
+    largest = 0.0
     try:
         session = onnxruntime.InferenceSession(content, providers=["CPUExecutionProvider"])
-        for inputs in _check_batches(network, items):
+        for inputs in batches:
             with torch.no_grad():
                 expected = network(inputs)
             found = torch.from_numpy(session.run(None, {_input_name(network.spec): inputs.numpy()})[0])
             differences = (found - expected).abs().amax(dim=1) / expected.norm(dim=1).clamp(min=1)
-            count += len(inputs)
             largest = max(largest, differences.nan_to_num(torch.inf).max().item())
-    except UserError:
-        raise
     except Exception as error:  # onnxruntime's own kinds have no common parent
         reason = str(error).split("\n")[0]
         raise UserError(
             f"onnxruntime cannot run the exported model ({reason}); try another version of onnxruntime"
         ) from error
-    return count, largest
+    return largest
 
 
-def _check_batches(network: EmbeddingModel, items: Items | None) -> Iterator[Tensor]:
-    yield from _noise(network, BATCHES)
-    preprocess = network.spec.preprocess
-    if preprocess is not None:
+def _first_batches(network: EmbeddingModel, items: Encodable) -> list[Tensor]:
+    """Two batches of five, as the file takes them."""
+    found = islice(read_inputs(items, network.spec.preprocess, batch_size=5, workers=0).batches, 2)
+    if network.spec.preprocess is None:
+        return [*found]
+    return [(255 * each).to(torch.uint8) if each.is_floating_point() else each for each in found]
+
+
+def _smooth(network: EmbeddingModel) -> Iterator[Tensor]:
+    """Pictures with less detail than noise."""
+    if network.spec.preprocess is not None:
         for pixels in _noise(network, BATCHES):
             coarse = interpolate(pixels.float(), size=(4, 4))
             yield interpolate(coarse, size=pixels.shape[2:], mode="bilinear").to(torch.uint8)
-    if items is not None:
-        edges = np.cumsum([0, *BATCHES]).clip(max=len(items)).tolist()
-        draws = [Draw(np.arange(start, end)) for start, end in pairwise(edges) if start < end]
-        yield from input_batches(items, preprocess, draws, workers=0)
 
 
 def _noise(network: EmbeddingModel, batches: tuple[int, ...]) -> Iterator[Tensor]:

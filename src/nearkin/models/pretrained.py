@@ -6,22 +6,24 @@ import difflib
 import re
 from pathlib import Path
 
+from torch import nn
+
 from nearkin.errors import UserError
-from nearkin.models.backbones import load_timm, load_weights, preprocess_of
+from nearkin.models.backbones import known_backbones, preprocess_of
+from nearkin.models.backbones.timm_models import TIMM, load_timm
 from nearkin.models.embedder import Embedder
-from nearkin.models.googlenet import GOOGLENET
 from nearkin.models.model import EmbeddingModel, ModelSpec
+from nearkin.models.weights import load_weights
 
-TIMM = "timm:"
 
-
-def load_model(model: str | Path, weights: str | Path | None = None) -> Embedder:
+def load_model(model: str | Path, weights: str | Path | None = None, backbone: nn.Module | None = None) -> Embedder:
     """A model ready to use.
 
     Args:
         model: a run folder, a model folder, ``timm:NAME``, ``torchvision:googlenet``, or a name of timm alone where
             there is no such folder. A network by name has no head: its features at unit length are the embedding.
         weights: of a network by name: a local file; None: the ImageNet weights, which are downloaded.
+        backbone: see `Embedder.load`.
 
     >>> load_model("timm:resnet50").encode(["a.jpg"]).shape  # doctest: +SKIP
     (1, 2048)
@@ -30,11 +32,13 @@ def load_model(model: str | Path, weights: str | Path | None = None) -> Embedder
     if name is None:
         if weights is not None:
             raise UserError(f"{model} is not the name of a network, so it has weights of its own; leave weights out")
-        return Embedder.load(model)
+        return Embedder.load(model, backbone)
+    if backbone is not None:
+        raise UserError(f"{model} is the name of a network, which nearkin builds itself; leave backbone out")
     if weights in ("none", ""):
         raise UserError(f"without weights {model} would give random embeddings; give a file, or leave weights out")
     # Built before the weights are looked for: a wrong name is said at once.
-    network = EmbeddingModel(ModelSpec(name, 0, "always", preprocess_of(name, None), head="none"))
+    network = EmbeddingModel(ModelSpec(name, 0, "always", preprocess_of(name), head="none"))
     load_weights(network.backbone, name, "imagenet" if weights is None else str(weights))
     return Embedder(network)
 
@@ -46,7 +50,7 @@ def network_name(model: str | Path) -> str | None:
     ('resnet50', 'resnet50', None)
     """
     text = str(model)
-    if text == GOOGLENET:
+    if ":" in text and text in known_backbones():
         return text
     if text.startswith(TIMM):
         name = text.removeprefix(TIMM)
@@ -54,7 +58,7 @@ def network_name(model: str | Path) -> str | None:
             return name
         raise UserError(f"timm has no network '{name}'{_nearest(name)}")
     if text.startswith("torchvision:"):
-        raise UserError(f"of torchvision's networks only {GOOGLENET} is known, not {text}; give another as timm:NAME")
+        raise UserError(f"of torchvision's networks only torchvision:googlenet is known, not {text}; use timm:NAME")
     if Path(text).expanduser().exists() or not re.fullmatch(r"[A-Za-z0-9_.-]+", text):
         return None
     if _in_timm(text):

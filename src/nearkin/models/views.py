@@ -17,8 +17,8 @@ from nearkin.data.items import Items, Vectors
 from nearkin.data.loader import input_batches, sequential
 from nearkin.data.transforms import Preprocess
 from nearkin.errors import UserError
-from nearkin.models.embed import apply, device_of, embed_items, evaluating
-from nearkin.models.model import EmbeddingModel
+from nearkin.models.embed import apply, embed_items
+from nearkin.models.model import EmbeddingModel, device_of, evaluating
 from nearkin.progress import track
 
 

@@ -24,10 +24,12 @@ class Pictures:
         thumbnail: number of an item and length of a side -> an RGB picture that fits the square; None for what cannot
             be read.
         grey: whether they are grey, which are often drawings.
+        threads: whether several may be read at once; somebody else's code may not expect it.
     """
 
     thumbnail: Callable[[int, int], Image.Image | None]
     grey: bool = False
+    threads: bool = True
 
 
 class Sheet:
@@ -79,7 +81,8 @@ class Sheet:
         return f".{self.name}{{background-image:url({self.uri()})}}" if self._cells else ""
 
     def _pictures(self) -> Iterator[Image.Image | None]:
-        with ThreadPoolExecutor() as pool:
+        threads = None if self.pictures and self.pictures.threads else 1
+        with ThreadPoolExecutor(threads) as pool:
             yield from pool.map(self._picture, self._cells)
 
     def _picture(self, item: int) -> Image.Image | None:

@@ -1,20 +1,20 @@
 """Which items make a batch."""
 
-from nearkin.sampling.base import BatchSampler, share_of
+from nearkin.sampling.base import LabelBatchSampler, share_of
 from nearkin.sampling.groups import GroupSampler, PairSampler
 from nearkin.sampling.neighbourhoods import ClusterIndex, NeighbourhoodSampler
 from nearkin.sampling.partition import PartitionSampler
-from nearkin.sampling.random import RandomSampler
+from nearkin.sampling.random import RandomBatchSampler
 from nearkin.sampling.ratio import ClassRatioSampler
 
 __all__ = [
-    "BatchSampler",
     "ClassRatioSampler",
     "ClusterIndex",
     "GroupSampler",
+    "LabelBatchSampler",
     "NeighbourhoodSampler",
     "PairSampler",
     "PartitionSampler",
-    "RandomSampler",
+    "RandomBatchSampler",
     "share_of",
 ]

@@ -1,30 +1,38 @@
-"""What a batch sampler is: it yields lists of item numbers, a function of (seed, epoch, what it was last told)."""
+"""The contract of every batch sampler: lists of item numbers, a function of (seed, epoch, what it was last told)."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from torch import Tensor
+from torch.utils.data import Sampler
 
 from nearkin.errors import UserError
 
 Indices = npt.NDArray[np.int64]
+Labels = npt.ArrayLike | Sequence[str] | Tensor  # (items,) of numbers or texts
 
 
-class BatchSampler(ABC):
-    """Yields the batches of one epoch after another; works as a DataLoader's ``batch_sampler`` too.
+class LabelBatchSampler(Sampler[list[int]], ABC):
+    """Yields the batches of one epoch after another: ``DataLoader(dataset, batch_sampler=sampler)``.
 
     ``epoch`` and ``position`` say where the next batch comes from. Both may be set, and are all that is needed to
     continue in the middle of an epoch, because the batches of an epoch follow from seed and epoch; and, for samplers
     that a method tells something on the way, from that, which is then part of the state.
+
+    Args:
+        labels: (items,) the class of every item, as numbers or texts; kept in ``labels`` as 0, 1, … in their order.
+        batch_size: items in a batch.
+        seed: every epoch of another seed has other batches.
     """
 
-    def __init__(self, labels: npt.ArrayLike, batch_size: int, seed: int = 0) -> None:
-        self.labels = np.asarray(labels)
+    def __init__(self, labels: Labels, batch_size: int, seed: int = 0) -> None:
+        self.labels = class_numbers(labels)
         if batch_size < 2:
             raise UserError(f"a batch needs at least 2 items to compare, not {batch_size}")
         if batch_size > self.largest_batch():
@@ -50,6 +58,10 @@ class BatchSampler(ABC):
     def batches_from(self, position: int, rng: np.random.Generator) -> Iterator[Indices]:
         """The same without the first ``position`` of them."""
         return islice(self.batches(rng), position, None)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Goes to the first batch of an epoch."""
+        self.epoch, self.position = epoch, 0
 
     def __len__(self) -> int:
         """Batches in an epoch: as many as the items would fill."""
@@ -83,8 +95,29 @@ def share_of(batch: Indices, rank: int, world_size: int) -> Indices:
     return batch[rank * size : (rank + 1) * size]
 
 
-def items_by_class(labels: npt.NDArray[Any]) -> list[Indices]:
-    """The item numbers of each class, classes in ascending order."""
-    order = np.argsort(labels, kind="stable")
-    starts = np.flatnonzero(np.diff(labels[order])) + 1
-    return np.split(order, starts)
+def class_numbers(labels: Labels) -> Indices:
+    """(items,) the number of every item's class: 0, 1, … in the order of the labels.
+
+    >>> class_numbers(["dog", "cat", "dog"])
+    array([1, 0, 1])
+    """
+    found = np.asarray(labels.detach().cpu() if isinstance(labels, Tensor) else labels)
+    if found.ndim == 2 and found.shape[1] == 1:
+        found = found[:, 0]
+    if found.ndim != 1:
+        raise UserError(f"labels must be one number or text for each item, not of shape {found.shape}")
+    if found.dtype.kind == "f" and np.isnan(found).any():
+        raise UserError("some labels are NaN; leave these items out, or give them a class")
+    try:
+        return np.unique(found, return_inverse=True)[1]
+    except TypeError as error:  # which cannot be put in order
+        raise UserError("labels must be all numbers or all texts; some are of another type or missing") from error
+
+
+def items_by_class(labels: Indices) -> list[Indices]:
+    """The item numbers of each class, for classes numbered 0, 1, …
+
+    >>> items_by_class(np.array([1, 0, 1]))
+    [array([1]), array([0, 2])]
+    """
+    return np.split(np.argsort(labels, kind="stable"), np.cumsum(np.bincount(labels))[:-1])

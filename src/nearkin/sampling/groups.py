@@ -3,30 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import cached_property
 
 import numpy as np
-import numpy.typing as npt
 
 from nearkin.errors import UserError
-from nearkin.sampling.base import BatchSampler, Indices, items_by_class
+from nearkin.sampling.base import Indices, LabelBatchSampler, Labels, items_by_class
 
 
-class GroupSampler(BatchSampler):
+class GroupSampler(LabelBatchSampler):
     """Batches of k classes × n items; where a class is short of n, more classes fill the batch.
 
     Classes come in random order without return, so that each is met equally often; the n items of a class are drawn
     anew each time.
 
-    >>> sampler = GroupSampler([0, 0, 0, 1, 1, 1], batch_size=4, per_class=2)
-    >>> [sorted(sampler.labels[batch]) for batch in sampler]
-    [[np.int64(0), np.int64(0), np.int64(1), np.int64(1)]]
+    >>> labels = np.array(["cat", "cat", "cat", "dog", "dog", "dog"])
+    >>> [sorted(labels[batch].tolist()) for batch in GroupSampler(labels, batch_size=4, per_class=2)]
+    [['cat', 'cat', 'dog', 'dog']]
     """
 
-    def __init__(self, labels: npt.ArrayLike, batch_size: int, per_class: int = 8, seed: int = 0) -> None:
+    def __init__(self, labels: Labels, batch_size: int, per_class: int = 8, seed: int = 0) -> None:
         if not 1 <= per_class <= batch_size:
             raise UserError(f"per_class must lie between 1 and the batch size {batch_size}, not {per_class}")
         self.per_class = per_class
-        self.members = self._usable(items_by_class(np.asarray(labels)))
         super().__init__(labels, batch_size, seed)
 
     larger_batches_by = ", or more items of each class (per_class)"
@@ -34,8 +33,10 @@ class GroupSampler(BatchSampler):
     def largest_batch(self) -> int:
         return sum(min(len(items), self.per_class) for items in self.members)
 
-    def _usable(self, members: list[Indices]) -> list[Indices]:
-        return members
+    @cached_property
+    def members(self) -> list[Indices]:
+        """The items of each class to draw from."""
+        return items_by_class(self.labels)
 
     def batches(self, rng: np.random.Generator) -> Iterator[Indices]:
         waiting: list[int] = []
@@ -64,10 +65,11 @@ class PairSampler(GroupSampler):
 
     larger_batches_by = ""
 
-    def __init__(self, labels: npt.ArrayLike, batch_size: int, seed: int = 0) -> None:
+    def __init__(self, labels: Labels, batch_size: int, seed: int = 0) -> None:
         if batch_size % 2:
             raise UserError(f"pairs need an even batch size, not {batch_size}")
         super().__init__(labels, batch_size, per_class=2, seed=seed)
 
-    def _usable(self, members: list[Indices]) -> list[Indices]:
-        return [items for items in members if len(items) >= 2]
+    @cached_property
+    def members(self) -> list[Indices]:
+        return [items for items in items_by_class(self.labels) if len(items) >= 2]

@@ -12,7 +12,7 @@ import numpy.typing as npt
 import torch
 
 from nearkin.errors import UserError
-from nearkin.sampling.base import BatchSampler, Indices
+from nearkin.sampling.base import Indices, LabelBatchSampler, Labels
 from nearkin.sampling.losses import CachedLosses
 
 FAIR_SHARE = 0.01  # of the mean loss, added to every cluster's: none is ever out of the draw
@@ -33,7 +33,7 @@ class ClusterIndex:
     class_of: Indices
 
 
-class NeighbourhoodSampler(BatchSampler):
+class NeighbourhoodSampler(LabelBatchSampler):
     """Batches of a seed cluster and its nearest clusters of other classes, ``per_cluster`` items of each.
 
     A cluster becomes the seed with a chance in proportion to the mean loss of its items, as far as they are known;
@@ -46,7 +46,7 @@ class NeighbourhoodSampler(BatchSampler):
     array([0, 1])
     """
 
-    def __init__(self, labels: npt.ArrayLike, batch_size: int, per_cluster: int = 4, seed: int = 0) -> None:
+    def __init__(self, labels: Labels, batch_size: int, per_cluster: int = 4, seed: int = 0) -> None:
         super().__init__(labels, batch_size, seed)
         if per_cluster < 1 or batch_size % per_cluster or batch_size < 2 * per_cluster:
             raise UserError(
@@ -55,8 +55,8 @@ class NeighbourhoodSampler(BatchSampler):
             )
         self.clusters_in_batch = batch_size // per_cluster
         self.losses = CachedLosses(len(self.labels))
-        classes, own = np.unique(self.labels, return_inverse=True)
-        self.refresh(ClusterIndex(own, np.zeros((len(classes), 1)), classes))  # until there is a better one
+        classes = np.arange(self.labels.max() + 1)
+        self.refresh(ClusterIndex(self.labels, np.zeros((len(classes), 1)), classes))  # until there is a better one
 
     def refresh(self, index: ClusterIndex) -> None:
         """Draws from these clusters from now on, by all losses heard of so far."""

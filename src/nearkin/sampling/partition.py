@@ -5,26 +5,26 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
-import numpy.typing as npt
 
 from nearkin.errors import UserError
-from nearkin.sampling.base import BatchSampler, Indices
+from nearkin.sampling.base import Indices, LabelBatchSampler, Labels
 
-Inside = Callable[[npt.NDArray[np.int64], int, int], BatchSampler]  # labels, batch size, seed -> batches of these items
+# Of labels, batch size and seed: batches of these items.
+Inside = Callable[[Indices, int, int], LabelBatchSampler]
 
 
-class PartitionSampler(BatchSampler):
+class PartitionSampler(LabelBatchSampler):
     """Each batch from one part, drawn uniformly; within it, batches as ``inside`` makes them. One part until `divide`.
 
-    >>> from nearkin.sampling.random import RandomSampler
-    >>> sampler = PartitionSampler([0, 1] * 6, batch_size=3, inside=RandomSampler)
+    >>> from nearkin.sampling.random import RandomBatchSampler
+    >>> sampler = PartitionSampler([0, 1] * 6, batch_size=3, inside=RandomBatchSampler)
     >>> sampler.divide([np.arange(4), np.arange(4, 12)])
     >>> [(min(batch) >= 4) == sampler.part_of(step) for step, batch in enumerate(sampler)]
     [True, True, True, True]
     """
 
     def __init__(
-        self, labels: npt.ArrayLike, batch_size: int, inside: Inside, seed: int = 0, needs_pairs: bool = True
+        self, labels: Labels, batch_size: int, inside: Inside, seed: int = 0, needs_pairs: bool = True
     ) -> None:
         super().__init__(labels, batch_size, seed)
         self.inside = inside
@@ -66,7 +66,7 @@ class PartitionSampler(BatchSampler):
         return np.random.default_rng((self.seed, epoch, 1)).integers(len(self.parts), size=len(self))
 
 
-def _paired_share(labels: npt.NDArray[np.int64]) -> float:
+def _paired_share(labels: Indices) -> float:
     """The share of items with another of their class."""
     sizes = np.unique(labels, return_counts=True)[1]
     return float(sizes[sizes > 1].sum() / len(labels))

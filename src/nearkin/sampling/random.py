@@ -6,13 +6,13 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from nearkin.sampling.base import BatchSampler, Indices
+from nearkin.sampling.base import Indices, LabelBatchSampler
 
 
-class RandomSampler(BatchSampler):
+class RandomBatchSampler(LabelBatchSampler):
     """Items in random order, cut into batches; an incomplete last batch is left out.
 
-    >>> sampler = RandomSampler([0, 0, 1, 1], batch_size=2)
+    >>> sampler = RandomBatchSampler([0, 0, 1, 1], batch_size=2)
     >>> sorted(item for batch in sampler for item in batch)
     [0, 1, 2, 3]
     """

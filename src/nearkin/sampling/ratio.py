@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import numpy as np
-import numpy.typing as npt
 
 from nearkin.errors import UserError
-from nearkin.sampling.base import BatchSampler, Indices, items_by_class
+from nearkin.sampling.base import Indices, LabelBatchSampler, Labels, items_by_class
 
 
-class ClassRatioSampler(BatchSampler):
+class ClassRatioSampler(LabelBatchSampler):
     """Random items of C random classes, every one of them present, C/m between ``lowest`` and ``highest``.
 
     >>> sampler = ClassRatioSampler([0, 0, 0, 1, 1, 1, 2, 2, 2], batch_size=6, lowest=0.3, highest=0.4)
@@ -21,7 +20,7 @@ class ClassRatioSampler(BatchSampler):
 
     def __init__(
         self,
-        labels: npt.ArrayLike,
+        labels: Labels,
         batch_size: int,
         lowest: float = 0.25,
         highest: float = 0.25,

@@ -1,137 +1,212 @@
-"""A gallery: pictures that can be found again by how they look, a folder that works without the run or its data.
-
-``gallery.index/`` holds ``gallery.json``, ``model/`` (a copy) and, unless they are kept elsewhere, the items.
-"""
+"""A gallery: images that can be found again by how they look."""
 
 from __future__ import annotations
 
 import difflib
-import hashlib
-import json
+import errno
+import fcntl
 import os
-import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 import torch
-from PIL import Image
 
-import nearkin
-from nearkin.errors import OutOfRoom, UserError
-from nearkin.files import cannot_write, read_json, write_bytes, write_json
+from nearkin.errors import UserError
+from nearkin.files import cannot_write
 from nearkin.models import Embedder, load_model
-from nearkin.search.lock import hold
+from nearkin.search import matching
+from nearkin.search.folder import create_folder, open_folder
+from nearkin.search.indexing import Data, LabelledFiles, absolute, inside, update
+from nearkin.search.queries import Query, embed_queries
+from nearkin.search.results import Calibration, IndexResult, MatchResult, SearchResult
 from nearkin.search.store import Embeddings, Hit, Store
-
-FORMAT = 1
-DESCRIPTION = "gallery.json"
-MODEL_FILES = ("model.json", "model.safetensors")
-FEW = 64  # so many pictures are read here sooner than processes start that would read them
 
 
 class Gallery:
-    """Entries, their vectors, and the model that made them.
+    """Images, their embeddings, and the model that made them.
+
+    Attributes:
+        path: its folder.
+        model: the `Embedder`.
+        store: the items with their embeddings.
+        result: what the last `add` did.
 
     >>> with Gallery.open("photos.index") as gallery:  # doctest: +SKIP
-    ...     gallery.search(gallery.encode([Path("query.jpg")]), k=3)
-    [[Hit(id=7, entry=Entry(path='/photos/rose/1.jpg', label='rose', …), distance=0.31), …]]
+    ...     print(gallery.search("query.jpg", k=2))
+    query.jpg
+    rank  distance  label  path
+       1    0.3127  rose   /photos/rose/1.jpg
+       2    0.3308  rose   /photos/rose/8.jpg
     """
 
-    def __init__(self, path: Path, embedder: Embedder, store: Store) -> None:
+    def __init__(self, path: Path, model: Embedder, store: Store) -> None:
         self.path = path
-        self.embedder = embedder
+        self.model = model
         self.store = store
+        self.result: IndexResult | None = None
 
     @classmethod
-    def create(cls, path: str | Path, model: str | Path, store: str = "", weights: str | Path | None = None) -> Gallery:
+    def index(
+        cls,
+        model: str | Path | Embedder,
+        data: Data,
+        path: str | Path,
+        weights: str | Path | None = None,
+        store: str = "",
+        root: str | Path | None = None,
+        check_counts: bool = True,
+        prune: bool = False,
+    ) -> Self:
+        """Makes a gallery of images, or brings one up to date; an interrupted call goes on when it is repeated.
+
+        Args:
+            model, weights, store: see `create`.
+            data, root, check_counts, prune: see `add`.
+            path: the gallery's folder.
+
+        >>> Gallery.index("runs/photos", "photos/", "photos.index").result.added  # doctest: +SKIP
+        8189
+        """
+        files = LabelledFiles.of(data, None, root, check_counts)  # first: what cannot be read leaves no gallery behind
+        if files.folder is not None and absolute(path).is_relative_to(files.folder):
+            raise UserError(f"the gallery {path} would be among the images in {files.folder}; choose another folder")
+        gallery = cls.create(path, model, weights, store)
+        try:
+            gallery._update(files, prune)
+        except BaseException:
+            gallery.close()
+            raise
+        return gallery
+
+    @classmethod
+    def create(
+        cls,
+        path: str | Path,
+        model: str | Path | Embedder,
+        weights: str | Path | None = None,
+        store: str = "",
+    ) -> Self:
         """A new, empty gallery; or the one that is there, if this model made it.
 
         Args:
-            model, weights: see `load_model`; the gallery gets a copy of the model.
-            store: where the items are kept: "" in the gallery's folder, or the address of a Milvus.
+            model: an `Embedder`, or with ``weights`` what `load_model` takes; the gallery gets a copy of it.
+            store: where the items are kept: "" in the gallery's folder, or the address of a Milvus (`open_store`).
         """
         folder = Path(path).expanduser()
-        embedder = load_model(model, weights)
+        embedder = model if isinstance(model, Embedder) else _to_gpu(load_model(model, weights))
         if embedder.model.spec.preprocess is None:
-            raise UserError(
-                f"the model in {model} reads feature vectors, and a gallery is made of pictures; "
-                "index with a model that reads images"
-            )
-        with _folder_of(model, embedder) as source:
-            if (folder / DESCRIPTION).exists():
-                _refuse_another(folder, _digest(source), store)
-            else:
-                _write(folder, source, store)
-        return cls.open(folder)
+            raise UserError("the model reads feature vectors, and a gallery holds images; index with an image model")
+        return cls(folder, embedder, create_folder(folder, embedder, store))
 
     @classmethod
-    def open(cls, path: str | Path) -> Gallery:
-        """Refuses, with the reason, what is no gallery, or one that another model or a newer version made."""
-        from nearkin.search import open_store
-
+    def open(cls, path: str | Path) -> Self:
+        """Refuses, with the reason, what is not a gallery, or one that another model or a newer version made."""
         folder = Path(path).expanduser()
-        made = _description(folder)
-        embedder = Embedder.load(folder / "model")
-        if _digest(folder / "model") != made["model"] or embedder.model.spec.dim != made["dim"]:
-            raise UserError(
-                f"the items in {folder} were embedded by another model than the one in its model/ folder; "
-                "put that back, or index again into another folder"
-            )
-        embedder.to("cuda" if torch.cuda.is_available() else "cpu")
-        return cls(folder, embedder, open_store(made["store"], folder, made["dim"], create=False))
+        model, store = open_folder(folder)
+        return cls(folder, _to_gpu(model), store)
 
     def __len__(self) -> int:
         return len(self.store)
 
-    def encode(self, pictures: Sequence[Path | Image.Image]) -> Embeddings:
-        """Vectors (pictures, dim) of files, or of pictures in memory."""
-        return self.embedder.encode(pictures, workers=0 if len(pictures) <= FEW else None)
+    def __repr__(self) -> str:
+        return f"<Gallery {self.path}: {len(self):,} items>"
 
     def search(
         self,
-        vectors: Embeddings,
+        queries: Query | Sequence[Query],
         k: int = 10,
         label: str | None = None,
-        exclude: Sequence[str | Path | Image.Image | None] | None = None,
-    ) -> list[list[Hit]]:
-        """The k nearest items of every vector (queries, dim), nearest first.
+        include_self: bool = False,
+    ) -> SearchResult | list[SearchResult]:
+        """The k items nearest to each query, nearest first.
 
         Args:
+            queries: one image or several: a path, a folder, a Pillow image, a uint8 array, a list of these; or
+                embeddings, a float array (dim,) or (n, dim).
             label: only items with this label.
-            exclude: for every vector the picture that it was made from: where this is a file of the gallery, by its
-                path or by where links lead, it is left out of the results.
+            include_self: whether a file that is itself in the gallery, by its path or by where links lead, is in its
+                own result.
 
-        >>> pictures = ["photos/rose/1.jpg"]
-        >>> gallery.search(gallery.encode(pictures), k=3, exclude=pictures)  # doctest: +SKIP
+        Returns:
+            One result for one query, a list for a list, a folder or an array of several.
+
+        >>> gallery.search("query.jpg", k=3).labels  # doctest: +SKIP
+        ['rose', 'rose', 'tulip']
         """
-        if exclude is None or k < 1:  # the store refuses such a k
-            return self._search(vectors, k, label)
-        files = [{*_names(each)} if isinstance(each, str | Path) else set() for each in exclude]
-        wanted = k + 1
-        while True:
-            found = self._search(vectors, wanted, label)
-            others = [
-                [hit for hit in hits if not file or file.isdisjoint(_names(hit.entry.path))]
-                for hits, file in zip(found, files, strict=True)
-            ]
-            # A file may be there several times, under the names of links.
-            if all(len(kept) >= k or len(hits) < wanted for kept, hits in zip(others, found, strict=True)):
-                return [hits[:k] for hits in others]
-            wanted *= 2
+        asked = embed_queries(queries, self.model)
+        files = [None if file is None or include_self else {*_names(file)} for file in asked.files]
+        found = self._nearest(asked.embeddings, k, label, files)
+        results = [SearchResult(name, hits) for name, hits in zip(asked.names, found, strict=True)]
+        return results[0] if asked.single else results
 
-    def _search(self, vectors: Embeddings, k: int, label: str | None) -> list[list[Hit]]:
-        found = self.store.search(vectors, k, label)
-        if not any(found) and len(self) == 0:
-            raise UserError(f"{self.path} has no items yet; run `nearkin index`")
-        if label is not None and not any(found) and label not in (known := self.labels()):
-            near = ", ".join(difflib.get_close_matches(label, known, n=5, cutoff=0.0))
-            raise UserError(
-                f"no item of the gallery has the label '{label}'; "
-                + (f"the nearest ones are: {near}" if near else "it has no labels at all: search without one")
-            )
-        return found
+    def match(
+        self,
+        queries: Query | Sequence[Query],
+        false_accepts: float = 0.05,
+        k: int = 5,
+        include_self: bool = False,
+    ) -> MatchResult | list[MatchResult]:
+        """The class of each query by the votes of its k nearest items; unknown where the nearest of them is too far.
+
+        Args:
+            queries, include_self: see `search`. A file that is in the gallery has no vote on itself unless asked for.
+            false_accepts: share of the images of unknown classes that may be taken for a known one; the distance that
+                follows from it is measured on the gallery itself (`calibrate`).
+
+        >>> gallery.match("query.jpg").label  # doctest: +SKIP
+        'rose'
+        """
+        calibration = self.calibrate(false_accepts, k)
+        found = self.search(queries, k, include_self=include_self)
+        if isinstance(found, SearchResult):
+            return matching.match(found, calibration)
+        return [matching.match(result, calibration) for result in found]
+
+    def calibrate(self, false_accepts: float = 0.05, k: int = 5) -> Calibration:
+        """The largest distance at which `match` accepts a label; kept until the gallery changes."""
+        return matching.calibrate(self.store, false_accepts, k, self.path / "calibration.json")
+
+    def add(
+        self,
+        data: Data,
+        labels: str | Sequence[str] | None = None,
+        root: str | Path | None = None,
+        check_counts: bool = True,
+        prune: bool = False,
+    ) -> IndexResult:
+        """Adds images, and embeds again those whose files have changed.
+
+        Args:
+            data: a folder per class, a folder of images, a ``.csv``, a dataset or its name; an image file or a list.
+            labels: of files: one for each, or one for all.
+            root: where to look for a dataset known by name first.
+            check_counts: whether a benchmark must have as many images as its authors published.
+            prune: whether items whose files are gone, or cannot be read any more, are removed.
+
+        >>> gallery.add(["a.jpg", "b.jpg"], labels=["rose", "tulip"]).added  # doctest: +SKIP
+        2
+        """
+        return self._update(LabelledFiles.of(data, labels, root, check_counts), prune)
+
+    def remove(self, paths: str | Path | Sequence[str | Path]) -> int:
+        """Forgets files, or everything in a folder, and returns how many items that were; the files stay.
+
+        >>> gallery.remove(["photos/rose/1.jpg", "photos/tulip"])  # doctest: +SKIP
+        81
+        """
+        with self.writing():
+            ids = {entry.path: id for id, entry in self.store.entries().items()}
+            chosen: set[int] = set()
+            for path in [paths] if isinstance(paths, str | Path) else paths:
+                found = {ids[each] for each in inside(absolute(path), ids)}
+                if not found:
+                    raise UserError(f"the gallery has no item {path}, nor one in such a folder; nothing was removed")
+                chosen |= found
+            self.store.remove(chosen)
+            self.store.finish()
+        return len(chosen)
 
     def labels(self) -> dict[str, int]:
         """How many items each label has, by name; empty where there are none."""
@@ -139,8 +214,19 @@ class Gallery:
 
     @contextmanager
     def writing(self) -> Iterator[None]:
-        """Around reading what there is in order to change it: of several who try to, all but the first are refused."""
-        with hold(self.path / "gallery.lock"):
+        """Around a change: while one process makes it, others are refused. The lock ends with its process."""
+        path = self.path / "gallery.lock"
+        try:
+            lock = path.open("a")
+        except OSError as error:
+            raise cannot_write(self.path, error) from error
+        with lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError as error:
+                if error.errno != errno.EWOULDBLOCK:
+                    raise cannot_write(path, error) from error
+                raise UserError(f"another process is writing to {self.path}; wait for it to end") from error
             yield
 
     def close(self) -> None:
@@ -152,98 +238,46 @@ class Gallery:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    def _update(self, files: LabelledFiles, prune: bool) -> IndexResult:
+        with self.writing():
+            self.result = update(self.store, self.model, files, prune)
+        return self.result
 
-@contextmanager
-def _folder_of(model: str | Path, embedder: Embedder) -> Iterator[Path]:
-    """Where the files of a model are; a network by name is saved for as long as it takes."""
-    folder = Path(model).expanduser()
-    for source in (folder / "model", folder):
-        if (source / MODEL_FILES[0]).is_file():
-            yield source
-            return
-    with tempfile.TemporaryDirectory() as saved:
-        embedder.save(Path(saved))
-        yield Path(saved)
+    def _nearest(
+        self, embeddings: Embeddings, k: int, label: str | None, exclude: Sequence[set[str] | None]
+    ) -> list[list[Hit]]:
+        """Hits for each embedding (queries, dim), without items of the names to exclude."""
+        if not any(exclude) or k < 1:  # the store refuses such a k
+            return self._search(embeddings, k, label)
+        wanted = k + 1
+        while True:
+            found = self._search(embeddings, wanted, label)
+            others = [
+                [hit for hit in hits if not names or names.isdisjoint(_names(hit.path))]
+                for hits, names in zip(found, exclude, strict=True)
+            ]
+            # A file may be there several times, under the names of links.
+            if all(len(kept) >= k or len(hits) < wanted for kept, hits in zip(others, found, strict=True)):
+                return [hits[:k] for hits in others]
+            wanted *= 2
+
+    def _search(self, embeddings: Embeddings, k: int, label: str | None) -> list[list[Hit]]:
+        found = self.store.search(embeddings, k, label)
+        if not any(found) and len(self) == 0:
+            raise UserError(f"{self.path} has no items yet; add images first: gallery.add(...)")
+        if label is not None and not any(found) and label not in (known := self.labels()):
+            near = ", ".join(difflib.get_close_matches(label, known, n=5, cutoff=0.0))
+            raise UserError(
+                f"no item of the gallery has the label '{label}'; "
+                + (f"the nearest ones are: {near}" if near else "it has no labels at all: search without one")
+            )
+        return found
+
+
+def _to_gpu(model: Embedder) -> Embedder:
+    return model.to("cuda" if torch.cuda.is_available() else "cpu")
 
 
 def _names(path: str | Path) -> tuple[str, str]:
-    """A file's absolute path, and the one that it has without links."""
-    absolute = os.path.abspath(Path(path).expanduser())  # noqa: PTH100 (links are followed in the second alone)
-    return absolute, os.path.realpath(absolute)
-
-
-def _write(folder: Path, source: Path, store: str) -> None:
-    """Makes the folder whole or not at all."""
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise UserError(f"{folder} is there already and is no gallery; give another place with -o")
-    dim = json.loads((source / MODEL_FILES[0]).read_text(encoding="utf-8"))["spec"]["dim"]
-    try:
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}-") as unfinished:
-            begun = Path(unfinished) / folder.name
-            for name in MODEL_FILES:
-                write_bytes(begun / "model" / name, (source / name).read_bytes())
-            made = {"format": FORMAT, "nearkin": nearkin.__version__, "dim": dim, "model": _digest(source)}
-            write_json(begun / DESCRIPTION, {**made, "store": store})
-            _refuse_foreign_items(store, begun, dim)
-            begun.replace(folder)
-    except OutOfRoom as error:
-        if isinstance(error.__cause__, OSError):  # then it names a file of the unfinished folder, which nobody knows
-            raise cannot_write(folder, error.__cause__) from error
-        raise
-    except OSError as error:
-        if (folder / DESCRIPTION).exists():  # another process was faster
-            return _refuse_another(folder, _digest(source), store)
-        raise cannot_write(folder, error) from error
-
-
-def _refuse_foreign_items(store: str, folder: Path, dim: int) -> None:
-    """Vectors of two models have nothing to do with each other, even where they are equally long."""
-    from nearkin.search import open_store
-
-    with closing(open_store(store, folder, dim)) as opened:  # an address that leads nowhere is noticed here too
-        if len(opened):
-            raise UserError(
-                f"{store} holds {len(opened):,} items of another gallery; "
-                "name another collection, or copy the folder of that gallery"
-            )
-
-
-def _refuse_another(folder: Path, digest: str, store: str) -> None:
-    made = _description(folder)
-    if made["model"] != digest:
-        raise UserError(
-            f"{folder} was made by another model (digest {made['model'][:12]}, this one has {digest[:12]}); "
-            "give another -o, or index with that model"
-        )
-    if made["store"] != store:
-        raise UserError(
-            f"the items of {folder} are kept in {made['store'] or 'its own folder'}, not in "
-            f"{store or 'its own folder'}; give another -o, or the same store"
-        )
-
-
-def _description(folder: Path) -> dict[str, Any]:
-    file = folder / DESCRIPTION
-    if not file.is_file():
-        raise UserError(f"{folder} is no gallery ({DESCRIPTION} is missing); make one with `nearkin index`")
-    try:
-        made = read_json(file)
-        if int(made["format"]) <= FORMAT:
-            return {"dim": int(made["dim"]), "model": str(made["model"]), "store": str(made["store"])}
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise UserError(f"{file} cannot be read ({error}); index again into another folder") from error
-    raise UserError(
-        f"{folder} was made by a newer nearkin ({made.get('nearkin')}, format {made['format']}; this one reads up to "
-        f"{FORMAT}); upgrade nearkin to use it"
-    )
-
-
-def _digest(model: Path) -> str:
-    """SHA-256 over what a saved model is: its specification and its weights."""
-    description, weights = (model / name for name in MODEL_FILES)
-    spec = json.loads(description.read_text(encoding="utf-8"))["spec"]
-    with weights.open("rb") as stream:
-        digest = hashlib.file_digest(stream, "sha256")
-    digest.update(json.dumps(spec, sort_keys=True).encode())
-    return digest.hexdigest()
+    """A file's absolute path, and where links lead."""
+    return str(absolute(path)), os.path.realpath(absolute(path))

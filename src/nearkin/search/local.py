@@ -1,32 +1,30 @@
 """Items and their vectors in one SQLite file of the gallery's own folder.
 
-One process writes, from its first write until it closes the store; the second is refused. Any number read, and see
-what was last committed. The journal is a rollback journal, not a write-ahead log: that one needs to write in order to
-read, and does not work on network drives.
+Writes are transactions, one at a time. Any number of processes read, and see what was last committed. The journal is a
+rollback journal, not a write-ahead log: that one needs to write in order to read, and does not work on network drives.
 """
 
 from __future__ import annotations
 
+import errno
 import json
 import logging
+import os
 import random
 import sqlite3
 import threading
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 
 from nearkin.errors import UserError
 from nearkin.files import cannot_write, write_json
-from nearkin.search import approximate
-from nearkin.search.approximate import Approximate
-from nearkin.search.exact import Exact, Ids
-from nearkin.search.lock import hold
-from nearkin.search.sqlite_errors import in_words
+from nearkin.search import vector_index
 from nearkin.search.store import Embeddings, Entry, Hit, checked_entries, checked_query, in_order, vanished
+from nearkin.search.vector_index import ApproximateIndex, ExactIndex, Ids
 
 log = logging.getLogger("nearkin")
 
@@ -60,26 +58,24 @@ class LocalStore:
     """
 
     def __init__(self, folder: Path, dim: int, create: bool = True) -> None:
-        self._path, self._index_path, self._tuned_path, self._lock_path = (
-            folder / name for name in ("items.sqlite", "approximate.faiss", "approximate.json", "items.lock")
-        )
+        names = ("items.sqlite", "approximate.faiss", "approximate.json")
+        self._path, self._index_path, self._tuned_path = (folder / name for name in names)
         if not create and not self._path.exists():
             raise vanished(self._path)
         self._dim = dim
         self._lock = threading.RLock()
-        self._held: IO[str] | None = None
         self._writes = 0
-        self._exact: tuple[Any, Exact] | None = None  # and what it was made of
-        self._approximate: tuple[Any, Approximate | None] | None = None
+        self._exact: tuple[Any, ExactIndex] | None = None  # and what it was made of
+        self._approximate: tuple[Any, ApproximateIndex | None] | None = None
         try:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise cannot_write(folder, error) from error
-        with in_words(self._path):
+        with _in_words(self._path):
             address = f"{self._path.resolve().as_uri()}?mode=rwc"
             self._db = sqlite3.connect(address, WAIT, isolation_level=None, check_same_thread=False, uri=True)
         try:
-            with in_words(self._path):
+            with _in_words(self._path):
                 self._prepare()
         except BaseException:
             self._db.close()
@@ -98,11 +94,11 @@ class LocalStore:
         self._db.execute("SELECT id, path, label, size, modified, vector FROM items LIMIT 1").fetchone()
 
     def __len__(self) -> int:
-        with self._lock, in_words(self._path):
+        with self._lock, _in_words(self._path):
             return self._value("SELECT COUNT(*) FROM items")
 
     def entries(self) -> dict[int, Entry]:
-        with self._lock, in_words(self._path):
+        with self._lock, _in_words(self._path):
             rows = self._db.execute("SELECT id, path, label, size, modified FROM items ORDER BY id")
             return {id: Entry(*rest) for id, *rest in rows}
 
@@ -111,12 +107,12 @@ class LocalStore:
         return {id: Entry(*found[id]) for id in ids if id in found}
 
     def counts(self) -> dict[str, int]:
-        with self._lock, in_words(self._path):
+        with self._lock, _in_words(self._path):
             return dict(self._db.execute("SELECT label, COUNT(*) FROM items GROUP BY label ORDER BY label"))
 
     def some(self, k: int, label: str | None = None) -> list[int]:
         which, values = ("", ()) if label is None else ("WHERE label = ?", (label,))
-        with self._lock, in_words(self._path):
+        with self._lock, _in_words(self._path):
             rows = self._db.execute(f"SELECT id FROM items {which} ORDER BY id LIMIT ?", (*values, max(k, 0)))
             return [id for (id,) in rows]
 
@@ -140,33 +136,32 @@ class LocalStore:
     def search(self, queries: Embeddings, k: int, label: str | None = None) -> list[list[Hit]]:
         queries = checked_query(queries, self._dim, k)
         if label is not None:
-            return self._hits(*Exact(*self._rows("WHERE label = ?", label)).nearest(queries, k))
+            return self._hits(*ExactIndex(*self._rows("WHERE label = ?", label)).nearest(queries, k))
         index = self._index()
         found = None if index is None else self._search_with(index, queries, k)
         return found or self._hits(*self._exactly(0).nearest(queries, k))
 
     def finish(self) -> str:
-        items, up_to = len(self), approximate.EXACT_UP_TO
+        items, up_to = len(self), vector_index.EXACT_UP_TO
         if items <= up_to:
             return f"{items:,} items are searched exactly; up to {up_to:,} that is fast."
-        if not approximate.available():
+        if not vector_index.available():
             return f"{items:,} items are searched exactly; pip install 'nearkin[search]' makes it faster."
         index = self._index() if self._index_path.exists() else None
         if index is not None and (said := self._said_of(index)):
             return said
-        self._hold()
         effort = None if index is None else index.effort
         if index is None or self._changed_since(index) * 10 > items:
-            sample = self.vectors(self._some(approximate.sample_size(items)))
-            index, effort = Approximate.build(items, sample, self._chunks()), None
-            self._approximate = approximate.signature(self._index_path), index
-        share, times = index.tune(self._distances, self.vectors(self._some(approximate.JUDGED_BY)), self._chunks())
+            sample = self.vectors(self._some(vector_index.sample_size(items)))
+            index, effort = ApproximateIndex.build(items, sample, self._chunks()), None
+            self._approximate = vector_index.signature(self._index_path), index
+        share, times = index.tune(self._distances, self.vectors(self._some(vector_index.JUDGED_BY)), self._chunks())
         if index.effort != effort:
             index.save(self._index_path)
-            self._approximate = approximate.signature(self._index_path), index
+            self._approximate = vector_index.signature(self._index_path), index
         said = (
-            f"{items:,} items are searched with {index}: {share:.1%} of the {approximate.JUDGED_AT} nearest are found; "
-            f"exact search would take {times:.1f} times as long."
+            f"{items:,} items are searched with {index}: {share:.1%} of the {vector_index.JUDGED_AT} nearest are "
+            f"found; exact search would take {times:.1f} times as long."
         )
         write_json(self._tuned_path, {"of": self._state(index), "said": said})
         return said
@@ -174,15 +169,12 @@ class LocalStore:
     def close(self) -> None:
         with self._lock:
             self._db.close()
-            if self._held is not None:
-                self._held.close()
-                self._held = None
             self._exact = self._approximate = None
 
     def _distances(self, queries: Embeddings, k: int) -> list[list[float]]:
         return [[hit.distance for hit in hits] for hits in self.search(queries, k)]
 
-    def _search_with(self, index: Approximate, queries: Embeddings, k: int) -> list[list[Hit]] | None:
+    def _search_with(self, index: ApproximateIndex, queries: Embeddings, k: int) -> list[list[Hit]] | None:
         """None where so much is asked for, or was removed since, that an exact search is the better one."""
         count = 2 * k + 10
         while 4 * count <= len(index):
@@ -202,7 +194,7 @@ class LocalStore:
             distances = np.linalg.norm(vectors.astype(np.float64) - query, axis=1)
             if not np.allclose(squared[place, live[place]], distances**2, rtol=1e-3, atol=1e-4 * distances.max() ** 2):
                 log.warning("%s belongs to other items: searching exactly; delete it", self._index_path)
-                self._approximate = approximate.signature(self._index_path), None
+                self._approximate = vector_index.signature(self._index_path), None
                 return None
             distances, ids = np.append(distances, new_distances[place]), np.append(ids, new_ids[place])
             nearest = np.lexsort((ids, distances))[:k]
@@ -230,7 +222,7 @@ class LocalStore:
         """Of those that are there."""
         wanted = sorted({int(id) for id in ids if 0 < id < 2**63})  # what SQLite can hold
         found: dict[int, list[Any]] = {}
-        with self._lock, in_words(self._path):
+        with self._lock, _in_words(self._path):
             for start in range(0, len(wanted), AT_ONCE):
                 some = wanted[start : start + AT_ONCE]
                 places = ", ".join("?" * len(some))
@@ -238,27 +230,27 @@ class LocalStore:
                 found |= {id: values for id, *values in rows}
         return found
 
-    def _exactly(self, after: int) -> Exact:
+    def _exactly(self, after: int) -> ExactIndex:
         """All items with higher ids than this, ready to be searched; read again when they have changed."""
-        with self._lock, in_words(self._path):
+        with self._lock, _in_words(self._path):
             # SQLite counts what other connections committed, not what this one did.
             version = self._value("PRAGMA data_version"), self._writes, after
             if self._exact is None or self._exact[0] != version:
                 self._exact = None  # not two of them in memory
-                self._exact = version, Exact(*self._rows("WHERE id > ? ORDER BY id", after))
+                self._exact = version, ExactIndex(*self._rows("WHERE id > ? ORDER BY id", after))
             return self._exact[1]
 
-    def _index(self) -> Approximate | None:
+    def _index(self) -> ApproximateIndex | None:
         """The approximate index, read again when its file has changed; None where search is exact."""
-        if len(self) <= approximate.EXACT_UP_TO:
+        if len(self) <= vector_index.EXACT_UP_TO:
             return None
         with self._lock:
-            signature = approximate.signature(self._index_path)
+            signature = vector_index.signature(self._index_path)
             if self._approximate is None or self._approximate[0] != signature:
-                self._approximate = signature, Approximate.load(self._index_path, self._dim)
+                self._approximate = signature, ApproximateIndex.load(self._index_path, self._dim)
             return self._approximate[1]
 
-    def _said_of(self, index: Approximate) -> str | None:
+    def _said_of(self, index: ApproximateIndex) -> str | None:
         """What was said when this index was last tuned, unless anything has changed since."""
         with suppress(OSError, ValueError, KeyError, TypeError):  # without it, or with a damaged one, it is tuned again
             kept = json.loads(self._tuned_path.read_text(encoding="utf-8"))
@@ -266,21 +258,21 @@ class LocalStore:
                 return str(kept["said"])
         return None
 
-    def _state(self, index: Approximate) -> list[int]:
+    def _state(self, index: ApproximateIndex) -> list[int]:
         """Changes with every item put or removed: no id is given twice, and between puts there are only ever fewer."""
-        with self._lock, in_words(self._path):
+        with self._lock, _in_words(self._path):
             last = self._value("SELECT seq FROM sqlite_sequence WHERE name = 'items'")
             return [len(self), last, len(index), index.highest, index.effort]
 
-    def _changed_since(self, index: Approximate) -> int:
+    def _changed_since(self, index: ApproximateIndex) -> int:
         """How many items were removed from and put beside the index."""
-        with self._lock, in_words(self._path):
+        with self._lock, _in_words(self._path):
             new = self._value("SELECT COUNT(*) FROM items WHERE id > ?", index.highest)
             return new + len(index) - (len(self) - new)
 
     def _some(self, count: int) -> list[int]:
         """The ids of so many items, or all, drawn evenly."""
-        with self._lock, in_words(self._path):
+        with self._lock, _in_words(self._path):
             ids = [id for (id,) in self._db.execute("SELECT id FROM items")]
         return random.Random(0).sample(ids, min(count, len(ids)))
 
@@ -291,7 +283,7 @@ class LocalStore:
             last = int(chunk[0][-1])
 
     def _rows(self, which: str, *values: int | str) -> tuple[Ids, Embeddings]:
-        with self._lock, in_words(self._path):
+        with self._lock, _in_words(self._path):
             rows = self._db.execute(f"SELECT id, vector FROM items {which}", values).fetchall()
         vectors = np.frombuffer(bytearray().join(vector for _, vector in rows), np.float32)  # writable, for torch
         return np.array([id for id, _ in rows], np.int64), vectors.reshape(-1, self._dim)
@@ -301,9 +293,8 @@ class LocalStore:
 
     @contextmanager
     def _writing(self) -> Iterator[None]:
-        """One transaction of the only writer."""
-        with self._lock, in_words(self._path):
-            self._hold()
+        """One transaction."""
+        with self._lock, _in_words(self._path):
             self._db.execute("BEGIN IMMEDIATE")
             try:
                 yield
@@ -313,7 +304,22 @@ class LocalStore:
                 if self._db.in_transaction:
                     self._db.execute("ROLLBACK")
 
-    def _hold(self) -> None:
-        """Makes this the only writer, until `close`."""
-        if self._held is None:
-            self._held = hold(self._lock_path)
+
+@contextmanager
+def _in_words(path: Path) -> Iterator[None]:
+    """Around all use of the file at ``path``."""
+    try:
+        yield
+    except sqlite3.ProgrammingError:
+        raise  # a mistake of the program's: used after it was closed
+    except sqlite3.Error as error:
+        kind = getattr(error, "sqlite_errorname", "").removeprefix("SQLITE_").split("_")[0]
+        if kind == "FULL":
+            raise cannot_write(path, OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))) from error
+        if kind == "READONLY":
+            raise cannot_write(path, OSError(str(error))) from error
+        if kind in ("BUSY", "LOCKED"):
+            raise UserError(f"another process is writing to {path.parent}; wait for it to end") from error
+        if kind in ("CANTOPEN", "IOERR", "PERM", "NOMEM"):
+            raise UserError(f"could not read or write {path}: {error}; check its permissions and its disk") from error
+        raise UserError(f"{path} is damaged or not a gallery's ({error}); make the gallery again") from error

@@ -1,14 +1,13 @@
 """What is this? The label of the nearest items of a gallery, or "unknown" where they are too far away.
 
-The nearest items vote with 1 / distance², so that a copy of a picture in the gallery gets its label. How far is too
-far follows from the gallery itself: an item whose whole class is taken out stands for an unknown thing, and only so
-many of these may be accepted.
+The nearest items vote with 1 / distance², so that a copy of an image in the gallery gets its label. How far is too far
+follows from the gallery itself: an item whose whole class is taken out stands for an unknown thing, and only a given
+share of these may be accepted.
 """
 
 from __future__ import annotations
 
 import hashlib
-import json
 import math
 from collections import Counter
 from collections.abc import Sequence
@@ -19,120 +18,53 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 import torch
-from PIL import Image
 
 from nearkin.clustering.distances import Distances, row_blocks
 from nearkin.clustering.neighbours import nearest_in
 from nearkin.errors import UserError
-from nearkin.files import write_json
+from nearkin.files import read_json, write_json
 from nearkin.progress import track
-from nearkin.search.gallery import Gallery
-from nearkin.search.store import Embeddings, Entry, Hit
+from nearkin.search.results import Calibration, MatchResult, SearchResult
+from nearkin.search.store import Embeddings, Entry, Store
 
 ITEMS = 2_000  # more of them would hardly move the threshold
-CALIBRATION = "calibration.json"
 
 
-@dataclass(frozen=True)
-class Match:
-    """What a picture is taken for.
+def calibrate(store: Store, false_accepts: float, k: int, cache: Path) -> Calibration:
+    """The largest distance at which at most a share of unknown things is accepted.
 
-    Attributes:
-        label: None where it is unknown.
-        distance: of the nearest item with the label that has most votes, accepted or not.
-        share: of the votes that this label has.
-        hits: those who voted, nearest first.
-    """
-
-    label: str | None
-    distance: float
-    share: float
-    hits: list[Hit]
-
-
-@dataclass(frozen=True)
-class Calibration:
-    """Where a gallery draws the line between known and unknown, and how well that works on its own items.
-
-    Attributes:
-        threshold: the largest distance at which a label is accepted.
-        false_accepts: share of unknown things that are accepted all the same.
-        true_accepts: share of items that are accepted where the others of their class are in the gallery; None where
-            every class has a single item.
-        accuracy: share of these that get their own label; None where there are none.
-        items: how many were asked.
-    """
-
-    threshold: float
-    false_accepts: float
-    true_accepts: float | None
-    accuracy: float | None
-    items: int
-
-
-def match(
-    gallery: Gallery,
-    pictures: Sequence[Path | Image.Image],
-    false_accepts: float = 0.05,
-    k: int = 5,
-    calibration: Calibration | None = None,
-    include_self: bool = False,
-) -> list[Match]:
-    """The label of every picture by the votes of its k nearest items; none where the nearest of them is too far.
-
-    A file that is in the gallery itself has no vote on itself, as in `calibrate`.
-
-    Args:
-        false_accepts, k: see `calibrate`.
-        calibration: where it is known already: what `calibrate` gave for the same two.
-        include_self: whether a file that is in the gallery votes on itself all the same.
-
-    >>> match(Gallery.open("photos.index"), [Path("query.jpg")])[0].label  # doctest: +SKIP
-    'rose'
-    """
-    line = calibration or calibrate(gallery, false_accepts, k)
-    found = gallery.search(gallery.encode(pictures), k, exclude=None if include_self else pictures)
-    return [_match(hits, line) for hits in found]
-
-
-def calibrate(gallery: Gallery, false_accepts: float = 0.05, k: int = 5) -> Calibration:
-    """The largest distance at which at most a share of unknown things is accepted; kept until the gallery changes.
-
-    It is measured on up to 2,000 items of the gallery, each as if it had not been there.
+    It is measured on up to 2,000 items, each as if it had not been there.
 
     Args:
         false_accepts: the share, from 0 to below 1.
         k: how many items vote.
+        cache: a file in which the calibration is kept until the items change.
     """
     if not 0 <= false_accepts < 1:
         raise UserError(f"false_accepts={false_accepts} must be a share from 0 to below 1, such as 0.05")
     if k < 1:
         raise UserError(f"k={k} items cannot vote; choose k from 1")
-    entries = gallery.store.entries()
+    entries = store.entries()
     classes = {entry.label for entry in entries.values() if entry.label}
     if len(classes) < 2:
-        found = (
-            f"all labelled items of {gallery.path} are '{classes.pop()}'"
-            if classes
-            else f"{gallery.path} has no labels"
-        )
-        raise UserError(f"{found}, so nothing can be told apart; index pictures of two classes or more")
-    file = gallery.path / CALIBRATION
+        found = f"all labelled items of the gallery are '{classes.pop()}'" if classes else "the gallery has no labels"
+        raise UserError(f"{found}, so nothing can be told apart; index images of two classes or more")
     of = {"entries": _fingerprint(entries), "asked": false_accepts, "k": k}
-    with suppress(OSError, ValueError, KeyError, TypeError):  # without one, or with a damaged one, it is made again
-        kept = json.loads(file.read_text(encoding="utf-8"))
+    with suppress(OSError, ValueError, KeyError, TypeError):  # a missing or damaged one is made again
+        kept = read_json(cache)
         if kept["of"] == of:
             return Calibration(**kept["calibration"])
-    calibration = _calibrate(gallery, entries, false_accepts, k)
-    with suppress(UserError):  # a gallery that cannot be written to can still be asked
-        write_json(file, {"of": of, "calibration": asdict(calibration)})
+    calibration = _calibrate(store, entries, false_accepts, k)
+    with suppress(UserError):  # a gallery that cannot be written to can still be searched
+        write_json(cache, {"of": of, "calibration": asdict(calibration)})
     return calibration
 
 
-def _match(hits: list[Hit], calibration: Calibration) -> Match:
-    vote = _vote([hit.distance for hit in hits], [hit.entry.label for hit in hits])
+def match(result: SearchResult, calibration: Calibration) -> MatchResult:
+    """The label of a query by the votes of its nearest items; none where the nearest of them is too far."""
+    vote = _vote(result.distances, result.labels)
     label = vote.label if vote.distance <= calibration.threshold else None
-    return Match(label, vote.distance, vote.share, hits)
+    return MatchResult(result.query, label, vote.distance, vote.share, result.hits, calibration)
 
 
 @dataclass(frozen=True)
@@ -163,12 +95,12 @@ def _vote(distances: Sequence[float], labels: Sequence[str]) -> _Vote:
     return _Vote(winner, sums[winner] / sum(sums.values()), nearest[winner])
 
 
-def _calibrate(gallery: Gallery, entries: dict[int, Entry], false_accepts: float, k: int) -> Calibration:
+def _calibrate(store: Store, entries: dict[int, Entry], false_accepts: float, k: int) -> Calibration:
     labels = [entry.label for entry in entries.values()]
     sizes = Counter(labels)
     with_label = [row for row, label in enumerate(labels) if label]
     asked = np.sort(np.random.default_rng(0).permutation(with_label)[:ITEMS])
-    without_itself, without_its_class = _neighbours(gallery.store.vectors(list(entries)), labels, asked, k)
+    without_itself, without_its_class = _neighbours(store.vectors(list(entries)), labels, asked, k)
 
     unknown = [_vote(*voters) for voters in without_its_class]
     allowed = math.floor(false_accepts * len(asked) + 1e-9)  # 0.29 · 100 is a little less than 29

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import errno
 import hashlib
+import importlib
 import logging
 import os
 import random
@@ -24,10 +25,9 @@ import numpy as np
 
 from nearkin.errors import UserError
 from nearkin.files import cannot_write
-from nearkin.search.exact import Exact
 from nearkin.search.milvus_address import TOKEN, place_of, token_for
-from nearkin.search.milvus_client import package, passing, reason
 from nearkin.search.store import Embeddings, Entry, Hit, checked_entries, checked_query, in_order, vanished
+from nearkin.search.vector_index import ExactIndex
 
 log = logging.getLogger("nearkin")
 
@@ -62,10 +62,10 @@ class MilvusStore:
     def __init__(self, address: str, collection: str, dim: int, create: bool = True) -> None:
         self._address, self._collection, self._dim = address, collection, dim
         self._embedded = address.endswith(".db")
-        self._milvus = package("pymilvus")
-        self._failures = (self._milvus.MilvusException, package("grpc").RpcError)
+        self._milvus = _package("pymilvus")
+        self._failures = (self._milvus.MilvusException, _package("grpc").RpcError)
         if self._embedded:
-            package("milvus_lite")
+            _package("milvus_lite")
         # They log every failure with its traceback; the embedded server, also each question that it cannot answer.
         for name in ("pymilvus", "milvus_lite", *(["grpc._server"] if self._embedded else [])):
             logging.getLogger(name).setLevel(logging.CRITICAL)
@@ -146,7 +146,7 @@ class MilvusStore:
         if self._embedded and _users[self._address] > 0:
             _users[self._address] -= 1
             if _users[self._address] == 0:  # its server, and its lock on the file, would last as long as this process
-                package("milvus_lite.server_manager").server_manager_instance.release_server(self._address)
+                _package("milvus_lite.server_manager").server_manager_instance.release_server(self._address)
 
     def _connect(self, token: str) -> Any:
         return self._milvus.MilvusClient(self._address, token=token, timeout=CONNECTING)
@@ -221,7 +221,7 @@ class MilvusStore:
         for page in self._pages(which, ["id", "vector", *FIELDS]):
             rows = {int(row["id"]): row for row in sorted(page, key=lambda row: int(row["id"]))}
             vectors = np.array([row["vector"] for row in rows.values()], np.float32)
-            nearest = Exact(np.array(list(rows), np.int64), vectors).nearest(queries, k)
+            nearest = ExactIndex(np.array(list(rows), np.int64), vectors).nearest(queries, k)
             for place, (distances, ids) in enumerate(zip(*(part.tolist() for part in nearest), strict=True)):
                 new = [Hit(id, _entry(rows[id]), distance) for distance, id in zip(distances, ids, strict=True)]
                 found[place] = sorted(found[place] + new, key=_nearness)[:k]
@@ -266,10 +266,10 @@ class MilvusStore:
                     raise cannot_write(Path(self._address), OSError(errno.ENOSPC, full)) from error
                 if self._embedded:
                     raise UserError(
-                        f"Milvus could not use {self._address} ({reason(error)}); see that no other process uses it"
+                        f"Milvus could not use {self._address} ({_reason(error)}); see that no other process uses it"
                     ) from error
-                if not passing(error):
-                    raise UserError(f"Milvus at {self._address} refuses: {reason(error)}") from error
+                if not _passing(error):
+                    raise UserError(f"Milvus at {self._address} refuses: {_reason(error)}") from error
                 if wait is None:
                     raise UserError(
                         f"Milvus at {self._address} does not answer; see that it runs and that {TOKEN} is right, and "
@@ -313,3 +313,25 @@ def _key(entry: Entry) -> str:
 def _batches(ids: Iterable[int]) -> list[list[int]]:
     whole = [int(id) for id in ids if id in IDS]
     return [whole[start : start + BATCH] for start in range(0, len(whole), BATCH)]
+
+
+def _package(name: str) -> Any:
+    """A module of the extra, imported when it is needed."""
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        raise UserError("Milvus's client is not installed; pip install 'nearkin[milvus]'") from error
+
+
+def _passing(error: Any) -> bool:
+    """Whether a failure may be gone at the next attempt."""
+    grpc = _package("grpc")
+    code = error.code() if isinstance(error, grpc.RpcError) else error.code
+    not_connected, not_loaded = 2, 101
+    return code in (not_connected, not_loaded, grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED)
+
+
+def _reason(error: Any) -> str:
+    """Its first line."""
+    said = getattr(error, "message", "") or str(error)
+    return said.strip().splitlines()[0]

@@ -38,6 +38,14 @@ class Hit:
     entry: Entry
     distance: float
 
+    @property
+    def path(self) -> str:
+        return self.entry.path
+
+    @property
+    def label(self) -> str:
+        return self.entry.label
+
 
 class Gone(UserError):
     """An item is not, or no longer, in the gallery.

@@ -39,7 +39,9 @@ class Desk:
 
     def __init__(self, gallery: Gallery) -> None:
         self._gallery, self._store = gallery, gallery.store
-        self._encode: Batcher[Image.Image, Embeddings] = Batcher(lambda pictures: list(gallery.encode(pictures)))
+        self._encode: Batcher[Image.Image, Embeddings] = Batcher(
+            lambda images: list(gallery.model.encode(images, progress=False))
+        )
         self._store_thread = ThreadPoolExecutor(1, "store")
         self._lanes = Lanes()
         self._readers = anyio.CapacityLimiter(4)

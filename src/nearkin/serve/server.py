@@ -8,24 +8,26 @@ import re
 import socket
 import webbrowser
 from collections.abc import Sequence
-from pathlib import Path
+from contextlib import suppress
 
 from nearkin.errors import UserError
+from nearkin.search import Gallery
 
 LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
 
 
 def serve(
-    path: str | Path,
+    gallery: Gallery,
     host: str = "127.0.0.1",
     port: int = 8000,
     open_browser: bool = False,
-    allow_hosts: Sequence[str] = (),
+    allow_host: Sequence[str] | None = None,
 ) -> None:
-    """Opens the gallery and answers at ``http://host:port``; port 0 takes any free one.
+    """Answers at ``http://host:port`` until Ctrl-C.
 
     Args:
-        allow_hosts: further names by which browsers may call it, as that of a proxy before it.
+        port: 0 takes any free one.
+        allow_host: further names by which browsers may call it, such as that of a proxy in front of it.
     """
     try:
         import python_multipart  # noqa: F401
@@ -34,13 +36,9 @@ def serve(
         from nearkin.serve.app import make_app
     except ImportError as error:
         raise UserError(f"serving needs {error.name}; run `pip install 'nearkin[serve]'`") from error
-    from nearkin.search.gallery import Gallery
-
-    allowed = [host_name(name) for name in allow_hosts]
-    listening = listen(host, port)
-    with listening:
+    allowed = [host_name(name) for name in allow_host or ()]
+    with listen(host, port) as listening:
         local = only_this_machine(listening)
-        gallery = Gallery.open(path)
         address = f"http://{_in_address(host)}:{listening.getsockname()[1]}"
         print(f"{len(gallery):,} items at {address} (stop with Ctrl-C)", flush=True)
         if not local:
@@ -49,12 +47,8 @@ def serve(
             webbrowser.open(address)  # it already listens: the browser waits until it is answered
         app = make_app(gallery, hosts=names(host, allowed, local))
         config = uvicorn.Config(app, log_level="warning", server_header=False, timeout_graceful_shutdown=3)
-        try:
+        with suppress(KeyboardInterrupt):  # uvicorn has ended in order and passes on what made it end
             uvicorn.Server(config).run(sockets=[listening])
-        except KeyboardInterrupt:
-            pass  # uvicorn has ended in order and passes on what made it end
-        finally:
-            gallery.close()
 
 
 def names(host: str, allowed: Sequence[str], local: bool) -> set[str] | None:

@@ -11,8 +11,9 @@ from nearkin.evaluation import evaluate
 from nearkin.models.embed import space_of
 from nearkin.models.feature_cache import cached_features
 from nearkin.space import Space
+from nearkin.training.defaults import resolved
 from nearkin.training.devices import make_fabric
-from nearkin.training.prepare import build_model, load_splits, resolved
+from nearkin.training.prepare import build_model, load_splits
 from nearkin.training.settings import Settings
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import atexit
 import logging
 import os
-from typing import TYPE_CHECKING
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -28,26 +29,16 @@ PRECISIONS = ("32-true", "bf16-mixed")
 
 def make_fabric(settings: TrainingSettings, slices: int = 1) -> Fabric:
     """One device, or, under torchrun, one device per process; with slices, a step does not use all parameters."""
-    if settings.device not in DEVICES:
-        raise unknown_name("device", settings.device, DEVICES)
-    cuda = torch.cuda.is_available()
-    if settings.device == "cuda" and not cuda:
-        raise UserError("no CUDA device was found; use --set device=cpu")
-    on_cuda = cuda and settings.device != "cpu"
-    precision = settings.precision or ("bf16-mixed" if on_cuda else "32-true")
-    if precision not in PRECISIONS:
-        raise unknown_name("precision", precision, PRECISIONS)
-    if precision == "bf16-mixed" and not on_cuda:
-        raise UserError("bf16-mixed needs a CUDA device; on the CPU use --set precision=32-true")
+    on_cuda, precision = device_and_precision(settings)
     for name in ("lightning_fabric", "lightning.fabric"):  # its hints are about choices that are made here
         logging.getLogger(name).setLevel(logging.WARNING)
     processes = int(os.environ.get("WORLD_SIZE", "1"))
-    fabric = _fabric_class()(
+    fabric: Fabric = fabric_module().Fabric(
         accelerator="cuda" if on_cuda else "cpu",
         devices=int(os.environ.get("LOCAL_WORLD_SIZE", processes)),
         num_nodes=int(os.environ.get("GROUP_WORLD_SIZE", "1")),
         strategy=("ddp_find_unused_parameters_true" if slices > 1 else "ddp") if processes > 1 else "auto",
-        precision=precision,  # type: ignore[arg-type]
+        precision=precision,
     )
     fabric.launch()
     if processes > 1:
@@ -61,14 +52,31 @@ def _leave_group() -> None:
         torch.distributed.destroy_process_group()
 
 
-def _fabric_class() -> type[Fabric]:
+def fabric_module(part: str = "") -> Any:
+    """Lightning Fabric or one of its modules; the large ``lightning`` package has the same under another name."""
     from nearkin import _torchvision  # noqa: F401 (fabric may import torchmetrics, which imports torchvision)
 
+    dotted = f".{part}" if part else ""
     try:
-        from lightning_fabric import Fabric
-    except ImportError:  # the large `lightning` package carries the same class under another name
-        from lightning.fabric import Fabric  # type: ignore[assignment, no-redef, unused-ignore]
-    return Fabric
+        return import_module(f"lightning_fabric{dotted}")
+    except ModuleNotFoundError:
+        return import_module(f"lightning.fabric{dotted}")
+
+
+def device_and_precision(settings: TrainingSettings) -> tuple[bool, str]:
+    """Whether to train on CUDA, and in which precision; refuses what this machine cannot do."""
+    if settings.device not in DEVICES:
+        raise unknown_name("device", settings.device, DEVICES)
+    cuda = torch.cuda.is_available()
+    if settings.device == "cuda" and not cuda:
+        raise UserError('no CUDA device was found; use device="cpu"')
+    on_cuda = cuda and settings.device != "cpu"
+    precision = settings.precision or ("bf16-mixed" if on_cuda else "32-true")
+    if precision not in PRECISIONS:
+        raise unknown_name("precision", precision, PRECISIONS)
+    if precision == "bf16-mixed" and not on_cuda:
+        raise UserError('precision="bf16-mixed" needs a CUDA device; on the CPU use precision="32-true"')
+    return on_cuda, precision
 
 
 def seed_device(device: torch.device, seed: int) -> None:

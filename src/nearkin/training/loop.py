@@ -10,25 +10,24 @@ import logging
 import math
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
 import numpy as np
 import torch
-from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from nearkin.data import Dataset, ImageFiles
+from nearkin.data import Dataset, ImageFiles, Splits
 from nearkin.data.items import Indices
 from nearkin.data.loader import Draw, input_batches
-from nearkin.errors import Interrupted, UserError
+from nearkin.errors import UserError
 from nearkin.evaluation import evaluate
-from nearkin.methods import Batch
-from nearkin.models import Embedder
+from nearkin.methods import Batch, Method
+from nearkin.models import EmbeddingModel
 from nearkin.models.embed import space_of
 from nearkin.models.feature_cache import cached_embeddings
 from nearkin.progress import Advance, bar
@@ -37,16 +36,17 @@ from nearkin.space import Space
 from nearkin.training import optimise
 from nearkin.training.baseline import unit_space
 from nearkin.training.card import write_card
-from nearkin.training.checkpoint import Position, Stateful, load_checkpoint, save_checkpoint
+from nearkin.training.checkpoint import Position, Stateful, load_checkpoint
 from nearkin.training.decode import hold_decoded
-from nearkin.training.devices import embed_dataset, gathered, make_fabric, seed_device
+from nearkin.training.defaults import is_pretrained, resolved, with_warmup
+from nearkin.training.devices import device_and_precision, embed_dataset, gathered, make_fabric, seed_device
 from nearkin.training.measuring import Measuring
-from nearkin.training.metrics_logger import MetricsLogger
+from nearkin.training.metrics_logger import MetricsLogger, check_loggers
 from nearkin.training.microbatch import micro_batched
 from nearkin.training.model_selection import PRIMARY, check_measurable, choice_in_words, watched_part
 from nearkin.training.monitoring import COLLAPSED, collapse_advice, spread, stop_requests, stop_unless_finite
-from nearkin.training.prepare import build_model, is_pretrained, load_splits, resolved, with_warmup
-from nearkin.training.run import Run
+from nearkin.training.prepare import build_model, load_splits
+from nearkin.training.run import MemoryRun, Run
 from nearkin.training.settings import Settings
 from nearkin.training.shared import Parts
 from nearkin.training.start import start_from_features
@@ -54,40 +54,96 @@ from nearkin.training.summary import describe_run
 from nearkin.training.verdict import final_scores
 
 log = logging.getLogger("nearkin")
+Callback = Callable[[Run, dict[str, Any]], None]  # after every epoch: the run, its epoch, loss and scores
 MANY_EPOCHS = 100  # of more, only those that are evaluated get a line
 
 
-def train(settings: Settings, folder: str | Path, tested: bool = True) -> Run:
-    """Trains a new run into ``folder``: scores, metrics, model; without ``tested`` the test part is never looked at."""
-    return Trainer(settings, folder, tested=tested).train()
+class Objects(TypedDict, total=False):
+    """What a caller hands over where no setting describes it; a resumed run wants the same again."""
+
+    dataset: Dataset
+    method: Method
+    backbone: nn.Module
+    callbacks: Sequence[Callback]
 
 
-def resume(folder: str | Path, tested: bool = True) -> Run:
-    """Continues a run from its last checkpoint, to the same weights as if it had never stopped."""
-    return Trainer(Run.open(folder).settings(), folder, resumed=True, tested=tested).train()
+def train(settings: Settings, folder: str | Path | None, tested: bool = True, **objects: Unpack[Objects]) -> Run:
+    """Trains a new run into ``folder``, or in memory; without ``tested`` the test split is never looked at."""
+    return make_trainer(settings, Run(folder) if folder else MemoryRun(), tested=tested, **objects).train()
+
+
+def resume(folder: str | Path, tested: bool = True, epochs: int | None = None, **objects: Unpack[Objects]) -> Run:
+    """Continues a run from its last checkpoint, to the same weights as if it had never stopped.
+
+    ``epochs``: train on to this number; the learning rates go on as if it had been planned so from the beginning.
+    """
+    run = Run.open(folder)
+    settings = run.settings()
+    if epochs is None:
+        return make_trainer(settings, run, resumed=True, tested=tested, **objects).train()
+    settings = settings.changed(training={"epochs": epochs, "stop_after": 0})
+    trainer = make_trainer(settings, run, resumed=True, tested=tested, **objects)
+    if epochs <= trainer.position.epoch:
+        raise UserError(f"{folder} has trained for {trainer.position.epoch} epochs already; give a larger epochs")
+    trainer.position.stale_evaluations = 0
+    run.change_settings(settings)
+    return trainer.train()
+
+
+def make_trainer(
+    settings: Settings, run: Run, resumed: bool = False, tested: bool = True, **objects: Unpack[Objects]
+) -> Trainer:
+    """From settings to the objects that they describe."""
+    optimise.check(settings.training)
+    check_loggers(settings.training.logger)
+    device_and_precision(settings.training)
+    torch.manual_seed(settings.training.seed)  # before anything that learns is made
+    method = objects.get("method") or settings.make_method()
+    if not resumed:
+        run.check_free()
+    splits = load_splits(settings.data, settings.training.seed, objects.get("dataset"))
+    backbone = objects.get("backbone")
+    settings = resolved(settings, splits, method, backbone)
+    model = build_model(settings, splits.train, method.slices, backbone)
+    return Trainer(splits, method, model, settings, run, resumed, tested, objects.get("callbacks", ()))
 
 
 class Trainer:
-    """Builds everything a run needs, then steps through it."""
+    """Trains a model: steps, evaluations, checkpoints.
 
-    def __init__(self, settings: Settings, folder: str | Path, resumed: bool = False, tested: bool = True) -> None:
-        optimise.check(settings.training)
-        torch.manual_seed(settings.training.seed)  # before anything that learns is made
-        self.method = settings.make_method()
-        if not resumed:
-            Run.check_free(folder)
-        self.fabric = make_fabric(settings.training, self.method.slices)
-        splits = load_splits(settings.data, settings.training.seed)
+    Args:
+        splits: the data.
+        method: which loss and which batches.
+        model: what is trained.
+        settings: with no default left open; they are written to the run.
+        run: where everything is written.
+        resumed: go on from the run's checkpoint.
+        tested: whether the test split is measured.
+        callbacks: called after every epoch.
+    """
+
+    def __init__(
+        self,
+        splits: Splits,
+        method: Method,
+        model: EmbeddingModel,
+        settings: Settings,
+        run: Run,
+        resumed: bool = False,
+        tested: bool = True,
+        callbacks: Sequence[Callback] = (),
+    ) -> None:
+        self.method, self.model, self.settings, self.run = method, model, settings, run
+        self.callbacks = callbacks
+        self.fabric = make_fabric(settings.training, method.slices)
         self.parts = {"validation": splits.validation, "test": splits.test if tested else None}
         check_measurable(self.parts)
-        self.settings = resolved(settings, splits, self.method)
-        self.training = self.settings.training
+        self.training = settings.training
         self.last_epoch = min(self.training.stop_after or self.training.epochs, self.training.epochs)
         self.at_once = self.training.micro_batch or self.training.batch_size  # items in memory, also without gradient
         self.workers = self.settings.data.processes
         self.train_set, self.labels = splits.train, splits.train.dense_labels
         self.watched = watched_part(self.training, self.parts)
-        self.model = build_model(self.settings, self.train_set, self.method.slices)
         spec = self.model.spec
         self.method.check(self.labels, spec.dim, self.training.batch_size, spec.normalize)
         self.method.prepare(int(self.labels.max()) + 1, spec.dim, self.training.epochs)
@@ -99,7 +155,6 @@ class Trainer:
             log.info(describe_run(splits, self.settings, self.fabric, len(self.sampler)))
 
         self._check_trainable()
-        self.run = Run(folder)
         begun = resumed and self.run.checkpoint.is_file()
         wanted = self.settings.model.head_init == "svd" or any(self.parts.values())
         self.start = self._start() if wanted and is_pretrained(self.settings.model) and not begun else None
@@ -124,8 +179,8 @@ class Trainer:
             if resumed:
                 self.run.keep_records(self.position.records)
             else:
-                Run.create(folder, self.settings, splits.digest())
-        self.metrics = MetricsLogger(self.run, self.position.step, active=self.fabric.is_global_zero)
+                self.run.create(self.settings, splits.digest())
+        self.metrics = MetricsLogger(self.run, self.settings, self.position.step, active=self.fabric.is_global_zero)
 
     def train(self) -> Run:
         if self.position.records == 0:
@@ -208,8 +263,10 @@ class Trainer:
         )
         if self.position.spread < COLLAPSED:
             log.warning(collapse_advice(self.position.spread))
-        self._choose_model(loss)
+        scores = self._choose_model(loss)
         self._save_checkpoint()
+        for callback in self.callbacks:
+            callback(self.run, {"epoch": self.position.epoch, "loss": loss, **scores})
 
     def _batches(self) -> Iterator[Batch]:
         """The rest of the epoch's batches; drawn ahead only as far as the method's next refresh."""
@@ -298,8 +355,8 @@ class Trainer:
         self._log(kind, part=part, **scores)
         return scores
 
-    def _choose_model(self, loss: float) -> None:
-        """Evaluates where it is due, and saves the model if it is the one to keep."""
+    def _choose_model(self, loss: float) -> dict[str, float]:
+        """Evaluates where it is due, and saves the model if it is the one to keep; returns the scores."""
         last = self.position.epoch == self.last_epoch
         every = self.training.evaluate_every
         line = f"epoch {self.position.epoch}/{self.training.epochs}: loss {loss:.4f}"
@@ -320,15 +377,16 @@ class Trainer:
                     self.position.stale_evaluations += 1
         if self.training.keep == "last":
             self._save_model()
+        return scores
 
     def _out_of_patience(self) -> bool:
         return 0 < self.training.patience <= self.position.stale_evaluations
 
     def _finish(self) -> None:
-        if not self.run.model.is_dir() or (self.training.keep == "last" and not self.saved):
+        if not self.run.has_model() or (self.training.keep == "last" and not self.saved):
             self._save_model()
         self.fabric.barrier()
-        self.model.load_state_dict(load_file(self.run.model / "model.safetensors"))
+        self.run.restore_model(self.model)
         self.method.buffers = self.run.read_buffers()
         if not self.saved or self.fabric.world_size > 1:  # where processes may differ in batch norms
             self.measuring.forget()
@@ -339,7 +397,8 @@ class Trainer:
             scores = final_scores(self.run.read_metrics(), after, chosen, kept, self._start_in_words())
             self.run.write_scores(scores)
             parts = {"train": self.train_set, **self.parts}
-            write_card(self.run, self.model.spec, self.settings, parts, scores)
+            if not isinstance(self.run, MemoryRun):
+                write_card(self.run, self.model.spec, self.settings, parts, scores)
             self.metrics.close()
         self.fabric.barrier()  # nobody reads the scores before they are written
 
@@ -358,18 +417,17 @@ class Trainer:
         if asked or (every and self.position.step % every == 0):
             self._save_checkpoint()
         if asked:
-            raise Interrupted(f"stopped after step {self.position.step}; continue with: {self.run.resume_command}")
+            raise self.run.stopped(self.position.step)
 
     def _save_model(self) -> None:
         self.saved = True
         if self.fabric.is_global_zero:
-            Embedder(self.model).save(self.run.model)
-            self.run.write_buffers(self.method.buffers)
+            self.run.save_model(self.model, self.method.buffers)
 
     def _save_checkpoint(self) -> None:
         if self.fabric.is_global_zero:
             self.sampler.epoch, self.sampler.position = self.position.epoch, self.position.batch
-            save_checkpoint(self.run.checkpoint, self.position, self._stateful())
+            self.run.save_checkpoint(self.position, self._stateful())
 
     def _stateful(self) -> dict[str, Stateful]:
         return {

@@ -1,51 +1,37 @@
-"""From settings to things: the parts of the data, the model, and the features of a frozen backbone."""
+"""From settings to objects: the splits of the data and the model."""
 
 from __future__ import annotations
 
 import logging
-import math
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import torch
+from torch import nn
 
-from nearkin.data import (
-    Dataset,
-    ImageArray,
-    ImageFiles,
-    Splits,
-    Vectors,
-    load_dataset,
-    make_splits,
-    without_unreadable,
-)
+from nearkin.data import Dataset, ImageArray, ImageFiles, Splits, Vectors, load_dataset, make_splits, without_unreadable
 from nearkin.data.hierarchy import collapse_training
-from nearkin.data.images import Unreadable, listed
+from nearkin.data.images import Unreadable
 from nearkin.data.sources import is_dataset_name
-from nearkin.data.splits import usual_split
+from nearkin.data.unreadable import listed
 from nearkin.errors import UserError
-from nearkin.methods import Method
-from nearkin.models import EmbeddingModel, ModelSpec
-from nearkin.models.backbones import image_backbone, is_builtin, load_weights, preprocess_of
+from nearkin.models import EmbeddingModel, ModelSpec, init_from
+from nearkin.models.backbones import preprocess_of
+from nearkin.models.backbones.own import MODULE
 from nearkin.models.feature_cache import cached_features
-from nearkin.training.settings import DataSettings, ModelSettings, Settings, TrainingSettings
+from nearkin.models.weights import load_weights
+from nearkin.training.settings import DataSettings, Settings
 from nearkin.training.shared import Parts, rows_of, shared_files
 
 log = logging.getLogger("nearkin")
 
-FROM_SCRATCH = 1e-3  # the learning rate of a network without pretrained weights
-BACKBONE_SHARE = 0.1  # of the head's learning rate, for a pretrained backbone
-LEAST_EPOCHS, MOST_EPOCHS = 10, 100  # when nothing is said; small data are passed over more often, to see in all
-LEAST_ITEMS = 100_000
-ENOUGH_ITEMS = 4  # for each dimension, to find the main directions of features; of fewer, all directions are kept
-EVALUATIONS = 20  # on the way, about
-PATIENCE = 5  # evaluations without improvement
 
+def load_splits(settings: DataSettings, seed: int, dataset: Dataset | None = None) -> Splits:
+    """The splits of the data, without unreadable images (they are listed in one warning).
 
-def load_splits(settings: DataSettings, seed: int) -> Splits:
-    """The parts of the data, without unreadable images (they are listed in one warning)."""
-    dataset, unreadable = without_unreadable(load_data(settings), settings.unreadable)
+    ``dataset``: data that no setting can name, such as a torch dataset.
+    """
+    dataset, unreadable = without_unreadable(dataset or load_data(settings), settings.unreadable)
     report_unreadable(unreadable)
     validation = None if settings.validation < 0 else settings.validation
     splits = make_splits(dataset, settings.split or None, validation, seed, settings.split_seed)
@@ -62,105 +48,16 @@ def report_unreadable(unreadable: list[Unreadable]) -> None:
         log.warning("going on without images that cannot be read (%d):\n  %s", len(unreadable), listed(unreadable))
 
 
-def resolved(settings: Settings, splits: Splits, method: Method) -> Settings:
-    """The settings with every default that depends on the data filled in, as they are written to the run."""
-    data, model, training = settings.data, settings.model, settings.training
-    train = splits.train
-    # Absolute, so that a run can be resumed and evaluated from anywhere.
-    data = replace(data, source=absolute(data.source), root=absolute(data.root), split=data.split or usual_split(train))
-    model = replace(model, weights=absolute(model.weights))
-    if not data.augment:
-        data = replace(data, augment="crop-flip" if isinstance(train.items, ImageFiles) else "none")
-    if not model.backbone:
-        model = replace(model, backbone=_usual_backbone(train))
-    if not model.weights:
-        model = replace(model, weights="none" if is_builtin(model.backbone) else "imagenet")
-    if not model.normalize:
-        # Pretrained features are told apart by their directions: on new classes their lengths only blur them.
-        lengths_count = method.normalize == "never" and not is_pretrained(model)
-        model = replace(model, normalize="never" if lengths_count else method.normalize.replace("never", "always"))
-    if not model.image_size and model.backbone == "small" and isinstance(train.items, ImageArray):
-        model = replace(model, image_size=max(train.items.pixels.shape[1:3]))
-    pretrained = is_pretrained(model)
-    if model.freeze_batch_norm is None:
-        model = replace(model, freeze_batch_norm=pretrained)
-    if not model.head_init:
-        model = replace(model, head_init="svd" if pretrained else "random")
-    if not training.batch_size:
-        training = replace(training, batch_size=_usual_batch(method, train))
-    if model.dim < 0:
-        model = replace(model, dim=_usual_dim(model, train, method, training.batch_size))
-    if training.epochs < 0:
-        unguarded = pretrained and splits.validation is None  # nothing would notice that it becomes worse
-        training = replace(training, epochs=LEAST_EPOCHS if unguarded else usual_epochs(len(train)))
-    head_alone = model.freeze_backbone or model.backbone == "linear"
-    rate = method.frozen_rate if head_alone else method.finetune_rate
-    rate = rate if pretrained else FROM_SCRATCH
-    training = _usual_training(training, rate, pretrained, has_validation=splits.validation is not None)
-    if data.validation < 0:
-        data = replace(data, validation=splits.held_out)
-    return replace(settings, data=data, model=model, training=training)
+def build_model(settings: Settings, train: Dataset, slices: int, backbone: nn.Module | None = None) -> EmbeddingModel:
+    """An untrained head of so many slices on a backbone with the wanted weights; call it under a fixed torch seed.
 
-
-def is_pretrained(model: ModelSettings) -> bool:
-    """Whether the backbone knows something before training: it has weights, or the data are features already."""
-    return model.weights != "none" or model.backbone == "linear"
-
-
-def usual_epochs(items: int) -> int:
-    """Passes over the training items when nothing is said: as many steps for small data as for larger ones.
-
-    >>> usual_epochs(1_000), usual_epochs(5_000), usual_epochs(60_000)
-    (100, 20, 10)
+    ``backbone``: a network of the user's own, in place of one by name.
     """
-    return min(max(LEAST_EPOCHS, math.ceil(LEAST_ITEMS / items)), MOST_EPOCHS)
-
-
-def _usual_training(
-    training: TrainingSettings, rate: float, pretrained: bool, has_validation: bool
-) -> TrainingSettings:
-    """Fills in what is left open; ``rate`` is the usual one of the head."""
-    usual: dict[str, Any] = {}
-    usual["learning_rate"] = rate = training.learning_rate or rate
-    if not training.backbone_learning_rate:
-        usual["backbone_learning_rate"] = BACKBONE_SHARE * rate if pretrained else rate
-    if not training.loss_learning_rate:
-        usual["loss_learning_rate"] = rate
-    if training.evaluate_every < 0:
-        usual["evaluate_every"] = max(1, training.epochs // EVALUATIONS)
-    if not training.keep:
-        usual["keep"] = "best-on-validation" if has_validation and training.evaluate_every else "last"
-    if training.patience < 0:
-        usual["patience"] = PATIENCE if usual.get("keep", training.keep) == "best-on-validation" else 0
-    return replace(training, **usual)
-
-
-def with_warmup(settings: Settings, steps: int) -> Settings:
-    """The settings with a warm-up, if that is left open; ``steps`` are those of an epoch."""
-    training = settings.training
-    if training.warmup_steps >= 0:
-        return settings
-    warmup = training.epochs * steps // 20 if is_pretrained(settings.model) else 0
-    return replace(settings, training=replace(training, warmup_steps=warmup))
-
-
-def _usual_dim(model: ModelSettings, train: Dataset, method: Method, batch_size: int) -> int:
-    """128; on a pretrained backbone 512, or all features where these or the items are few; a multiple of the slices."""
-    dim = 128
-    if is_pretrained(model):
-        items = train.items
-        if isinstance(items, Vectors):
-            width = items.values.shape[1]
-        else:
-            width = image_backbone(model.backbone, preprocess_of(model.backbone, model.image_size or None))[1]
-        dim = min(512, width) if len(items) >= ENOUGH_ITEMS * 512 else width
-    dim = min(dim, method.most_dimensions(batch_size))
-    return max(method.slices, dim - dim % method.slices)
-
-
-def build_model(settings: Settings, train: Dataset, slices: int) -> EmbeddingModel:
-    """An untrained head of so many slices on a backbone with the wanted weights; call it under a fixed torch seed."""
     choice = settings.model
+    if backbone is None and choice.backbone.startswith(MODULE):
+        raise UserError(
+            f"the backbone is a module of your own, {choice.backbone.removeprefix(MODULE)}; pass it again: backbone=..."
+        )
     if slices > 1 and not choice.dim:
         raise UserError(f"{slices} learners share the head's dimensions, so they need a head; use --dim 512")
     head = "linear" if choice.dim else "none"
@@ -168,16 +65,20 @@ def build_model(settings: Settings, train: Dataset, slices: int) -> EmbeddingMod
     if isinstance(train.items, Vectors):
         spec = replace(spec, features=train.items.values.shape[1])
     else:
+        named = choice.backbone if backbone is None else backbone
         channels = train.items.channels if isinstance(train.items, ImageArray) else 3
-        spec = replace(spec, preprocess=preprocess_of(choice.backbone, choice.image_size or None, channels))
-    model = EmbeddingModel(spec, bool(choice.freeze_batch_norm))
-    load_weights(model.backbone, choice.backbone, choice.weights)
+        spec = replace(spec, preprocess=preprocess_of(named, choice.image_size or None, channels))
+    model = EmbeddingModel(spec, bool(choice.freeze_batch_norm), backbone=backbone)
+    if choice.weights != "own":
+        load_weights(model.backbone, choice.backbone, choice.weights)
     if isinstance(train.items, Vectors):
         values = torch.from_numpy(train.items.values)
         model.standardise.mean.copy_(values.mean(dim=0))
         deviation = values.std(dim=0)
         # A feature that is constant in training says nothing; scaled up, it would drown all others at test.
         model.standardise.std.copy_(deviation.where(deviation > 1e-6 * values.abs().amax(dim=0), 1.0))
+    if choice.init:
+        init_from(model, choice.init)
     return model
 
 
@@ -203,31 +104,3 @@ def absolute(path: str) -> str:
     """A path that leads somewhere made absolute; names such as ``cub200`` or ``imagenet`` stay as they are."""
     leads_somewhere = path and not is_dataset_name(path) and Path(path).expanduser().exists()
     return str(Path(path).expanduser().absolute()) if leads_somewhere else path
-
-
-def _usual_batch(method: Method, train: Dataset) -> int:
-    """The method's usual size, or the largest half, quarter, … of it that it can draw from these data."""
-    usual, smallest = method.usual_batch, 2 * method.batch_unit
-    halves = (usual >> halvings for halvings in range(usual.bit_length()))
-    problem: UserError | None = None
-    sizes = [*(half - half % method.batch_unit for half in halves if half > smallest), smallest]
-    for size in [size for size in sizes if size <= len(train)] or [smallest]:
-        try:
-            method.sampler(train.labels, size, seed=0)
-        except UserError as error:
-            # That of the largest size, not of the last resort; its frames would keep alive all that they see.
-            problem = problem or error.with_traceback(None)
-        else:
-            if size < method.usual_batch:
-                log.info("batches of %d items: the data cannot fill larger ones", size)
-            return size
-    assert problem is not None
-    raise problem
-
-
-def _usual_backbone(train: Dataset) -> str:
-    if isinstance(train.items, Vectors):
-        return "mlp"
-    if isinstance(train.items, ImageArray) and max(train.items.pixels.shape[1:3]) <= 64:
-        return "small"
-    return "resnet50"

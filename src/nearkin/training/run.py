@@ -1,4 +1,4 @@
-"""A run is a folder: settings, metrics, checkpoints, the model. Nothing in it is ever half written."""
+"""A run: settings, metrics, checkpoints, the model; in a folder where nothing is ever half written, or in memory."""
 
 from __future__ import annotations
 
@@ -8,9 +8,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from nearkin.errors import UserError
+from safetensors.torch import load_file
+from torch import Tensor
+
+from nearkin.errors import Interrupted, UserError
 from nearkin.files import cannot_write, read_json, write_json, write_text
 from nearkin.methods import Method
+from nearkin.models import Embedder, EmbeddingModel
+from nearkin.training.checkpoint import Position, Stateful, save_checkpoint
 from nearkin.training.settings import Settings
 
 
@@ -31,33 +36,37 @@ class Run:
         self.data = folder / "data.sha256"
         self.readout = folder / "readout.json"
 
-    @classmethod
-    def create(cls, folder: str | Path, settings: Settings, data_digest: str) -> Run:
-        """A new run in an empty or new folder."""
-        cls.check_free(folder)
-        run = cls(folder)
-        run.metrics.unlink(missing_ok=True)
-        write_text(run.data, data_digest)
-        write_text(run.config, settings.to_toml())
-        return run
+    def create(self, settings: Settings, data_digest: str) -> None:
+        """Begins the run, in an empty or new folder."""
+        self.check_free()
+        self.metrics.unlink(missing_ok=True)
+        write_text(self.data, data_digest)
+        write_text(self.config, settings.to_toml())
 
-    @staticmethod
-    def check_free(folder: str | Path) -> None:
+    def check_free(self) -> None:
         """Refuses a folder with anything in it, unless it is a run that ended before it had saved any progress."""
-        run = Run(folder)
-        if not run.folder.exists() or (run.folder.is_dir() and not any(run.folder.iterdir())):
+        if not self.folder.exists() or (self.folder.is_dir() and not any(self.folder.iterdir())):
             return
-        if not run.data.is_file():
-            raise UserError(f"{folder} exists already and is no run; choose another --out")
-        if run.checkpoint.is_file() or run.model.is_dir():
-            raise UserError(f"{folder} exists already; continue it with --resume {folder}, or choose another --out")
+        if not self.data.is_file():
+            raise UserError(f"{self.folder} exists already and is not a run; choose another folder (out)")
+        if self.checkpoint.is_file() or self.model.is_dir():
+            raise UserError(
+                f"{self.folder} exists already; continue it with `{self.resume_command}`, or choose another out"
+            )
 
     @classmethod
     def open(cls, folder: str | Path) -> Run:
         run = cls(folder)
         if not run.config.is_file():
-            raise UserError(f"{folder} is no run (config.toml is missing); give the folder that `nearkin train` wrote")
+            raise UserError(
+                f"{folder} is not a run (config.toml is missing); give the folder that `nearkin train` wrote"
+            )
         return run
+
+    def change_settings(self, settings: Settings) -> None:
+        """Writes other settings into a run that goes on with them; its scores are to be measured again."""
+        write_text(self.config, settings.to_toml())
+        self.scores.unlink(missing_ok=True)
 
     def settings(self) -> Settings:
         return Settings.read(self.config)
@@ -70,7 +79,7 @@ class Run:
 
     @property
     def resume_command(self) -> str:
-        return f"nearkin train --resume {shlex.quote(str(self.folder))}"
+        return f"nearkin resume {shlex.quote(str(self.folder))}"
 
     def same_data(self, digest: str) -> bool:
         """Whether items, classes and split are what they were when the run began."""
@@ -112,13 +121,29 @@ class Run:
         kept = self.read_metrics()[:count]
         write_text(self.metrics, "".join(json.dumps(record) + "\n" for record in kept))
 
-    def write_buffers(self, values: Mapping[str, float]) -> None:
-        """Keeps what the method's read-out needs besides the model, if anything."""
-        if values:
-            write_json(self.readout, dict(values))
-
     def read_buffers(self) -> dict[str, float]:
+        """What the method's read-out needs besides the model, if anything."""
         return read_json(self.readout) if self.readout.is_file() else {}
+
+    def save_model(self, model: EmbeddingModel, buffers: Mapping[str, float]) -> None:
+        """Keeps the model, and what the method's read-out needs besides it."""
+        Embedder(model).save(self.model)
+        if buffers:
+            write_json(self.readout, dict(buffers))
+
+    def has_model(self) -> bool:
+        return self.model.is_dir()
+
+    def restore_model(self, model: EmbeddingModel) -> None:
+        """Puts the weights that were kept back into the model."""
+        model.load_state_dict(load_file(self.model / "model.safetensors"))
+
+    def save_checkpoint(self, position: Position, state: dict[str, Stateful]) -> None:
+        save_checkpoint(self.checkpoint, position, state)
+
+    def stopped(self, step: int) -> BaseException:
+        """What to raise where the user stops the run."""
+        return Interrupted(f"stopped after step {step}; continue with: {self.resume_command}")
 
     def write_scores(self, scores: dict[str, Any]) -> None:
         write_json(self.scores, scores)
@@ -131,6 +156,54 @@ class Run:
             raise UserError(
                 f"{self.scores} is damaged ({error}); delete it and measure again with: {self.resume_command}"
             ) from error
+
+
+class MemoryRun(Run):
+    """A run that writes no file: for a model that is used at once."""
+
+    def __init__(self) -> None:
+        super().__init__("memory")
+        self.records: list[dict[str, Any]] = []
+        self.results: dict[str, Any] = {}
+        self.weights: dict[str, Tensor] = {}
+        self.buffers: dict[str, float] = {}
+
+    def create(self, settings: Settings, data_digest: str) -> None:
+        """Nothing is written."""
+
+    def check_free(self) -> None:
+        """There is always room."""
+
+    def log(self, record: dict[str, Any]) -> None:
+        self.records.append(record)
+
+    def read_metrics(self) -> list[dict[str, Any]]:
+        return self.records
+
+    def read_buffers(self) -> dict[str, float]:
+        return self.buffers
+
+    def save_model(self, model: EmbeddingModel, buffers: Mapping[str, float]) -> None:
+        self.weights = {name: value.detach().cpu().clone() for name, value in model.state_dict().items()}
+        self.buffers = dict(buffers)
+
+    def has_model(self) -> bool:
+        return bool(self.weights)
+
+    def restore_model(self, model: EmbeddingModel) -> None:
+        model.load_state_dict(self.weights)
+
+    def save_checkpoint(self, position: Position, state: dict[str, Stateful]) -> None:
+        """There is nothing to come back to."""
+
+    def write_scores(self, scores: dict[str, Any]) -> None:
+        self.results = scores
+
+    def read_scores(self) -> dict[str, Any]:
+        return self.results
+
+    def stopped(self, step: int) -> BaseException:  # noqa: ARG002
+        return KeyboardInterrupt()
 
 
 def next_folder(parent: Path, name: str) -> Path:

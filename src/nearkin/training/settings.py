@@ -12,7 +12,7 @@ from nearkin.errors import UserError, unknown_name
 from nearkin.fields import checked_fields
 from nearkin.methods import Method, make_method, method_class
 
-HEAD_INIT = ("svd", "random")
+HEAD_INIT = ("svd", "random", "init")
 
 
 @dataclass(frozen=True)
@@ -66,11 +66,15 @@ class ModelSettings:
     """What is trained.
 
     Attributes:
-        backbone: small, mlp, linear, torchvision:googlenet, or any name of timm; empty: by the kind of data.
-        weights: imagenet, none or a file; empty: imagenet for timm, none for the built-in ones.
+        backbone: small, mlp, linear, torchvision:googlenet, or any name of timm; empty: by the kind of data. A module
+            of the user's own is named ``module:`` and its class.
+        weights: imagenet, none or a file; empty: imagenet for timm, none for the built-in ones; own: those that a
+            module of the user's comes with.
+        init: a run or model folder whose weights are the start; empty: none.
         dim: length of the embedding; 0: the backbone's features as they are, without a head; -1: for a pretrained
             backbone 512, or as many as it has features where the training items are fewer than 2,048; otherwise 128.
-        head_init: svd (the main directions of the training features) or random; empty: svd for a pretrained backbone.
+        head_init: svd (the main directions of the training features), random, or init (the head of ``init``); empty:
+            svd for a pretrained backbone.
         normalize: always, test or never; empty: as the method's paper does, but never
             without on a pretrained backbone.
         image_size: side of the network's input; 0: the backbone's own.
@@ -80,6 +84,7 @@ class ModelSettings:
 
     backbone: str = ""
     weights: str = ""
+    init: str = ""
     dim: int = -1
     head_init: str = ""
     normalize: str = ""
@@ -124,6 +129,7 @@ class TrainingSettings:
             on validation classes.
         stop_after: epochs after which training stops, with the rates as if it went on; 0: all of them.
         checkpoint_steps: steps between checkpoints; 0: one per epoch.
+        logger: tensorboard, csv, wandb, mlflow, or several with commas between; none.
         device: auto, cpu or cuda.
         precision: 32-true or bf16-mixed; empty: bf16-mixed on CUDA.
         seed: of everything random.
@@ -148,6 +154,7 @@ class TrainingSettings:
     patience: int = -1
     stop_after: int = 0
     checkpoint_steps: int = 0
+    logger: str = "tensorboard"
     device: str = "auto"
     precision: str = ""
     seed: int = 0
@@ -205,7 +212,7 @@ class Settings:
         return {
             "data": dict(vars(self.data)),
             "model": dict(vars(self.model)),
-            "method": {"name": self.method, **self.make_method().settings()},
+            "method": {"name": self.method, **self.method_settings},
             "training": dict(vars(self.training)),
         }
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 
@@ -47,16 +48,16 @@ def load_benchmark(name: str, root: Path | None = None, check_counts: bool = Tru
         sought = " and ".join(str(place) for place in _roots(root))
         raise UserError(
             f"dataset '{name}' was not found in {sought}: get it from {benchmark.source} and lay it there as "
-            f"{benchmark.layout}, or name the folder that holds it with --root or NEARKIN_DATA"
+            f'{benchmark.layout}, or name the folder that holds it with root="..." or NEARKIN_DATA'
         )
-    dataset = to_dataset(benchmark.name, folder, load(folder))
+    dataset = replace(to_dataset(benchmark.name, folder, load(folder)), protocol=benchmark.protocol)
     if check_counts:
         _check_counts(benchmark, dataset, folder)
     return dataset
 
 
 def find(name: str, root: Path | None = None) -> Path | None:
-    """The folder in which the benchmark ``name`` lies, None if it is not there.
+    """The folder of the benchmark ``name``, None if it is not there.
 
     Sought in ``root``, else in the folders of ``$NEARKIN_DATA``, else in ``./data`` and ``~/datasets``; each
     may be the dataset's own folder or one that contains it under a usual name.
@@ -75,22 +76,21 @@ def _roots(root: Path | None) -> list[Path]:
     if root is not None:
         return [root.expanduser()]
     chosen = os.environ.get("NEARKIN_DATA", "")
-    folders = [part for part in chosen.split(os.pathsep) if part] or ["data", "~/datasets"]
+    folders = list(filter(None, chosen.split(os.pathsep))) or ["data", "~/datasets"]
     return [Path(folder).expanduser() for folder in folders]
 
 
 def _check_counts(benchmark: Benchmark, dataset: Dataset, folder: Path) -> None:
     found = Counter(() if dataset.split is None else dataset.split.tolist())
-    for part, mask in (("query", dataset.is_query), ("gallery", dataset.is_gallery)):
-        found[part] = 0 if mask is None else int(mask.sum())
+    for role, mask in (("query", dataset.is_query), ("gallery", dataset.is_gallery)):
+        found[role] = 0 if mask is None else int(mask.sum())
     wrong = [
-        f"{found[part]:,} {part} images instead of {expected:,}"
-        for part, expected in benchmark.counts.items()
-        if found[part] not in (expected, benchmark.distributed.get(part))
+        f"{found[name]:,} {name} images instead of {expected:,}"
+        for name, expected in benchmark.counts.items()
+        if found[name] not in (expected, benchmark.distributed.get(name))
     ]
     if wrong:
         raise UserError(
             f"{benchmark.name} in {folder} lists {' and '.join(wrong)}: if the download is incomplete, "
-            f"get it again from {benchmark.source}; to use it as it is, pass check_counts=False "
-            "(--no-count-check on the command line)"
+            f"get it again from {benchmark.source}; to use it as it is, check_counts=False"
         )

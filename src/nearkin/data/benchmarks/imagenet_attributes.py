@@ -3,7 +3,7 @@
 Cut from a local copy of ILSVRC 2012: its training images are "train", its validation images "test". The paper counts
 116,236 examples and leaves open whether the 4,500 for validation are among them; either is taken for complete.
 
-The attributes (Russakovsky and Fei-Fei, 2010: 25 of them, for some 25 training images of each class) are no part of
+The attributes (Russakovsky and Fei-Fei, 2010: 25 of them, for some 25 training images of each class) are not part of
 ILSVRC. They are read from ``attributes.csv`` beside ``train/``, if there is one: a column ``image`` with names such as
 ``n02123045_1234`` and a column for each attribute with the labels of that dataset: 1 has it, -1 has it not, 0 is
 ambiguous and taken for not having it.
@@ -42,9 +42,9 @@ def imagenet_attributes(folder: Path) -> Listing:
     classes = dict(entry.strip().split(" ", 1) for entry in _CLASSES.split(","))
     entries = [
         Entry(str(path.relative_to(folder)), wnid, split, place=str(path))
-        for split, part in (("train", "train"), ("test", "val"))
+        for split, below in (("train", "train"), ("test", "val"))
         for wnid in classes
-        for path in images_below(folder / part / wnid)
+        for path in images_below(folder / below / wnid)
     ]
     annotations = folder / "attributes.csv"
     return Listing(entries, classes, _attributes(annotations, entries) if annotations.is_file() else {})
@@ -57,7 +57,7 @@ def _attributes(file: Path, entries: Sequence[Entry]) -> dict[str, list[str]]:
             (first, *names), *rows = csv.reader(stream, strict=True)
     except (UnicodeDecodeError, ValueError, csv.Error) as error:
         raise UserError(
-            f"{file} is no readable CSV ({error}); its first line must name image,<attribute>,..."
+            f"{file} is not a readable CSV ({error}); its first line must name image,<attribute>,..."
         ) from error
     if first != "image" or not names:
         raise UserError(f"{file}, line 1: expected the column names image,<attribute>,...")

@@ -14,7 +14,7 @@ import numpy as np
 
 from nearkin.data.dataset import Dataset, encode_labels
 from nearkin.data.items import ImageFiles
-from nearkin.data.paths import leads_out
+from nearkin.data.table import leads_out
 from nearkin.errors import UserError
 
 Row = tuple[str, list[str]]  # where it stands ("FILE, line 3") and its values
@@ -134,10 +134,10 @@ def _cannot_read(file: Path, error: Exception) -> UserError:
 
 
 def _mat_column(file: Path, content: Mapping[str, Any], variable: str) -> list[Any]:
-    name, _, part = variable.partition(".")
+    name, _, column = variable.partition(".")
     try:
         array = np.atleast_1d(content[name])
-        return list((array[part] if part else array).ravel().tolist())
+        return list((array[column] if column else array).ravel().tolist())
     except (KeyError, ValueError, IndexError) as error:  # no such variable; no such field; no struct at all
         raise UserError(f"{file} holds no '{variable}': is it the official file?") from error
 

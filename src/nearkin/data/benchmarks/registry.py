@@ -23,10 +23,11 @@ class Benchmark:
         counts: the published numbers of images in "train", "validation", "test", "query", "gallery".
         classes: the number of classes over all splits.
         distributed: numbers of images that the official files hold where these differ from the published ones.
-        layout: how the files must lie, in words.
+        layout: where the files must be, in words.
         folders: the names its folder usually goes by.
         marks: paths inside the folder; any of them shows that this is the dataset.
         aliases: other names for the same benchmark.
+        protocol: as in `Dataset`.
     """
 
     name: str
@@ -39,6 +40,7 @@ class Benchmark:
     marks: tuple[str, ...]
     aliases: tuple[str, ...] = ()
     distributed: Mapping[str, int] = field(default_factory=dict)
+    protocol: str = ""
 
 
 def register(benchmark: Benchmark) -> Callable[[Loader], Loader]:

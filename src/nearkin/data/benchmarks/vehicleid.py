@@ -24,6 +24,7 @@ def _benchmark(size: str, vehicles: int, published: int, listed: int, aliases: t
         folders=("VehicleID_V1.0", "VehicleID", "vehicleid"),
         marks=("train_test_split/train_list.txt",),
         aliases=aliases,
+        protocol="random-gallery",
     )
 
 

@@ -10,12 +10,27 @@ from __future__ import annotations
 from torch import Tensor, nn
 
 from nearkin.data.transforms import Preprocess
+from nearkin.models.backbones.registry import register_backbone
 
 GOOGLENET = "torchvision:googlenet"
+# Pixels in −1…1, as the weights were trained; torchvision's `transform_input` undoes its own standardisation.
+HALF = (0.5, 0.5, 0.5)
+PREPROCESS = Preprocess(224, 256, 3, HALF, HALF, interpolation="bilinear")
 
 
-def googlenet() -> nn.Module:
-    """An untrained GoogLeNet: pictures (batch, 3, size, size) to features (batch, 1024).
+def imagenet_weights() -> dict[str, Tensor]:
+    """torchvision's download, or what it kept of an earlier one."""
+    from nearkin import _torchvision  # noqa: F401, I001 (first)
+    from torchvision.models import GoogLeNet_Weights
+
+    weights = GoogLeNet_Weights.IMAGENET1K_V1
+    state: dict[str, Tensor] = weights.get_state_dict(progress=False, check_hash=True, weights_only=True)
+    return state
+
+
+@register_backbone(GOOGLENET, PREPROCESS, imagenet=imagenet_weights)
+def googlenet(channels: int = 3) -> nn.Module:  # noqa: ARG001
+    """An untrained GoogLeNet: images (batch, 3, size, size) to features (batch, 1024).
 
     >>> import torch
     >>> googlenet().eval()(torch.zeros(1, 3, 32, 32)).shape
@@ -27,24 +42,3 @@ def googlenet() -> nn.Module:
     network: nn.Module = GoogLeNet(aux_logits=False, init_weights=True)
     network.dropout, network.fc = nn.Identity(), nn.Identity()
     return network
-
-
-def googlenet_preprocess(image_size: int | None = None) -> Preprocess:
-    """Pixels in −1…1, as the weights were trained; torchvision's ``transform_input`` undoes its own standardisation.
-
-    >>> googlenet_preprocess().resize
-    256
-    """
-    size = image_size or 224
-    half = (0.5, 0.5, 0.5)
-    return Preprocess(size, round(size * 256 / 224), 3, half, half, interpolation="bilinear")
-
-
-def googlenet_imagenet_weights() -> dict[str, Tensor]:
-    """torchvision's download, or what it kept of an earlier one."""
-    from nearkin import _torchvision  # noqa: F401, I001 (first)
-    from torchvision.models import GoogLeNet_Weights
-
-    weights = GoogLeNet_Weights.IMAGENET1K_V1
-    state: dict[str, Tensor] = weights.get_state_dict(progress=False, check_hash=True, weights_only=True)
-    return state

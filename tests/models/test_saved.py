@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
@@ -19,7 +20,8 @@ from safetensors.torch import load_file, save_file
 
 from nearkin.data.transforms import Preprocess
 from nearkin.errors import UserError
-from nearkin.models import Embedder, EmbeddingModel, ModelSpec, embedder
+from nearkin.models import Embedder, EmbeddingModel, ModelSpec
+from nearkin.models import saved as saved_models
 
 GREY = Preprocess(size=16, resize=16, channels=1, mean=(0.5,), std=(0.5,))
 COLOUR = Preprocess(size=16, resize=16, channels=3, mean=(0.5,) * 3, std=(0.5,) * 3)
@@ -198,7 +200,7 @@ HUGE = """
 import resource, sys, time
 from nearkin.errors import UserError
 from nearkin.models import Embedder
-from nearkin.models.backbones import load_timm
+from nearkin.models.backbones.timm_models import load_timm
 
 load_timm()
 before, start = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.process_time()
@@ -241,8 +243,8 @@ def test_a_picture_too_large_to_try_is_not_tried(tmp_path: Path, monkeypatch: py
         return forward(self, x)  # type: ignore[no-any-return]
 
     monkeypatch.setattr(kind, "forward", noted)
-    for largest, tries in ((160, [(1, 3, 160, 160)]), (159, [])):
-        monkeypatch.setattr(embedder, "LARGEST_TRIED", largest)
+    for largest, tries in ((160, [(2, 3, 160, 160)]), (159, [])):
+        monkeypatch.setattr(saved_models, "LARGEST_TRIED", largest)
         tried.clear()
         loaded = Embedder.load(tmp_path).model
         assert tried == tries
@@ -254,7 +256,7 @@ def test_a_picture_too_large_to_try_is_not_tried(tmp_path: Path, monkeypatch: py
 def test_a_model_without_a_head_has_the_dimensions_of_its_backbone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, largest_tried: int, changes: dict[str, Any]
 ) -> None:
-    monkeypatch.setattr(embedder, "LARGEST_TRIED", largest_tried)
+    monkeypatch.setattr(saved_models, "LARGEST_TRIED", largest_tried)
     Embedder(EmbeddingModel(ModelSpec("test_resnet", 0, preprocess=COLOUR, head="none"))).save(tmp_path)
     assert Embedder.load(tmp_path).model.spec.dim == 96
     rewrite(tmp_path, **changes)
@@ -297,3 +299,66 @@ class TestWeights:
     def test_no_file(self, model: Path) -> None:
         (model / "model.safetensors").unlink()
         assert "cannot be read" in refused(model)
+
+
+def grey_model(normalize: str = "always") -> EmbeddingModel:
+    torch.manual_seed(0)
+    return EmbeddingModel(ModelSpec("small", 8, normalize, GREY))
+
+
+def pixels(count: int = 5) -> torch.Tensor:
+    return torch.from_numpy(np.random.default_rng(0).integers(0, 255, (count, 1, 16, 16), dtype=np.uint8))
+
+
+def test_a_model_without_a_head_is_saved_and_loaded(tmp_path: Path) -> None:
+    images = pixels().squeeze(1).numpy()
+    embedder = Embedder(EmbeddingModel(ModelSpec("small", 0, "always", GREY, head="none")))
+    embedder.save(tmp_path)
+    loaded = Embedder.load(tmp_path)
+    assert loaded.model.spec == embedder.model.spec and loaded.model.spec.dim == 256
+    assert np.array_equal(loaded.encode(images), embedder.encode(images))
+
+
+def test_a_model_without_anything_to_learn_is_a_model(tmp_path: Path) -> None:
+    vectors = np.array([[3.0, 4.0]], dtype=np.float32)
+    Embedder(EmbeddingModel(ModelSpec("linear", 0, features=2, head="none"))).save(tmp_path)
+    np.testing.assert_allclose(Embedder.load(tmp_path).encode(vectors), vectors / 5)
+
+
+def test_a_description_from_before_heads_had_names_means_a_linear_one(tmp_path: Path) -> None:
+    embedder = Embedder(grey_model())
+    embedder.save(tmp_path)
+    description = json.loads((tmp_path / "model.json").read_text())
+    del description["spec"]["head"]
+    (tmp_path / "model.json").write_text(json.dumps(description))
+    images = pixels().squeeze(1).numpy()
+    assert np.array_equal(Embedder.load(tmp_path).encode(images), embedder.encode(images))
+
+
+def test_a_saved_model_gives_the_same_embeddings(tmp_path: Path) -> None:
+    embedder = Embedder(grey_model("test"))
+    images = pixels().squeeze(1).numpy()
+    embedder.save(tmp_path / "model")
+    loaded = Embedder.load(tmp_path)  # a run folder
+    alone = Embedder.load(tmp_path / "model")
+    assert np.array_equal(embedder.encode(images), loaded.encode(images))
+    assert np.array_equal(embedder.encode(images), alone.encode(images))
+    assert embedder.encode(images).dtype == np.float32
+    assert sorted(path.name for path in (tmp_path / "model").iterdir()) == ["model.json", "model.safetensors"]
+
+
+def test_what_is_no_model_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="holds no model"):
+        Embedder.load(tmp_path)
+    Embedder(grey_model()).save(tmp_path)
+    (tmp_path / "model.safetensors").write_bytes(b"damaged")
+    with pytest.raises(UserError, match="cannot be read"):
+        Embedder.load(tmp_path)
+
+
+def test_a_newer_format_is_refused(tmp_path: Path) -> None:
+    Embedder(grey_model()).save(tmp_path)
+    description = json.loads((tmp_path / "model.json").read_text())
+    (tmp_path / "model.json").write_text(json.dumps({**description, "format": 99}))
+    with pytest.raises(UserError, match="newer nearkin"):
+        Embedder.load(tmp_path)

@@ -10,8 +10,9 @@ from torch import Tensor, nn
 from torchvision.models import GoogLeNet, GoogLeNet_Weights
 
 from nearkin.errors import UserError
-from nearkin.models import EmbeddingModel, ModelSpec, backbones
-from nearkin.models.backbones import image_backbone, is_builtin, load_weights, preprocess_of
+from nearkin.models import EmbeddingModel, ModelSpec, preprocess_of, weights
+from nearkin.models.backbones import find_backbone
+from nearkin.models.weights import load_weights
 
 NAME = "torchvision:googlenet"
 
@@ -61,11 +62,10 @@ def test_pictures_are_cut_as_torchvision_cuts_them() -> None:
 
 
 def test_neither_classifier_nor_dropout_nor_auxiliary_heads_are_part_of_it() -> None:
-    backbone, width = image_backbone(NAME, preprocess_of(NAME, 32))
-    assert width == 1024
+    backbone = find_backbone(NAME).build(3)
+    assert EmbeddingModel(ModelSpec(NAME, 4, "never", preprocess_of(NAME, 32))).width == 1024
     assert not any(isinstance(module, nn.Dropout | nn.Linear) for module in backbone.modules())
     assert backbone.train()(torch.rand(2, 3, 32, 32)).shape == (2, 1024)
-    assert not is_builtin(NAME)  # it comes with ImageNet weights
 
 
 def test_imagenet_weights_come_from_torchvision_and_never_as_code(
@@ -78,7 +78,7 @@ def test_imagenet_weights_come_from_torchvision_and_never_as_code(
         return trained.state_dict()
 
     monkeypatch.setattr("torchvision.models._api.load_state_dict_from_url", download)
-    backbone, _ = image_backbone(NAME, preprocess_of(NAME, 32))
+    backbone = find_backbone(NAME).build(3)
     load_weights(backbone, NAME, "imagenet")
     assert torch.equal(backbone.state_dict()["conv1.conv.weight"], trained.conv1.conv.weight)
     [(url, options)] = asked
@@ -90,8 +90,8 @@ def test_a_failed_download_of_googlenet_says_what_to_do(monkeypatch: pytest.Monk
         raise ConnectionError("no route to host")
 
     monkeypatch.setattr("torchvision.models._api.load_state_dict_from_url", offline)
-    with pytest.raises(UserError, match=r"googlenet' could not be fetched \(no route to host\).*weights=FILE"):
-        backbones._downloaded(NAME)
+    with pytest.raises(UserError, match=r"googlenet' could not be fetched \(no route to host\).*weights=\"FILE\""):
+        weights._downloaded(NAME)
 
 
 def test_a_misspelt_googlenet_is_told_its_name() -> None:

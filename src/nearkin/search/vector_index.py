@@ -1,8 +1,4 @@
-"""Approximate search of large galleries with faiss: a file that is derived from the items and can be built again.
-
-It only proposes candidates by id. What was removed or replaced since it was built is proposed in vain, what was put
-since is not proposed; the store takes care of both.
-"""
+"""The two indexes that search a gallery's vectors: exact, and approximate with faiss for large galleries."""
 
 from __future__ import annotations
 
@@ -15,12 +11,15 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import torch
 
 from nearkin.clustering import nearest_neighbours
+from nearkin.clustering.distances import Distances, row_blocks
+from nearkin.clustering.neighbours import nearest_in
 from nearkin.files import atomic_path
 from nearkin.progress import bar
-from nearkin.search.exact import Ids
 from nearkin.search.store import Embeddings
 
 log = logging.getLogger("nearkin")
@@ -37,16 +36,51 @@ ENOUGH = 0.99  # of the nearest: then no more effort is made
 JUDGED_BY, JUDGED_AT = 1000, 10  # so many items' so many nearest tell how much effort that takes
 BUFFER = 2**20
 
+Ids = npt.NDArray[np.int64]
 Chunks = Iterable[tuple[Ids, Embeddings]]
 Search = Callable[[Embeddings, int], Iterable[Iterable[float]]]
 
 
-class Approximate:
-    """A faiss index of items by their ids, at least one.
+class ExactIndex:
+    """Finds the nearest of vectors (items, dim), which have ascending ids (items,), by distance in float64.
 
-    >>> import numpy as np
-    >>> index = Approximate.build(2, np.eye(2, dtype=np.float32), [(np.array([4, 7]), np.eye(2, dtype=np.float32))])
-    >>> index.candidates(np.array([[0.0, 1.0]], dtype=np.float32), 2)[1].tolist()
+    The vectors are prepared once: for a single query that is nearly all of the work of `nearest_neighbours` (0.32 s at
+    100,000 × 128 on one core).
+
+    >>> line = ExactIndex(np.array([3, 5, 8]), np.array([[0.0], [1.0], [3.0]], dtype=np.float32))
+    >>> distances, ids = line.nearest(np.array([[2.5]], dtype=np.float32), k=2)
+    >>> distances.tolist(), ids.tolist()
+    ([[0.5, 1.5]], [[8, 5]])
+    """
+
+    def __init__(self, ids: Ids, vectors: Embeddings) -> None:
+        self.ids = ids
+        self._distances = Distances(torch.from_numpy(vectors)) if len(ids) else None
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def nearest(self, queries: Embeddings, k: int) -> tuple[Embeddings, Ids]:
+        """Distances in float32 and ids, (queries, at most k), nearest first; of equal distances the lowest id first."""
+        k = min(k, len(self))
+        distances, rows = np.empty((len(queries), k), np.float32), np.empty((len(queries), k), np.int64)
+        if self._distances is not None and k > 0:
+            for these in row_blocks(len(queries), len(self)):
+                block = self._distances.block(torch.from_numpy(queries[these]))
+                found, columns = nearest_in(block, k)
+                distances[these], rows[these] = (found * block.scale).numpy(), columns.numpy()
+        return distances, self.ids[rows]
+
+
+class ApproximateIndex:
+    """A faiss index of at least one item; its file is derived from the items and can be built again.
+
+    It proposes candidates by id. It still proposes items that were removed since it was built and does not know those
+    that were added; the store takes care of both.
+
+    >>> vectors = np.eye(2, dtype=np.float32)
+    >>> index = ApproximateIndex.build(2, vectors, [(np.array([4, 7]), vectors)])
+    >>> index.candidates(vectors[1:], 2)[1].tolist()
     [[7, 4]]
     """
 
@@ -60,7 +94,7 @@ class Approximate:
         self.highest = int(faiss.vector_to_array(index.id_map).max())
 
     @classmethod
-    def build(cls, items: int, sample: Embeddings, chunks: Chunks) -> Approximate:
+    def build(cls, items: int, sample: Embeddings, chunks: Chunks) -> ApproximateIndex:
         """Of so many items, which come in chunks of ids (n,) and vectors (n, dim); a sample (m, dim) to learn from."""
         faiss = _faiss()
         dim = sample.shape[1]
@@ -77,7 +111,7 @@ class Approximate:
         return cls(index)
 
     @classmethod
-    def load(cls, path: Path, dim: int) -> Approximate | None:
+    def load(cls, path: Path, dim: int) -> ApproximateIndex | None:
         """None, and a warning, where it cannot be used: search is exact then."""
         if not path.is_file():
             reason = f"{path} is missing; `nearkin index` makes it again"
@@ -193,7 +227,7 @@ def signature(path: Path) -> tuple[int, int, int] | None:
 
 
 def sample_size(items: int) -> int:
-    """How many items `Approximate.build` should learn from; HNSW learns nothing, and needs one for the dimension."""
+    """How many items `ApproximateIndex.build` learns from; HNSW needs one, for the dimension."""
     return 1 if items <= HNSW_UP_TO else TRAINED_ON * _cells(items)
 
 

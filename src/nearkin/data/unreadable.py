@@ -1,0 +1,103 @@
+"""Before any work starts: which images cannot be read."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from nearkin.data.dataset import Dataset
+from nearkin.data.images import Unreadable, decode_coarsely
+from nearkin.data.items import ImageFiles, LazyImages
+from nearkin.data.summary import counted
+from nearkin.errors import UserError, unknown_name
+from nearkin.files import cache_folder, write_text
+from nearkin.progress import track
+
+ON_UNREADABLE = ("skip", "stop")
+
+
+def without_unreadable(dataset: Dataset, action: str = "skip") -> tuple[Dataset, list[Unreadable]]:
+    """The dataset without the image files that cannot be decoded, and the list of those.
+
+    ``action="stop"`` raises instead, with all of them in one message. An object that cannot give one of its items, such
+    as a torch dataset, is always refused: an error of a program should be mended, not passed over.
+    """
+    if action not in ON_UNREADABLE:
+        raise unknown_name("action for unreadable images", action, ON_UNREADABLE)
+    if isinstance(dataset.items, LazyImages):
+        check_all(dataset.items)
+    if not isinstance(dataset.items, ImageFiles):
+        return dataset, []
+    found = find_unreadable(dataset.items)
+    if not found:
+        return dataset, []
+    if action == "stop" or len(found) == len(dataset):
+        raise UserError(
+            f"{len(found)} of {len(dataset)} images cannot be read; mend or remove them, "
+            f'or go on without them (unreadable="skip"):\n  {listed(found)}'
+        )
+    bad = {unreadable.path for unreadable in found}
+    readable = dataset.where(np.array([path not in bad for path in dataset.items.paths]))
+    note = f"ignored {counted(len(found), 'image')} that cannot be read"
+    return replace(readable, notes=(*dataset.notes, note)), found
+
+
+def find_unreadable(files: ImageFiles) -> list[Unreadable]:
+    """Decodes every file once and lists those that cannot be read.
+
+    That all can be read is remembered until a file changes; a failure is not, for it may be mended in many ways.
+    """
+    mark = _mark(files)  # of the files as they are now, should one change meanwhile
+    if mark.exists():
+        return []
+    found = [verdict for verdict in track(_verdicts(files), "checking images", len(files)) if verdict]
+    if not found:
+        _write(mark)
+    return found
+
+
+def check_all(items: LazyImages) -> None:
+    """Reads every item once; raises the first error. As with files, success is remembered."""
+    from nearkin.data.loader import each_item  # imported here because torch is slow to load
+
+    mark = _mark(items)
+    if not mark.exists():
+        each_item(items.check, len(items), "checking images")
+        _write(mark)
+
+
+def remember_readable(items: LazyImages) -> None:
+    """Spares items that were all read for another reason the check."""
+    _write(_mark(items))
+
+
+def listed(unreadable: list[Unreadable], most: int = 100) -> str:
+    """One line each, and how many more there are."""
+    lines = [str(each) for each in unreadable[:most]]
+    if len(unreadable) > most:
+        lines.append(f"… and {len(unreadable) - most:,} more")
+    return "\n  ".join(lines)
+
+
+def _mark(items: ImageFiles | LazyImages) -> Path:
+    return cache_folder() / "readable" / items.fingerprint()
+
+
+def _write(mark: Path) -> None:
+    with suppress(UserError):  # without a cache the check is only repeated
+        write_text(mark, "")
+
+
+def _verdicts(files: ImageFiles) -> Iterator[Unreadable | None]:
+    def verdict(path: Path) -> Unreadable | None:
+        outcome = decode_coarsely(path)
+        return outcome if isinstance(outcome, Unreadable) else None
+
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        yield from pool.map(verdict, files.paths)

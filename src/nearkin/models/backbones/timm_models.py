@@ -1,0 +1,68 @@
+"""Every model of timm as a backbone: without its classifier, with its own preprocessing and ImageNet weights."""
+
+from __future__ import annotations
+
+from types import ModuleType
+from typing import Any
+
+from torch import Tensor, nn
+
+from nearkin.data.transforms import Preprocess
+
+TIMM = "timm:"
+
+
+def load_timm() -> ModuleType:
+    """timm, which imports torchvision, where it is needed: together they take seconds."""
+    from nearkin import _torchvision  # noqa: F401, I001 (first)
+    import timm
+
+    return timm
+
+
+def timm_model(name: str) -> nn.Module:
+    """An untrained network that gives pooled features (batch, width).
+
+    >>> timm_model("test_resnet").num_features
+    96
+    """
+    model: nn.Module = load_timm().create_model(name, pretrained=False, num_classes=0)
+    return model
+
+
+def timm_config(name: str) -> Preprocess | None:
+    """What a model of timm expects of images; None where timm has no such model.
+
+    >>> timm_config("resnet18").size, timm_config("resnet")
+    (224, None)
+    """
+    timm = load_timm()
+    if not timm.is_model(name):  # also for names that timm would look for elsewhere, such as hf-hub:someone/model
+        return None
+    told = timm.get_pretrained_cfg(name)
+    config: dict[str, Any] = timm.data.resolve_data_config(pretrained_cfg=told.to_dict() if told else {})
+    return preprocess_from_timm(config)
+
+
+def preprocess_from_timm(config: dict[str, Any]) -> Preprocess:
+    """timm's description of a model's images in our words."""
+    size = int(config["input_size"][-1])
+    return Preprocess(
+        size=size,
+        resize=round(size / (config.get("crop_pct") or 0.875)),
+        channels=int(config["input_size"][0]),
+        mean=tuple(config["mean"]),
+        std=tuple(config["std"]),
+        interpolation=config.get("interpolation", "bicubic"),
+    )
+
+
+def timm_weights(name: str) -> dict[str, Tensor]:
+    """The ImageNet weights, which timm downloads."""
+    state: dict[str, Tensor] = load_timm().create_model(name, pretrained=True, num_classes=0).state_dict()
+    return state
+
+
+def list_timm() -> list[str]:
+    names: list[str] = load_timm().list_models()
+    return names

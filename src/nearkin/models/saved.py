@@ -1,0 +1,154 @@
+"""A model as a folder of two plain files. One that is read may come from anyone: it is data, never code.
+
+Nothing in it is executed, nothing is fetched, and what does not fit together is refused before it takes time or memory.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file, save
+from torch import Tensor, nn
+
+from nearkin.data.transforms import Preprocess, make_transform
+from nearkin.errors import UserError
+from nearkin.fields import checked_fields
+from nearkin.files import write_bytes, write_json
+from nearkin.models.backbones import find_backbone, known_backbones
+from nearkin.models.backbones.own import MODULE
+from nearkin.models.model import EmbeddingModel, ModelSpec
+
+FORMAT = 1
+LARGEST_SIDE = 4096  # of the square a model reads; what a damaged or hostile file asks for is not even tried
+LARGEST_TRIED = 640  # the side up to which a network is tried on a picture before it is trusted
+
+
+def save_model(model: EmbeddingModel, folder: str | Path) -> None:
+    """Writes ``model.safetensors`` and ``model.json``, each whole or not at all."""
+    folder = Path(folder).expanduser()
+    weights = {name: tensor.contiguous() for name, tensor in model.state_dict().items()}
+    write_bytes(folder / "model.safetensors", save(weights))
+    write_json(folder / "model.json", {"format": FORMAT, "spec": model.spec.to_json()})
+
+
+def read_model(path: str | Path, backbone: nn.Module | None = None) -> EmbeddingModel:
+    """The model of a run folder, or of its ``model/`` folder alone.
+
+    ``backbone``: of a model that was made around a module of the user's own, such a module, which gets the weights.
+    """
+    folder = Path(path).expanduser()
+    if (folder / "model" / "model.json").is_file():
+        folder = folder / "model"
+    if not (folder / "model.json").is_file():
+        raise UserError(f"{path} holds no model (model.json is missing); give a run folder or its model/ folder")
+    try:
+        return _read_model(folder, backbone)
+    except UserError as error:
+        raise UserError(f"the model in {folder} cannot be used: {' '.join(str(error).split())}") from error
+    # Damaged files make JSON, safetensors, torch and timm raise nearly anything; for the user it is one thing.
+    except Exception as error:
+        reason = f"{type(error).__name__}: {error}".split("\n")[0]
+        raise UserError(f"the model in {folder} cannot be read ({reason}); copy the whole folder again") from error
+
+
+def read_spec(path: str | Path) -> ModelSpec:
+    """What a run's or model's folder says about its model, without reading the weights."""
+    folder = Path(path).expanduser()
+    folder = folder / "model" if (folder / "model" / "model.json").is_file() else folder
+    try:
+        return ModelSpec.from_json(json.loads((folder / "model.json").read_text(encoding="utf-8"))["spec"])
+    except FileNotFoundError:
+        raise UserError(
+            f"{path} holds no model (model.json is missing); give a run folder or its model/ folder"
+        ) from None
+    except (ValueError, KeyError, TypeError) as error:
+        raise UserError(f"the model in {folder} cannot be read ({error}); copy the whole folder again") from error
+
+
+def _read_model(folder: Path, backbone: nn.Module | None) -> EmbeddingModel:
+    description = json.loads((folder / "model.json").read_text(encoding="utf-8"))
+    if description["format"] > FORMAT:
+        raise UserError("it was saved by a newer nearkin; upgrade nearkin to read it")
+    spec = _checked_spec(description["spec"], backbone)
+    weights = load_file(folder / "model.safetensors")
+    width = _check_head(spec, weights)
+    if backbone is None:
+        with torch.device("meta"):
+            # Without a head no tensor tells the width; an image without values finds it in no time.
+            unknown = spec.head == "none" and _too_large_to_try(spec)
+            _check_fit(EmbeddingModel(spec, width=None if unknown else width), weights)
+    # Built anew: tables that a network keeps beside its weights are in no file.
+    model = EmbeddingModel(spec, width=width if _too_large_to_try(spec) else None, backbone=backbone)
+    _check_fit(model, weights)
+    model.load_state_dict(weights)
+    return model
+
+
+def _check_head(spec: ModelSpec, weights: Mapping[str, Tensor]) -> int:
+    """The width of the backbone's features, if the weights of the head are those of the description.
+
+    Nothing is allocated for that: a description alone could ask for more memory and time than there is.
+    """
+    inputs = spec.features if spec.preprocess is None else spec.preprocess.channels
+    learners = 0 if spec.head == "none" else min(spec.slices, len(weights) + 1)
+    heads = [f"head.project.{learner}.weight" for learner in range(learners)]
+    lengths = {"standardise.mean": inputs} | dict.fromkeys(heads, spec.dim // spec.slices)
+    _refuse([name for name, length in lengths.items() if _shape(weights, name)[:1] != (length,)])
+    return weights[heads[0]].shape[-1] if heads else spec.dim
+
+
+def _check_fit(model: EmbeddingModel, weights: Mapping[str, Tensor]) -> None:
+    wanted = model.state_dict()
+    _refuse([name for name in sorted({*wanted, *weights}) if _shape(weights, name) != _shape(wanted, name)])
+
+
+def _too_large_to_try(spec: ModelSpec) -> bool:
+    return spec.preprocess is not None and spec.preprocess.size > LARGEST_TRIED
+
+
+def _shape(tensors: Mapping[str, Tensor], name: str) -> tuple[int, ...] | str:
+    return tuple(tensors[name].shape) if name in tensors else "absent"
+
+
+def _refuse(misfits: list[str]) -> None:
+    if misfits:
+        raise UserError(
+            f"its weights are not those of its description ({len(misfits)} tensors are missing, unknown or of another "
+            f"shape, the first '{misfits[0]}'); copy model.json and model.safetensors of one and the same model"
+        )
+
+
+def _checked_spec(values: dict[str, Any], backbone: nn.Module | None) -> ModelSpec:
+    """A description from anywhere: every key known, every value of its type and in its range."""
+    spec = ModelSpec.from_json(values)
+    checked_fields(ModelSpec, {name: value for name, value in vars(spec).items() if name != "preprocess"}, "model.json")
+    if spec.dim < 1:
+        raise UserError(f"an embedding needs at least one dimension, not {spec.dim}")
+    own = re.fullmatch(rf"{MODULE}[\w.]+", spec.backbone)
+    # timm would look elsewhere for names such as hf-hub:someone/model or local-dir:folder.
+    if not own and spec.backbone not in known_backbones() and not re.fullmatch(r"[A-Za-z0-9_.-]+", spec.backbone):
+        raise UserError(
+            f"backbone '{spec.backbone}' is not a plain name of a network; nothing is fetched from elsewhere"
+        )
+    if backbone is not None and not own:
+        raise UserError(f"its backbone is '{spec.backbone}', which nearkin builds itself; leave backbone out")
+    kind = find_backbone(spec.backbone if backbone is None else backbone)
+    if spec.preprocess is not None:
+        _check_preprocess(spec.preprocess, (1, 3) if kind.grey else (3,))
+    return spec
+
+
+def _check_preprocess(found: Preprocess, channels: tuple[int, ...]) -> None:
+    plain = {name: value for name, value in vars(found).items() if name not in ("mean", "std")}
+    checked_fields(Preprocess, plain, "model.json")
+    sides = 1 <= found.size <= LARGEST_SIDE and 1 <= found.resize <= LARGEST_SIDE
+    colours = found.channels in channels and len(found.mean) == len(found.std) == found.channels
+    if not (sides and colours and all(map(math.isfinite, found.mean)) and all(0 < each < 1e6 for each in found.std)):
+        raise UserError("model.json: preprocess does not describe an image that a network could read")
+    make_transform(found)  # refuses an interpolation that does not exist

@@ -1,0 +1,189 @@
+"""What a gallery answers: values that print as text and turn into JSON."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from nearkin.data.images import Unreadable
+from nearkin.data.unreadable import listed
+from nearkin.search.store import Hit
+
+SHOWN = 20  # missing or unreadable files that are named
+
+
+@dataclass(frozen=True)
+class SearchResult:
+    """The items nearest to one query, nearest first.
+
+    Attributes:
+        query: its path, or "image 3" or "embedding 3" where it has none.
+        hits: the items that were found, each with its distance.
+
+    >>> from nearkin.search import Entry
+    >>> result = SearchResult("query.jpg", [Hit(7, Entry("/photos/rose/1.jpg", "rose", 0, 0), 0.25)])
+    >>> print(result)
+    query.jpg
+    rank  distance  label  path
+       1    0.2500  rose   /photos/rose/1.jpg
+    >>> result.labels
+    ['rose']
+    """
+
+    query: str
+    hits: list[Hit]
+
+    @property
+    def paths(self) -> list[str]:
+        return [hit.path for hit in self.hits]
+
+    @property
+    def labels(self) -> list[str]:
+        return [hit.label for hit in self.hits]
+
+    @property
+    def distances(self) -> list[float]:
+        return [hit.distance for hit in self.hits]
+
+    def __len__(self) -> int:
+        return len(self.hits)
+
+    def __iter__(self) -> Iterator[Hit]:
+        return iter(self.hits)
+
+    def __str__(self) -> str:
+        rows = [(str(rank), f"{hit.distance:.4f}", hit.label, hit.path) for rank, hit in enumerate(self.hits, start=1)]
+        return f"{self.query}\n{text_table(('rank', 'distance', 'label', 'path'), rows, '>><<')}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return {"query": self.query, "hits": _as_dicts(self.hits)}
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """Where a gallery draws the line between known and unknown, and how well that works on its own items.
+
+    Attributes:
+        threshold: the largest distance at which a label is accepted.
+        false_accepts: share of the items of unknown classes that are accepted all the same.
+        true_accepts: share of the items of known classes that are accepted; None where every class has a single item.
+        accuracy: share of these that get their own label; None where there are none.
+        items: how many items were tried.
+
+    >>> print(Calibration(0.5, 0.05, None, None, items=9))
+    unknown beyond a distance of 0.5000; accepted: 5.0% of unknown classes (measured on 9 of the gallery's own items)
+    """
+
+    threshold: float
+    false_accepts: float
+    true_accepts: float | None
+    accuracy: float | None
+    items: int
+
+    def __str__(self) -> str:
+        accepted = [f"{self.false_accepts:.1%} of unknown classes"]
+        if self.true_accepts is not None:
+            accepted.append(f"{self.true_accepts:.1%} of known classes")
+        if self.accuracy is not None:
+            accepted.append(f"of these {self.accuracy:.1%} with the right label")
+        return (
+            f"unknown beyond a distance of {self.threshold:.4f}; accepted: {', '.join(accepted)} "
+            f"(measured on {self.items:,} of the gallery's own items)"
+        )
+
+
+@dataclass(frozen=True)
+class MatchResult:
+    """The class of one query.
+
+    Attributes:
+        query: its path, or "image 3" or "embedding 3" where it has none.
+        label: None where it is unknown.
+        distance: of the nearest item with the label that has most votes, accepted or not; infinite without a vote.
+        share: of the votes that this label has.
+        hits: the items that voted, nearest first.
+        calibration: which distances are accepted.
+    """
+
+    query: str
+    label: str | None
+    distance: float
+    share: float
+    hits: list[Hit]
+    calibration: Calibration
+
+    def __str__(self) -> str:
+        label = "unknown" if self.label is None else self.label
+        return f"{self.query}: {label} ({self.share:.0%} of the votes, distance {self.distance:.4f})"
+
+    def to_dict(self) -> dict[str, Any]:
+        """For JSON, which has no infinity."""
+        return {
+            "query": self.query,
+            "label": self.label,
+            "distance": self.distance if math.isfinite(self.distance) else None,
+            "share": self.share,
+            "threshold": self.calibration.threshold,
+            "hits": _as_dicts(self.hits),
+        }
+
+
+@dataclass
+class IndexResult:
+    """What indexing did.
+
+    Attributes:
+        added, changed, unchanged: how many files are new, have other content or another label, are as they were.
+        missing: items whose files are gone from the folder of the data; they stay unless pruned.
+        removed: how many items were pruned.
+        unreadable: files that could not be read; what the gallery knew of them stays unless pruned.
+        searched: how the gallery is searched, in a sentence.
+        total: how many items it has now.
+
+    >>> print(IndexResult(added=3, unchanged=2, total=5, searched="5 items are searched exactly."))
+    5 items: 3 added, 2 unchanged
+    5 items are searched exactly.
+    """
+
+    added: int = 0
+    changed: int = 0
+    unchanged: int = 0
+    missing: list[str] = field(default_factory=list)
+    removed: int = 0
+    unreadable: list[Unreadable] = field(default_factory=list)
+    searched: str = ""
+    total: int = 0
+
+    def __str__(self) -> str:
+        counts = {name: getattr(self, name) for name in ("added", "changed", "unchanged", "removed")}
+        done = ", ".join(f"{count:,} {name}" for name, count in counts.items() if count)
+        lines = [f"{self.total:,} items: {done or 'nothing to do'}"]
+        if self.unreadable:
+            lines.append(f"not readable, left out:\n  {listed(self.unreadable, SHOWN)}")
+        if self.missing and not self.removed:
+            lines.append("in the gallery, but their files are gone (prune removes them):")
+            lines += [f"  {path}" for path in self.missing[:SHOWN]]
+            if len(self.missing) > SHOWN:
+                lines.append(f"  … and {len(self.missing) - SHOWN:,} more")
+        return "\n".join([*lines, self.searched])
+
+
+def text_table(header: Sequence[str], rows: Sequence[Sequence[str]], align: str) -> str:
+    """Columns of text; ``align`` has < (left) or > (right) for each.
+
+    >>> print(text_table(("label", "votes"), [("rose", "3")], "<>"))
+    label  votes
+    rose       3
+    """
+    widths = [max(map(len, column)) for column in zip(header, *rows, strict=True)]
+    return "\n".join(
+        "  ".join(f"{cell:{side}{width}}" for cell, side, width in zip(row, align, widths, strict=True)).rstrip()
+        for row in (header, *rows)
+    )
+
+
+def _as_dicts(hits: list[Hit]) -> list[dict[str, Any]]:
+    return [{"id": hit.id, "path": hit.path, "label": hit.label, "distance": hit.distance} for hit in hits]

@@ -1,0 +1,185 @@
+"""Defaults that depend on the data, the backbone and the method."""
+
+from __future__ import annotations
+
+import logging
+import math
+from dataclasses import replace
+from typing import Any
+
+from torch import nn
+
+from nearkin.data import Dataset, ImageArray, ImageFiles, LazyImages, Splits, Vectors
+from nearkin.data.splits import usual_split
+from nearkin.errors import UserError
+from nearkin.methods import Method
+from nearkin.models import EmbeddingModel, ModelSpec
+from nearkin.models.backbones import find_backbone, preprocess_of
+from nearkin.models.saved import read_spec
+from nearkin.training.prepare import absolute
+from nearkin.training.settings import ModelSettings, Settings, TrainingSettings
+
+log = logging.getLogger("nearkin")
+
+FROM_SCRATCH = 1e-3  # the learning rate of a network without pretrained weights
+BACKBONE_SHARE = 0.1  # of the head's learning rate, for a pretrained backbone
+LEAST_EPOCHS, MOST_EPOCHS = 10, 100  # when nothing is said; small data are passed over more often, to see in all
+LEAST_ITEMS = 100_000
+ENOUGH_ITEMS = 4  # for each dimension, to find the main directions of features; of fewer, all directions are kept
+EVALUATIONS = 20  # on the way, about
+SMALL = 64  # pixels; what is smaller needs no large network
+PATIENCE = 5  # evaluations without improvement
+
+
+def resolved(settings: Settings, splits: Splits, method: Method, backbone: nn.Module | None = None) -> Settings:
+    """The settings with every default that depends on the data filled in, as they are written to the run.
+
+    ``backbone``: a module of the user's own.
+    """
+    data, model, training = settings.data, settings.model, settings.training
+    train = splits.train
+    # Absolute, so that a run can be resumed and evaluated from anywhere.
+    data = replace(data, source=absolute(data.source), root=absolute(data.root), split=data.split or usual_split(train))
+    model = replace(model, weights=absolute(model.weights), init=absolute(model.init))
+    if model.init:
+        model = _as_trained(model, read_spec(model.init))
+    if not data.augment:
+        data = replace(data, augment="crop-flip" if isinstance(train.items, ImageFiles | LazyImages) else "none")
+    if not model.backbone:
+        model = replace(model, backbone=_usual_backbone(train))
+    if not model.weights and backbone is not None:
+        model = replace(model, weights="own")
+    if not model.weights:
+        model = replace(model, weights="imagenet" if find_backbone(model.backbone).imagenet else "none")
+    if not model.normalize:
+        # Pretrained features are told apart by their directions: on new classes their lengths only blur them.
+        lengths_count = method.normalize == "never" and not is_pretrained(model)
+        model = replace(model, normalize="never" if lengths_count else method.normalize.replace("never", "always"))
+    if model.backbone == "small" and not model.image_size and (side := _side(train)):
+        model = replace(model, image_size=side if isinstance(train.items, ImageArray) else min(side, SMALL))
+    pretrained = is_pretrained(model)
+    if model.freeze_batch_norm is None:
+        model = replace(model, freeze_batch_norm=pretrained)
+    if not model.head_init:
+        model = replace(model, head_init="svd" if pretrained else "random")
+    if not training.batch_size:
+        training = replace(training, batch_size=_usual_batch(method, train))
+    if model.dim < 0:
+        model = replace(model, dim=_usual_dim(model, train, method, training.batch_size, backbone))
+    if training.epochs < 0:
+        unguarded = pretrained and splits.validation is None  # nothing would notice that it becomes worse
+        training = replace(training, epochs=LEAST_EPOCHS if unguarded else usual_epochs(len(train)))
+    head_alone = model.freeze_backbone or model.backbone == "linear"
+    rate = method.frozen_rate if head_alone else method.finetune_rate
+    rate = rate if pretrained else FROM_SCRATCH
+    training = _usual_training(training, rate, pretrained, has_validation=splits.validation is not None)
+    if data.validation < 0:
+        data = replace(data, validation=splits.held_out)
+    own = method.settings()
+    return replace(settings, data=data, model=model, training=training, method=method.name, method_settings=own)
+
+
+def _as_trained(model: ModelSettings, trained: ModelSpec) -> ModelSettings:
+    """What is left open, as the model has it that training starts from."""
+    usual: dict[str, Any] = {"weights": model.weights or "none"}
+    usual["backbone"] = model.backbone or trained.backbone
+    usual["normalize"] = model.normalize or trained.normalize
+    if model.dim < 0 and trained.head != "none":
+        usual["dim"] = trained.dim
+    if not model.head_init and trained.head != "none":
+        usual["head_init"] = "init"
+    if not model.image_size and trained.preprocess is not None:
+        usual["image_size"] = trained.preprocess.size
+    return replace(model, **usual)
+
+
+def is_pretrained(model: ModelSettings) -> bool:
+    """Whether the backbone knows something before training: it has weights, or the data are features already."""
+    return model.weights != "none" or model.backbone == "linear" or bool(model.init)
+
+
+def usual_epochs(items: int) -> int:
+    """Passes over the training items when nothing is said: as many steps for small data as for larger ones.
+
+    >>> usual_epochs(1_000), usual_epochs(5_000), usual_epochs(60_000)
+    (100, 20, 10)
+    """
+    return min(max(LEAST_EPOCHS, math.ceil(LEAST_ITEMS / items)), MOST_EPOCHS)
+
+
+def _usual_training(
+    training: TrainingSettings, rate: float, pretrained: bool, has_validation: bool
+) -> TrainingSettings:
+    """Fills in what is left open; ``rate`` is the usual one of the head."""
+    usual: dict[str, Any] = {}
+    usual["learning_rate"] = rate = training.learning_rate or rate
+    if not training.backbone_learning_rate:
+        usual["backbone_learning_rate"] = BACKBONE_SHARE * rate if pretrained else rate
+    if not training.loss_learning_rate:
+        usual["loss_learning_rate"] = rate
+    if training.evaluate_every < 0:
+        usual["evaluate_every"] = max(1, training.epochs // EVALUATIONS)
+    if not training.keep:
+        usual["keep"] = "best-on-validation" if has_validation and training.evaluate_every else "last"
+    if training.patience < 0:
+        usual["patience"] = PATIENCE if usual.get("keep", training.keep) == "best-on-validation" else 0
+    return replace(training, **usual)
+
+
+def with_warmup(settings: Settings, steps: int) -> Settings:
+    """The settings with a warm-up, if that is left open; ``steps`` are those of an epoch."""
+    training = settings.training
+    if training.warmup_steps >= 0:
+        return settings
+    warmup = training.epochs * steps // 20 if is_pretrained(settings.model) else 0
+    return replace(settings, training=replace(training, warmup_steps=warmup))
+
+
+def _usual_dim(
+    model: ModelSettings, train: Dataset, method: Method, batch_size: int, backbone: nn.Module | None
+) -> int:
+    """128; on a pretrained backbone 512, or all features where these or the items are few; a multiple of the slices."""
+    dim = 128
+    if is_pretrained(model):
+        items = train.items
+        if isinstance(items, Vectors):
+            width = items.values.shape[1]
+        else:
+            images = preprocess_of(model.backbone if backbone is None else backbone, model.image_size or None)
+            width = EmbeddingModel(
+                ModelSpec(model.backbone, 0, preprocess=images, head="none"), backbone=backbone
+            ).width
+        dim = min(512, width) if len(items) >= ENOUGH_ITEMS * 512 else width
+    dim = min(dim, method.most_dimensions(batch_size))
+    return max(method.slices, dim - dim % method.slices)
+
+
+def _usual_batch(method: Method, train: Dataset) -> int:
+    """The method's usual size, or the largest half, quarter, … of it that it can draw from these data."""
+    usual, smallest = method.usual_batch, 2 * method.batch_unit
+    halves = (usual >> halvings for halvings in range(usual.bit_length()))
+    problem: UserError | None = None
+    sizes = [*(half - half % method.batch_unit for half in halves if half > smallest), smallest]
+    for size in [size for size in sizes if size <= len(train)] or [smallest]:
+        try:
+            method.sampler(train.labels, size, seed=0)
+        except UserError as error:
+            # That of the largest size, not of the last resort; its frames would keep alive all that they see.
+            problem = problem or error.with_traceback(None)
+        else:
+            if size < method.usual_batch:
+                log.info("batches of %d items: the data cannot fill larger ones", size)
+            return size
+    assert problem is not None
+    raise problem
+
+
+def _usual_backbone(train: Dataset) -> str:
+    if isinstance(train.items, Vectors):
+        return "mlp"
+    return "small" if 0 < _side(train) <= SMALL else "resnet50"
+
+
+def _side(train: Dataset) -> int:
+    """The longer side of images in memory, or of the first image of an object; 0 for all others."""
+    return max(train.items.size) if isinstance(train.items, ImageArray | LazyImages) else 0

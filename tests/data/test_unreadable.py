@@ -1,0 +1,106 @@
+"""Images that cannot be read are found before any work starts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from nearkin.data import LazyImages, load_dataset, unreadable, without_unreadable
+from nearkin.data.dataset import Dataset
+from nearkin.data.items import ImageFiles
+from nearkin.data.unreadable import find_unreadable
+from nearkin.errors import UserError
+
+
+def truncate(path: Path) -> None:
+    noise = np.random.default_rng(0).integers(0, 255, (64, 64, 3), dtype=np.uint8)
+    Image.fromarray(noise).save(path)
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+
+def test_truncated_files_are_found_and_listed_by_path(tmp_path: Path) -> None:
+    truncate(tmp_path / "cut.jpg")
+    truncate(tmp_path / "cut.png")
+    Image.new("RGB", (8, 8)).save(tmp_path / "whole.jpg")
+    (tmp_path / "folder.jpg").mkdir()
+    paths = [tmp_path / name for name in ("whole.jpg", "cut.jpg", "cut.png", "missing.jpg", "folder.jpg")]
+    found = find_unreadable(ImageFiles(paths))
+    assert [unreadable.path for unreadable in found] == paths[1:]
+    assert "truncated" in found[0].reason
+    assert found[2].reason == "no such file"
+    assert found[3].reason == "a folder, not a picture"
+
+
+def test_without_a_cache_the_check_still_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    Image.new("RGB", (8, 8)).save(tmp_path / "x.png")
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("NEARKIN_CACHE", str(tmp_path / "file"))
+    assert find_unreadable(ImageFiles([tmp_path / "x.png"])) == []
+
+
+def test_the_check_is_remembered_until_a_file_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "x.png"
+    Image.new("RGB", (8, 8)).save(path)
+    files = ImageFiles([path])
+    assert find_unreadable(files) == []
+    with monkeypatch.context() as patch:
+        patch.setattr(unreadable, "_verdicts", lambda _: pytest.fail("decoded again"))
+        assert find_unreadable(files) == []
+    path.write_bytes(b"broken")
+    assert len(find_unreadable(files)) == 1
+
+
+def test_unreadable_images_are_left_out_and_listed(photos: Path) -> None:
+    (photos / "class2" / "3.png").write_bytes(b"broken")
+    dataset, unreadable = without_unreadable(load_dataset(str(photos)))
+    assert len(dataset) == 35
+    assert [bad.path for bad in unreadable] == [photos / "class2" / "3.png"]
+    assert dataset.notes == ("ignored 1 image that cannot be read",)
+
+
+def test_unreadable_images_stop_the_run_if_wanted(photos: Path) -> None:
+    (photos / "class2" / "3.png").write_bytes(b"broken")
+    (photos / "class4" / "0.png").write_bytes(b"")
+    with pytest.raises(UserError, match="2 of 36 images cannot be read") as caught:
+        without_unreadable(load_dataset(str(photos)), "stop")
+    assert str(photos / "class2" / "3.png") in str(caught.value)
+    assert str(photos / "class4" / "0.png") in str(caught.value)
+
+
+class Pictures:
+    """Ten pictures of which one may be missing; it counts how often it is asked."""
+
+    def __init__(self, broken: int | None = None) -> None:
+        self.broken, self.asked = broken, 0
+
+    def __len__(self) -> int:
+        return 10
+
+    def __getitem__(self, row: int) -> Image.Image:
+        self.asked += 1
+        if row == self.broken:
+            raise OSError("the disk is gone")
+        return Image.new("RGB", (7, 5), (row, 0, 0))
+
+
+def lazy(pictures: Pictures) -> Dataset:
+    items = LazyImages(pictures, None, np.arange(10), "<Pictures of 10 items>")
+    return Dataset("toy", items, np.arange(10) % 2, ["a", "b"])
+
+
+@pytest.mark.parametrize("action", ["skip", "stop"])
+def test_an_object_that_raises_is_refused_before_any_work(action: str) -> None:
+    with pytest.raises(UserError) as caught:
+        without_unreadable(lazy(Pictures(broken=3)), action)
+    reason = "OSError: the disk is gone"
+    assert str(caught.value) == f"item 3 of <Pictures of 10 items> cannot be read ({reason}); mend it or leave it out"
+
+
+def test_that_an_object_can_be_read_is_remembered() -> None:
+    first, again = Pictures(), Pictures()
+    assert without_unreadable(lazy(first))[1] == []
+    without_unreadable(lazy(again))
+    assert first.asked - again.asked == 10  # both are asked for the items of the fingerprint

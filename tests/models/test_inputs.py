@@ -1,0 +1,198 @@
+"""Whatever a user has of an image or a vector is the same input, and what is not one is refused in one sentence."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from nearkin.data.items import ImageArray, ImageFiles, Vectors
+from nearkin.data.transforms import Preprocess, make_transform
+from nearkin.errors import UserError
+from nearkin.models import Embedder, EmbeddingModel, ModelSpec
+from nearkin.models.inputs import read_inputs
+
+COLOUR = Preprocess(size=16, resize=20, channels=3, mean=(0.5,) * 3, std=(0.5,) * 3)
+GREY = Preprocess(size=16, resize=20, channels=1, mean=(0.5,), std=(0.5,))
+RNG = np.random.default_rng(0)
+LARGE = RNG.integers(0, 256, (30, 24, 3), dtype=np.uint8)  # to be resized
+FITTING = RNG.integers(0, 256, (16, 16, 3), dtype=np.uint8)  # the model's input already
+
+
+def images(model: Preprocess = COLOUR) -> Embedder:
+    torch.manual_seed(0)
+    return Embedder(EmbeddingModel(ModelSpec("small", 8, "always", model)))
+
+
+def vectors() -> Embedder:
+    torch.manual_seed(0)
+    return Embedder(EmbeddingModel(ModelSpec("mlp", 3, features=4)))
+
+
+def chw(pixels: Any) -> torch.Tensor:
+    return torch.from_numpy(pixels).permute(2, 0, 1)
+
+
+def one(data: Any, preprocess: Preprocess | None = COLOUR) -> torch.Tensor:
+    """The input that one item becomes."""
+    inputs = read_inputs(data, preprocess, batch_size=4)
+    assert inputs.single and inputs.count == 1
+    [batch] = inputs.batches
+    return batch[0]
+
+
+def test_an_image_to_be_resized_is_the_same_in_every_form(tmp_path: Path) -> None:
+    Image.fromarray(LARGE).save(tmp_path / "x.png")
+    expected = make_transform(COLOUR)(Image.fromarray(LARGE))
+    for form in (tmp_path / "x.png", str(tmp_path / "x.png"), Image.fromarray(LARGE), LARGE, chw(LARGE)):
+        assert torch.equal(one(form), expected)
+
+
+def test_an_image_of_the_models_input_size_is_taken_as_it_is() -> None:
+    expected = chw(FITTING)
+    assert torch.equal(one(FITTING), expected) and torch.equal(one(expected), expected)
+    for scaled in (FITTING / 255, chw(FITTING) / 255, (chw(FITTING) / 255).requires_grad_()):
+        torch.testing.assert_close(one(scaled), expected / 255)
+    found = images().encode([FITTING, FITTING / 255, chw(FITTING), chw(FITTING).half() / 255])
+    np.testing.assert_allclose(found, found[[0, 0, 0, 0]], atol=1e-2)
+    np.testing.assert_allclose(found[:3], found[[0, 0, 0]], atol=1e-6)
+
+
+@pytest.mark.parametrize("preprocess", [COLOUR, GREY], ids=["colour", "grey"])
+def test_grey_images_need_no_channels(preprocess: Preprocess) -> None:
+    grey = LARGE[..., 0]
+    expected = make_transform(preprocess)(Image.fromarray(grey).convert("RGB"))
+    for form in (grey, grey[..., None], torch.from_numpy(grey), torch.from_numpy(grey)[None]):
+        assert torch.equal(one(form, preprocess), expected)
+    fitting = FITTING[..., 0]
+    if preprocess is GREY:
+        assert torch.equal(one(fitting, GREY), torch.from_numpy(fitting)[None])
+        torch.testing.assert_close(one(fitting / 255, GREY), torch.from_numpy(fitting)[None] / 255)
+
+
+def test_transparent_arrays_are_laid_on_white() -> None:
+    clear = np.dstack([LARGE, np.zeros(LARGE.shape[:2], np.uint8)])
+    assert (one(clear) == 255).all()
+
+
+def test_many_images_of_any_kind_come_in_their_order(tmp_path: Path) -> None:
+    embedder, path = images(), tmp_path / "x.png"
+    Image.fromarray(LARGE).save(path)
+    mixed = [path, Image.fromarray(FITTING), FITTING, chw(LARGE), str(path), FITTING / 255]
+    expected = np.stack([embedder.encode(item) for item in mixed])
+    assert expected.shape == (6, 8)
+    for batch_size in (1, 4, 6):
+        np.testing.assert_allclose(embedder.encode(mixed, batch_size), expected, atol=1e-6)
+    np.testing.assert_allclose(embedder.encode(np.array([str(path)] * 2)), expected[[0, 0]], atol=1e-6)
+
+
+def test_batches_are_sequences_of_items() -> None:
+    embedder = images()
+    stack = np.stack([FITTING, FITTING[::-1]])
+    expected = np.stack([embedder.encode(each) for each in stack])
+    nchw = torch.from_numpy(stack).permute(0, 3, 1, 2)
+    for form in (stack, nchw, stack / 255, nchw / 255, ImageArray(stack)):
+        np.testing.assert_allclose(embedder.encode(form), expected, atol=1e-6)
+    greys = stack[..., 0]
+    expected = np.stack([embedder.encode(each) for each in greys])
+    for form in (greys, torch.from_numpy(greys), greys[..., None]):
+        np.testing.assert_allclose(embedder.encode(form), expected, atol=1e-6)
+
+
+def test_vectors_in_every_form() -> None:
+    embedder, rows = vectors(), RNG.normal(size=(2, 4)).astype(np.float32)
+    expected = embedder.encode(rows)
+    assert expected.shape == (2, 3)
+    ready = torch.from_numpy(rows)
+    for form in (rows.tolist(), ready, [*rows], [*ready.requires_grad_()], rows.astype(object), Vectors(rows)):
+        np.testing.assert_allclose(embedder.encode(form), expected, atol=1e-6)
+    for single in (rows[0], rows[0].tolist(), torch.from_numpy(rows[0])):
+        np.testing.assert_allclose(embedder.encode(single), expected[0], atol=1e-6)
+    assert embedder.encode(np.ones(4, int)).shape == (3,)
+
+
+@pytest.mark.parametrize("nothing", [[], (), np.empty(0), np.empty((0, 4)), torch.empty(0, 4)], ids=str)
+def test_no_vectors_have_no_embeddings(nothing: Any) -> None:
+    assert vectors().encode(nothing).shape == (0, 3)
+
+
+@pytest.mark.parametrize("nothing", [[], np.empty((0, 16, 16, 3), np.uint8), ImageFiles([]), []], ids=str)
+def test_no_images_have_no_embeddings(nothing: Any) -> None:
+    assert images().encode(nothing).shape == (0, 8)
+    assert images().encode(nothing, convert_to_tensor=True).shape == (0, 8)
+
+
+@pytest.mark.parametrize(
+    ("data", "expected"),
+    [
+        (iter([Path("x.png")]), r"not list_iterator; for an iterator: encode\(list\(items\)\)"),
+        (b"x.png", "an item or a list of items, not bytes"),
+        (None, "not NoneType"),
+        ({"a": LARGE}, "not dict"),
+        ([Path("x.png"), b"x.png"], r"x\.png: no such file"),
+        ([LARGE, b"x.png"], "item 1 is a bytes; an image is a path, a Pillow image, an array or a tensor"),
+        ([LARGE, (LARGE, 3)], "item 1 is a tuple"),
+        (np.array(3), r"one image as array has shape \(height, width, 3\) or \(height, width\), not \(\)"),
+        (np.zeros(7, np.uint8), r"not \(7,\)"),
+        (torch.zeros(2, 2, 3, 4, 5), r"\(3, height, width\) or \(height, width\), not \(2, 2, 3, 4, 5\)"),
+        (torch.zeros(16, 16, 3), r"as tensor has shape \(3, height, width\)"),
+        (np.zeros((2, 3, 16, 16), np.uint8), r"as array has shape \(height, width, 3\).* not \(3, 16, 16\)"),
+        ([np.zeros((2, 16, 16, 3), np.uint8)], r"not \(2, 16, 16, 3\)"),
+        (FITTING.astype(int), r"uint8 \(0…255\) or floating point \(0…1\), not int64"),
+        (LARGE / 255, r"16 × 16 pixels and 3 channels, not \(30, 24, 3\); give uint8"),
+        (FITTING.astype(float), r"must be in 0…1, not \d+…\d+; leave the standardisation to the model"),
+        ((chw(FITTING) / 255 - 0.45) / 0.22, "leave the standardisation to the model"),
+        (np.full((16, 16, 3), np.nan), "must be in 0…1, not nan"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_what_is_not_an_image_is_one_sentence(data: Any, expected: str) -> None:
+    with pytest.raises(UserError, match=expected) as caught:
+        images().encode(data)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("data", "expected"),
+    [
+        (np.ones((5, 9)), "reads vectors of 4 features, not 9"),
+        ([1.0, 2.0], "reads vectors of 4 features, not 2"),
+        (np.ones((2, 4, 1)), r"not \(2, 4, 1\)$"),
+        (np.array(1.0), r"reads feature vectors: numbers of shape \(features,\) or \(n, features\)"),
+        ([[1.0], [1.0, 2.0]], "not list$"),
+        ("x.png", "not text$"),
+        (Path("x.png"), "not PosixPath$"),
+        (Image.new("L", (4, 4)), "not Image$"),
+        (["x.png"], "not text$"),
+        ([[1.0, 2.0, 3.0, 4.0], [1.0, 2.0, np.nan, 4.0]], "1 of 2 vectors hold NaN or infinity, the first in row 1"),
+        (torch.tensor([1.0, 2.0, 3.0, torch.inf]), "1 of 1 vectors hold NaN or infinity, the first in row 0"),
+    ],
+    ids=str,
+)
+def test_what_is_not_a_vector_is_one_sentence(data: Any, expected: str) -> None:
+    with pytest.raises(UserError, match=expected):
+        vectors().encode(data)
+
+
+def test_images_that_cannot_be_read_are_one_sentence(tmp_path: Path) -> None:
+    (tmp_path / "broken.png").write_bytes(b"broken")
+    with pytest.raises(UserError, match=r"broken\.png: not an image .*mend this file or leave it out$"):
+        images().encode(tmp_path / "broken.png")
+    with pytest.raises(UserError, match=r"gone\.png: no such file; mend this file or leave it out$"):
+        images().encode([LARGE, tmp_path / "gone.png"])
+    whole = io.BytesIO()
+    Image.new("RGB", (90, 90), "red").save(whole, "bmp")
+    cut = Image.open(io.BytesIO(whole.getvalue()[:400]))
+    with pytest.raises(UserError, match=r"image 1 cannot be decoded \(.*truncated"):
+        images().encode([LARGE, cut])
+
+
+@pytest.mark.parametrize("wrong", [{"batch_size": 0}, {"batch_size": -2}, {"workers": -1}])
+def test_impossible_batches_are_refused(wrong: dict[str, int]) -> None:
+    with pytest.raises(UserError, match="must be positive"):
+        images().encode(LARGE, **wrong)  # type: ignore[call-overload]

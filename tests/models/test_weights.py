@@ -1,0 +1,160 @@
+"""Weights from files, downloads and trained models; files are never executed."""
+
+from __future__ import annotations
+
+import pickle
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import timm
+import torch
+from safetensors.torch import save_file
+from torch import nn
+
+from nearkin.data.transforms import Preprocess
+from nearkin.errors import UserError
+from nearkin.models import Embedder, EmbeddingModel, ModelSpec, init_from, preprocess_of, weights, wrap_backbone
+from nearkin.models.weights import load_weights, read_weights
+
+GREY = Preprocess(size=16, resize=16, channels=1, mean=(0.5,), std=(0.5,))
+TIMM = "test_resnet.r160_in1k"  # 0.5 million parameters
+
+
+def small_model(normalize: str = "always") -> EmbeddingModel:
+    torch.manual_seed(0)
+    return EmbeddingModel(ModelSpec("small", 8, normalize, GREY))
+
+
+def pixels(count: int = 5) -> torch.Tensor:
+    return torch.from_numpy(np.random.default_rng(0).integers(0, 255, (count, 1, 16, 16), dtype=np.uint8))
+
+
+@pytest.mark.parametrize("suffix", [".safetensors", ".pth"])
+def test_weights_come_from_a_local_file_even_with_a_classifier_and_in_half(tmp_path: Path, suffix: str) -> None:
+    source = timm.create_model(TIMM, pretrained=False, num_classes=7).half()
+    file = tmp_path / f"weights{suffix}"
+    if suffix == ".pth":
+        torch.save({"state_dict": source.state_dict()}, file)
+    else:
+        save_file(source.state_dict(), file)
+    target = timm.create_model(TIMM, pretrained=False, num_classes=0)
+    load_weights(target, TIMM, str(file))
+    for name, value in target.state_dict().items():
+        assert torch.equal(value.float(), source.state_dict()[name].float())
+
+
+def test_a_saved_model_serves_as_weights(tmp_path: Path) -> None:
+    Embedder(small_model()).save(tmp_path)
+    fresh = EmbeddingModel(ModelSpec("small", 99, "always", GREY))
+    load_weights(fresh.backbone, "small", str(tmp_path / "model.safetensors"))
+    expected = small_model().backbone.state_dict()
+    assert all(torch.equal(value, expected[name]) for name, value in fresh.backbone.state_dict().items())
+
+
+def test_weights_of_another_model_are_refused(tmp_path: Path) -> None:
+    save_file({"conv.weight": torch.zeros(2)}, tmp_path / "x.safetensors")
+    with pytest.raises(UserError, match="do not fit backbone"):
+        load_weights(timm.create_model(TIMM, num_classes=0), TIMM, str(tmp_path / "x.safetensors"))
+
+
+class Evil:
+    def __reduce__(self) -> tuple[object, tuple[str]]:
+        return Path.touch, (Path("executed"),)  # type: ignore[return-value]
+
+
+def test_a_pickle_with_code_is_refused_not_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("evil.pth").write_bytes(pickle.dumps(Evil(), protocol=2))
+    torch.save({"weight": Evil()}, "evil.pt")
+    for name in ("evil.pth", "evil.pt"):
+        with pytest.raises(UserError, match="not a readable weights file"):
+            read_weights(Path(name))
+    assert not Path("executed").exists()
+
+
+def test_a_failed_download_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    def offline(*_: object, **__: object) -> None:
+        raise ConnectionError("no route to host")
+
+    monkeypatch.setattr(timm, "create_model", offline)
+    with pytest.raises(UserError, match=r"could not be fetched \(no route to host\).*give a file: weights=\"FILE\""):
+        weights._downloaded(TIMM)
+
+
+class TestInitFrom:
+    """A new model starts where a trained one ended."""
+
+    def trained(self, **changes: Any) -> Embedder:
+        torch.manual_seed(1)
+        return Embedder(EmbeddingModel(replace(ModelSpec("small", 8, "always", GREY), **changes)))
+
+    @pytest.mark.parametrize(("before", "now"), [(1, 1), (1, 4), (4, 2), (2, 1)])
+    def test_backbone_and_head_are_copied_whoever_shares_the_head(self, before: int, now: int, tmp_path: Path) -> None:
+        trained = self.trained(slices=before)
+        trained.save(tmp_path / "model")
+        for source in (trained, tmp_path, str(tmp_path / "model")):
+            model = EmbeddingModel(ModelSpec("small", 8, "always", GREY, slices=now))
+            assert init_from(model, source)
+            torch.testing.assert_close(model.eval()(pixels()), trained.model(pixels()))
+        with torch.no_grad():
+            next(model.parameters()).zero_()
+        assert next(trained.model.parameters()).any(), "a copy"
+
+    def test_of_a_model_without_a_head_the_backbone_alone(self) -> None:
+        trained, model = self.trained(dim=0, head="none"), small_model()
+        head = model.head.project[0].weight.clone()
+        assert not init_from(model, trained)
+        torch.testing.assert_close(model.eval().features(pixels()), trained.model.features(pixels()))
+        assert torch.equal(model.head.project[0].weight, head)
+
+    def test_the_statistics_of_vectors_come_with_the_head(self) -> None:
+        spec = ModelSpec("linear", 2, features=3)
+        trained, model = EmbeddingModel(spec), EmbeddingModel(spec)
+        trained.standardise.mean += 5
+        init_from(model, Embedder(trained))
+        rows = torch.randn(4, 3)
+        torch.testing.assert_close(model.eval()(rows), trained(rows))
+
+    def test_of_a_module_of_ones_own(self, tmp_path: Path) -> None:
+        trained, model = (wrap_backbone(nn.Linear(3, 5), dim=2, features=3) for _ in range(2))
+        Embedder(trained).save(tmp_path)
+        assert init_from(model, tmp_path)
+        rows = torch.randn(4, 3)
+        torch.testing.assert_close(model.eval()(rows), trained(rows))
+        other = wrap_backbone(nn.Linear(3, 6), dim=2, features=3)
+        with pytest.raises(UserError, match="weights of another shape"):
+            init_from(other, Embedder(trained))
+
+    @pytest.mark.parametrize(
+        ("spec", "expected"),
+        [
+            (ModelSpec("mlp", 8, features=4), r"has backbone 'small', not 'mlp'; leave backbone out, or use backbone="),
+            (
+                ModelSpec("small", 16, preprocess=GREY),
+                "of 8 numbers, not 16; leave dim out, or use dim=8",
+            ),
+            (ModelSpec("small", 0, preprocess=GREY, head="none"), "of 8 numbers, not 256"),
+            (ModelSpec("small", 8, preprocess=preprocess_of("small", 16)), "weights of another shape"),
+        ],
+    )
+    def test_another_model_is_one_sentence_and_changes_nothing(
+        self, spec: ModelSpec, expected: str, tmp_path: Path
+    ) -> None:
+        self.trained().save(tmp_path)
+        model = EmbeddingModel(spec)
+        before = {name: value.clone() for name, value in model.state_dict().items()}
+        with pytest.raises(UserError, match=expected):
+            init_from(model, tmp_path)
+        assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+
+    def test_other_features_are_one_sentence(self) -> None:
+        trained, model = (EmbeddingModel(ModelSpec("mlp", 2, features=number)) for number in (3, 4))
+        with pytest.raises(UserError, match="init reads vectors of 3 features, not 4"):
+            init_from(model, Embedder(trained))
+
+    def test_what_is_not_a_model_is_one_sentence(self, tmp_path: Path) -> None:
+        with pytest.raises(UserError, match="holds no model"):
+            init_from(small_model(), tmp_path)
