@@ -20,7 +20,7 @@ COLOURS = (
 
 
 def plain_figure(width: float, height: float) -> Figure:
-    """A white figure of so many inches; not pyplot's, so that no window is needed and nothing has to be closed."""
+    """A white figure of that many inches; not pyplot's, so that no window is needed and nothing has to be closed."""
     from matplotlib.figure import Figure
 
     figure: Figure = Figure((width, height), layout="constrained", facecolor="white")

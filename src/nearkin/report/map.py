@@ -133,7 +133,7 @@ def map_html(shown: Map, split: EmbeddedSplit) -> str:
 
 
 def _data(shown: Map, split: EmbeddedSplit, sheet: Sheet) -> dict[str, object]:
-    """Columns over the items shown; ``nearest`` names a class by number, -1 where an item is no query."""
+    """Columns over the items shown; ``nearest`` names a class by number, -1 where an item is not a query."""
     space, rows = split.space, shown.rows.tolist()
     nearest = np.full(len(space), -1)
     if split.result is not None and split.result.neighbours.shape[1]:
