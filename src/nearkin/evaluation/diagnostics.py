@@ -119,8 +119,8 @@ def diagnostics(space: Space, pairs: int = 100_000, seed: int = 0, clusters: Ten
 
     Args:
         space: embeddings with labels.
-        pairs: of each kind of pairs, all are measured if there are at most that many, and otherwise a sample of that many
-            (across clusters somewhat fewer: drawn from all pairs across, of which positive ones are left out).
+        pairs: of each kind of pairs, all are measured if there are at most that many, and otherwise a sample of this
+            size (across clusters somewhat smaller: drawn from all pairs across, positive ones left out).
         seed: decides the samples; they are the same on every device.
         clusters: (items,) integers, to tell negative pairs within a cluster from those across two.
 
