@@ -14,7 +14,7 @@ from nearkin.api import embed, evaluate
 from nearkin.compare import compare
 from nearkin.data import load_dataset
 from nearkin.errors import UserError
-from nearkin.report.run_report import write_report
+from nearkin.experiments.run_report import write_report
 from nearkin.reproduce.work import reproduce
 from nearkin.training import Run, Settings, resume, train
 

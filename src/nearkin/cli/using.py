@@ -27,7 +27,7 @@ def report(
     part: Annotated[str, typer.Option(help="Which part to look at: train, validation or test.")] = "test",
 ) -> None:
     """Write one page about a run: curves, scores, the map of the space, neighbours, confusions, settings."""
-    from nearkin.report.run_report import write_report
+    from nearkin.experiments.run_report import write_report
 
     typer.echo(f"report: {write_report(run, out, part)}")
 
@@ -81,6 +81,7 @@ def search(
 
     Example: nearkin search photos.index query.jpg -k 10 --picture found.png
     """
+    from nearkin.data.thumbnails import file_thumbnail
     from nearkin.report.hits import check_picture_name, draw_hits
     from nearkin.search import Gallery
 
@@ -91,7 +92,8 @@ def search(
         assert isinstance(results, list)
         _print(results, as_json)
         if picture is not None:
-            draw_hits(picture, opened, results)
+            title = f"Nearest of {len(opened):,} items in {opened.path.name}"
+            draw_hits(picture, results, file_thumbnail, title)
             typer.echo(f"picture: {picture}", err=as_json)
 
 

@@ -1,12 +1,10 @@
-"""The words of a run's report: how its model was chosen."""
+"""How a run's model was chosen, in words."""
 
 from __future__ import annotations
 
-from nearkin.compare.result import IN_WORDS
-
 CHOICES = {
-    "best-on-test": ("paper", IN_WORDS["paper"]),
-    "best-on-validation": ("fair", IN_WORDS["fair"]),
+    "best-on-test": ("paper", "paper: the best point of the test curve, which is optimistic"),
+    "best-on-validation": ("fair", "fair: models chosen on held-out training classes"),
     "last": ("fair", "fair: the model of the last epoch, nothing chosen by test scores"),
 }
 
