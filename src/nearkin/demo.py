@@ -12,13 +12,14 @@ from nearkin.data import Dataset, ImageArray
 from nearkin.errors import UserError
 from nearkin.evaluation import evaluate
 from nearkin.evaluation.result import score_table
+from nearkin.experiments.run_report import gather
 from nearkin.report.map import draw_map
 from nearkin.report.neighbours import draw_neighbours
-from nearkin.report.run_facts import gather
-from nearkin.report.run_report import write_gathered
+from nearkin.report.run_report import write_run_report
 from nearkin.space import Space
 from nearkin.training import Run
 from nearkin.training.loop import make_trainer
+from nearkin.training.prepare import load_splits
 from nearkin.training.settings import make_settings
 
 MARK = "made-by-nearkin-demo"  # only a folder with this file in it is ever replaced
@@ -35,19 +36,19 @@ def run_demo(out: Path, data: str = "glyphs", epochs: int = 20, seed: int = 0) -
     trainer = make_trainer(settings, Run(out))
     (out / MARK).touch()  # at once, so that an interrupted demo can be replaced too
     run = trainer.train()
-    facts = gather(run.folder)
-    assert facts.looked is not None and facts.looked.evaluation is not None
-    test, space, evaluation = facts.looked.dataset, facts.looked.space, facts.looked.evaluation
+    report, test = gather(run.folder), load_splits(settings.data, seed).test
+    assert test is not None and report.split is not None and report.split.result is not None
+    draw_neighbours(out / "neighbours.png", report.split)
+    draw_map(out / "map.png", report.split)
+    write_run_report(report, out / "report.html")
     pixels = evaluate(pixel_space(test)).scores
-    draw_neighbours(out / "neighbours.png", test, space, evaluation)
-    draw_map(out / "map.png", test, space)
-    report = write_gathered(facts, figures=False)
-    columns = {"raw pixels": pixels, "untrained": facts.before, "trained": evaluation.scores}
+    columns = {"raw pixels": pixels, "untrained": report.before, "trained": report.split.result.scores}
     title = f"{len(test.present_classes)} classes never seen in training, {len(test):,} images"
     Console().print(score_table(columns, title))
     Console().print(
-        f"{facts.verdict}\n"
-        f"pictures: {out / 'neighbours.png'}, {out / 'map.png'}\nreport:   {report}\nmodel:    {run.model}\n"
+        f"{report.verdict}\n"
+        f"pictures: {out / 'neighbours.png'}, {out / 'map.png'}\nreport:   {out / 'report.html'}\n"
+        f"model:    {run.model_folder}\n"
         f"use it:   nearkin.load({str(run.folder)!r}).encode(images)",
         highlight=False,
         soft_wrap=True,

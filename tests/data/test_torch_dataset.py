@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from nearkin.report.run_sheet import Sheet
 from PIL import Image
 from torch.utils.data import ConcatDataset, IterableDataset, Subset, TensorDataset, random_split
 from torchvision.datasets import MNIST, ImageFolder
@@ -19,12 +20,11 @@ from nearkin.data import ImageArray, ImageFiles, LazyImages, Vectors, as_dataset
 from nearkin.data.items import Items
 from nearkin.data.loader import Draw, input_batches, sequential
 from nearkin.data.summary import describe_splits
+from nearkin.data.thumbnails import thumbnail
 from nearkin.data.transforms import Preprocess
 from nearkin.errors import UserError
 from nearkin.models import EmbeddingModel, ModelSpec
 from nearkin.models.feature_cache import cached_embeddings
-from nearkin.report.run_sheet import Sheet
-from nearkin.report.thumbnails import thumbnail
 
 SMALL = Preprocess(16, 20, 3, (0.5,) * 3, (0.5,) * 3)
 TO_TENSOR = v2.Compose([v2.ToImage(), v2.ToDtype(torch.float32, scale=True)])

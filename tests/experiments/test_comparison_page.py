@@ -20,8 +20,8 @@ from nearkin.experiments.comparison_page import comparison_page
 from nearkin.experiments.comparison_plots import mean_curves
 from nearkin.experiments.comparison_result import COLUMNS
 from nearkin.experiments.concatenation import concatenated
+from nearkin.experiments.provenance import provenance
 from nearkin.models.embed import space_of
-from nearkin.provenance import provenance
 from nearkin.space import Space
 from nearkin.training import Run
 from nearkin.training.baseline import backbone_scores
@@ -99,7 +99,7 @@ def test_curves_are_kept_for_every_seed(made: tuple[ComparisonResult, Path]) -> 
     found, out = made
     for method, curves in found.curves.items():
         for seed, curve in enumerate(curves):
-            records = [each for each in Run(out / f"{method}-{seed}").read_metrics() if each["kind"] == "evaluation"]
+            records = [each for each in Run(out / f"{method}-{seed}").metrics if each["kind"] == "evaluation"]
             assert curve == [(each["epoch"], each["map@r"]) for each in records] and len(curve) == 2
     epochs, means = mean_curves(found)["triplet"]
     assert epochs == [1, 2] and means[1] == np.mean([curve[1][1] for curve in found.curves["triplet"]])
@@ -109,10 +109,10 @@ def test_curves_are_kept_for_every_seed(made: tuple[ComparisonResult, Path]) -> 
 
 def test_each_run_is_told_by_the_machine_that_finished_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for seeds, machine in ((1, "one"), (2, "two")):
-        monkeypatch.setattr("nearkin.provenance.hardware", lambda _, machine=machine: machine)
+        monkeypatch.setattr("nearkin.experiments.provenance.hardware", lambda _, machine=machine: machine)
         found = compare(GLYPHS, ["triplet"], out=tmp_path, seeds=seeds, **QUICK)
     assert found.made["hardware"] == "one, two"
-    monkeypatch.setattr("nearkin.provenance.hardware", lambda _: "three")
+    monkeypatch.setattr("nearkin.experiments.provenance.hardware", lambda _: "three")
     assert compare(GLYPHS, ["triplet"], out=tmp_path, seeds=1, **QUICK).made["hardware"] == "one"
     (tmp_path / "triplet-0" / "made.json").unlink()
     assert compare(GLYPHS, ["triplet"], out=tmp_path, seeds=2, **QUICK).made["hardware"] == "two, unknown"
@@ -167,7 +167,7 @@ def test_a_comparison_says_when_and_on_what_it_was_made(made: tuple[ComparisonRe
 
 def test_what_spectral_reads_out_with_sc_is_a_row_of_its_own(tmp_path: Path) -> None:
     found = compare(GLYPHS, ["spectral"], out=tmp_path, seeds=1, **(QUICK | {"batch_size": 24, "dim": 8}))
-    after = Run(tmp_path / "spectral-0").read_scores()["after"]
+    after = Run(tmp_path / "spectral-0").scores["after"]
     assert found.read_outs == {"spectral, with SC": {score: [after[f"with_sc_{score}"]] for score in COLUMNS}}
     assert after["with_sc_map@r"] != after["map@r"]
     assert f"| spectral, with SC | {after['with_sc_recall@1']:.4f} |" in found.markdown()

@@ -416,9 +416,9 @@ def test_a_folder_is_trained_continued_or_left_alone(tmp_path: Path, monkeypatch
     monkeypatch.setattr(runs, "resume", lambda folder, *_: done.append("resume") or Run(folder))
     run = Run(tmp_path / "x")
     runs.run_or_resume("settings", run.folder)
-    run.checkpoint.parent.mkdir(parents=True)
-    run.checkpoint.touch()
+    run.checkpoint_file.parent.mkdir(parents=True)
+    run.checkpoint_file.touch()
     runs.run_or_resume("settings", run.folder)
-    run.scores.touch()
+    run.scores_file.touch()
     assert runs.run_or_resume("settings", run.folder).folder == run.folder
     assert done == ["train settings", "resume"]

@@ -119,7 +119,7 @@ BLOBS = CORNERS[LABELS % 4] + torch.randn(64, 2, generator=torch.Generator().man
 
 def test_items_are_divided_by_their_whole_embedding() -> None:
     method = divided(BLOBS, LABELS)
-    groups = method.groups
+    groups = method.cluster_of
     assert groups is not None
     assert len({(int(a), int(b)) for a, b in zip(groups, LABELS % 4, strict=True)}) == 4
     for learner, items in enumerate(method.drawing.parts):
@@ -128,18 +128,18 @@ def test_items_are_divided_by_their_whole_embedding() -> None:
 
 def test_learners_keep_their_items_when_clusters_are_found_in_another_order() -> None:
     method = divided(BLOBS, LABELS)
-    before = method.groups
+    before = method.cluster_of
     for seed in range(1, 6):  # k-means numbers its clusters differently
         method.drawing.seed = seed
         method.on_refresh(Space.of(BLOBS, LABELS))
-        assert method.groups is not None and torch.equal(method.groups, before)
+        assert method.cluster_of is not None and torch.equal(method.cluster_of, before)
 
 
 def test_a_cluster_too_small_for_a_batch_borrows_the_nearest_items() -> None:
     lonely = torch.tensor([[0.0, 900.0]])
     points, labels = torch.cat([BLOBS[:-1], lonely]), LABELS
     method = divided(points, labels, learners=5)
-    groups = method.groups
+    groups = method.cluster_of
     assert groups is not None
     (small,) = [k for k in range(5) if (groups == k).sum() == 1]
     items = method.drawing.parts[small]
@@ -157,7 +157,7 @@ def test_a_large_cluster_that_borrows_keeps_its_own_items() -> None:
         120, 2, generator=torch.Generator().manual_seed(0)
     )
     method = divided(points, labels, learners=2)
-    groups = method.groups
+    groups = method.cluster_of
     assert groups is not None
     for learner, items in enumerate(method.drawing.parts):
         own = set((groups == learner).nonzero().squeeze(1).tolist())
@@ -167,13 +167,13 @@ def test_a_large_cluster_that_borrows_keeps_its_own_items() -> None:
 
 def test_random_parts_are_even() -> None:
     method = divided(BLOBS, LABELS, partition="random")
-    before = method.groups
+    before = method.cluster_of
     assert before is not None and torch.bincount(before).tolist() == [16] * 4
 
 
 def test_parts_by_labels_hold_whole_classes() -> None:
     method = divided(BLOBS, LABELS, partition="labels")
-    before = method.groups
+    before = method.cluster_of
     assert before is not None
     assert len({(int(a), int(b)) for a, b in zip(before, LABELS, strict=True)}) == 16
     assert len(set(before.tolist())) == 4

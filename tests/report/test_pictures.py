@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import io
 from pathlib import Path
 
 import numpy as np
@@ -9,12 +11,12 @@ import pytest
 import torch
 from PIL import Image
 
-from nearkin.data import Dataset, ImageArray, ImageFiles, Vectors, images, load_dataset
-from nearkin.evaluation import evaluate
-from nearkin.models.embed import space_of
+from nearkin.evaluation import diagnostics, evaluate
 from nearkin.report.map import draw_map, flat_places
 from nearkin.report.neighbours import RIGHT, WRONG, draw_neighbours
-from nearkin.report.thumbnails import thumbnail
+from nearkin.report.pictures import COLUMNS, Pictures, Sheet
+from nearkin.report.split import EmbeddedSplit
+from nearkin.space import Space
 
 
 def colour_share(file: Path, colour: str) -> float:
@@ -23,46 +25,34 @@ def colour_share(file: Path, colour: str) -> float:
     return float((pixels == wanted).all(axis=2).mean())
 
 
-def grey_dataset(labels: list[int]) -> Dataset:
-    pixels = np.full((len(labels), 8, 8), 120, dtype=np.uint8)
-    return Dataset("toy", ImageArray(pixels), np.array(labels), [str(n) for n in range(max(labels) + 1)])
+def flat_grey(_: int, side: int) -> Image.Image:
+    return Image.new("RGB", (side, side), (120, 120, 120))
+
+
+def split_of(embeddings: torch.Tensor, labels: list[int], pictures: Pictures | None, kept: int = 10) -> EmbeddedSplit:
+    space = Space.of(embeddings, torch.tensor(labels))
+    classes = [str(number) for number in range(max(labels) + 1)]
+    result = evaluate(space, kept_neighbours=kept, clustering=None)
+    return EmbeddedSplit("test", "toy", space, classes, pictures, result, diagnostics(space))
 
 
 @pytest.mark.parametrize(("labels", "right", "wrong"), [([0, 0, 0, 1, 1, 1], True, False), ([0, 1] * 3, False, True)])
 def test_right_neighbours_are_green_and_wrong_ones_red(
     tmp_path: Path, labels: list[int], right: bool, wrong: bool
 ) -> None:
-    dataset = grey_dataset(labels)
     places = torch.tensor([0.0, 0.1, 0.2, 9.0, 9.1, 9.2]) if right else torch.tensor([0.0, 0.1, 5.0, 5.1, 9.0, 9.1])
-    space = space_of(places[:, None], dataset)
-    draw_neighbours(tmp_path / "n.png", dataset, space, evaluate(space, kept_neighbours=1, clustering=None), rows=4)
+    draw_neighbours(tmp_path / "n.png", split_of(places[:, None], labels, Pictures(flat_grey, grey=True), 1), rows=4)
     assert (colour_share(tmp_path / "n.png", RIGHT) > 0.01) == right
     assert (colour_share(tmp_path / "n.png", WRONG) > 0.01) == wrong
 
 
-def test_an_item_that_cannot_be_decoded_has_no_thumbnail(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    Image.new("RGB", (10, 5)).save(tmp_path / "x.jpg")
-    items = ImageFiles([tmp_path / "x.jpg", tmp_path / "gone.jpg"])
-    seen = thumbnail(items, 0, 64)
-    assert seen is not None and seen.size == (64, 32)
-    assert thumbnail(items, 1, 64) is None
-    monkeypatch.setattr(images, "MAX_PIXELS", 49)
-    assert thumbnail(items, 0, 64) is None
-
-
-def test_the_map_draws_grey_pictures_photos_and_vectors(tmp_path: Path, photos: Path) -> None:
-    generator = torch.Generator().manual_seed(0)
-    vectors = Dataset("v", Vectors(np.zeros((30, 2), np.float32)), np.arange(30) % 3, ["a", "b", "c"])
-    for name, dataset in {
-        "grey": grey_dataset([0, 1, 2] * 10),
-        "photos": load_dataset(str(photos)),
-        "vectors": vectors,
-    }.items():
-        space = space_of(torch.randn(len(dataset), 4, generator=generator), dataset)
-        draw_map(tmp_path / f"{name}.png", dataset, space, side=400)
-        pixels = np.asarray(Image.open(tmp_path / f"{name}.png"))
-        assert pixels.shape == (400, 400, 3)
-        assert 0.001 < (pixels != 255).any(axis=2).mean() < 0.9
+@pytest.mark.parametrize("pictures", [Pictures(flat_grey, grey=True), Pictures(flat_grey), None])
+def test_the_map_draws_grey_pictures_photos_and_vectors(tmp_path: Path, pictures: Pictures | None) -> None:
+    points = torch.randn(30, 4, generator=torch.Generator().manual_seed(0))
+    draw_map(tmp_path / "map.png", split_of(points, [0, 1, 2] * 10, pictures), side=400)
+    pixels = np.asarray(Image.open(tmp_path / "map.png"))
+    assert pixels.shape == (400, 400, 3)
+    assert 0.001 < (pixels != 255).any(axis=2).mean() < 0.9
 
 
 def test_the_map_keeps_clusters_together() -> None:
@@ -94,3 +84,16 @@ def test_a_map_of_nearly_nothing_is_still_a_map(vectors: np.ndarray) -> None:
     places = flat_places(vectors.astype(np.float32))
     assert places.shape == (len(vectors), 2)
     assert ((places >= 0) & (places <= 1)).all()
+
+
+def test_a_sheet_holds_every_picture_at_its_place() -> None:
+    pixels = np.random.default_rng(0).integers(0, 255, (COLUMNS + 3, 16, 16), dtype=np.uint8)
+    sheet = Sheet("s", Pictures(lambda item, _: Image.fromarray(pixels[item]), grey=True), 16)
+    cells = {item: sheet.cell(item) for item in reversed(range(len(pixels)))}
+    drawn = np.asarray(Image.open(io.BytesIO(base64.b64decode(sheet.uri().partition(",")[2]))))
+    for item, cell in cells.items():
+        top, left = cell // COLUMNS * 16, cell % COLUMNS * 16
+        there = drawn[top : top + 16, left : left + 16].astype(float)
+        means = np.abs(pixels.astype(float) - there).mean(axis=(1, 2))
+        assert int(means.argmin()) == item
+    assert Sheet("v", None, 16).cell(1) == -1

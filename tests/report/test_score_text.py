@@ -33,8 +33,8 @@ def test_shares_have_four_decimals_and_counts_none(
     assert re.findall(r"│ *(\S+) │ *(\S+ – \S+) │", capsys.readouterr().out) == [(text, f"{text} – {text}")]
 
     found = {name: value}
-    facts: Any = SimpleNamespace(looked=None, backbone=found, before=found, after=found)
-    assert re.findall(r"<td>([^<]*)</td>", _scores(facts)) == [text, text, text, ""]
+    report: Any = SimpleNamespace(split=None, backbone=found, before=found, after=found)
+    assert re.findall(r"<td>([^<]*)</td>", _scores(report)) == [text, text, text, ""]
 
     words = {name: score_text(name, value)}
     training = Training("d", {}, True, "rank", {}, words, words, words, "Better.", "last", False, {}, "2026-01-31")

@@ -27,7 +27,7 @@ def report(
     part: Annotated[str, typer.Option(help="Which part to look at: train, validation or test.")] = "test",
 ) -> None:
     """Write one page about a run: curves, scores, the map of the space, neighbours, confusions, settings."""
-    from nearkin.report.run_report import write_report
+    from nearkin.experiments.run_report import write_report
 
     typer.echo(f"report: {write_report(run, out, part)}")
 
@@ -81,6 +81,7 @@ def search(
 
     Example: nearkin search photos.index query.jpg -k 10 --picture found.png
     """
+    from nearkin.data.thumbnails import file_thumbnail
     from nearkin.report.hits import check_picture_name, draw_hits
     from nearkin.search import Gallery
 
@@ -91,7 +92,8 @@ def search(
         assert isinstance(results, list)
         _print(results, as_json)
         if picture is not None:
-            draw_hits(picture, opened, results)
+            title = f"Nearest of {len(opened):,} items in {opened.path.name}"
+            draw_hits(picture, results, file_thumbnail, title)
             typer.echo(f"picture: {picture}", err=as_json)
 
 
@@ -149,19 +151,16 @@ def serve(
 @app.command()
 def export(
     model: Model,
-    onnx: Annotated[bool, typer.Option("--onnx/", help="As ONNX, the one format there is.")] = True,
     out: Annotated[Path | None, typer.Option("--out", "-o", help="The file. Default: NAME.onnx.")] = None,
     weights: NetworkWeights = None,
 ) -> None:
     """Write a model as ONNX, for other languages and machines; it is first compared with torch, on the run's own data.
 
-    Example: nearkin export runs/photos-rank --onnx -o photos.onnx
+    Example: nearkin export runs/photos-rank -o photos.onnx
     """
-    from nearkin.models import load_model
-    from nearkin.workflows import sample_items
+    from nearkin import api
 
-    name = Path(model).resolve().name.rpartition(":")[2]  # timm:resnet50 is resnet50
-    done = load_model(model, weights).export(out or f"{name}.onnx", sample_items(model))
+    done = api.export(model, out, weights)
     typer.echo(
         f"{done.file}: {done.megabytes:.1f} MB, equal to torch on {done.checked_on} items, {done.real} of them real "
         f"(largest difference {done.largest_difference:.0e})"

@@ -13,7 +13,7 @@ from nearkin.cli.app import app
 @app.command()
 def datasets(root: Annotated[Path | None, typer.Option(help="Where to look for them.")] = None) -> None:
     """List the datasets known by name, their sizes, and whether they are found."""
-    from nearkin.report.listing import print_datasets
+    from nearkin.cli.listing import print_datasets
 
     print_datasets(root)
 
@@ -21,8 +21,8 @@ def datasets(root: Annotated[Path | None, typer.Option(help="Where to look for t
 @app.command()
 def recipes() -> None:
     """List the papers' own settings and tuned ones, by dataset and method: train with --recipe NAME."""
+    from nearkin.cli.listing import print_pairs
     from nearkin.experiments.recipes import known_recipes, recipe_description
-    from nearkin.report.listing import print_pairs
 
     print_pairs("recipe", "of", {name: recipe_description(name) for name in known_recipes()})
 
@@ -30,6 +30,6 @@ def recipes() -> None:
 @app.command()
 def methods() -> None:
     """List the methods, their batches and their settings."""
-    from nearkin.report.listing import print_methods
+    from nearkin.cli.listing import print_methods
 
     print_methods()

@@ -1,4 +1,4 @@
-"""Classification by soft votes of what lies nearest: k-nearest-cluster (kNC) and soft kNN.
+"""Classification by soft votes of what is nearest: k-nearest-cluster (kNC) and soft kNN.
 
 Rippel, Paluri, Dollár, Bourdev: Metric Learning with Adaptive Density Discrimination, ICLR 2016, Eq. 6.
 

@@ -103,7 +103,7 @@ def ami(clusters: Tensor, labels: Tensor) -> float:
 @metric(
     "ari",
     "ARI",
-    "adjusted Rand index: pairs that clusters and classes both join or both part, above what chance would give",
+    "adjusted Rand index: pairs that clusters and classes both join or both separate, above what chance would give",
     higher_is_better=True,
     needs="clusters",
 )

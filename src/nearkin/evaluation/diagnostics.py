@@ -56,7 +56,7 @@ class Diagnostics:
         edges: (BINS + 1,) of the histograms of all kinds, from 0 to the largest distance seen (to 1 if that is 0).
         spectrum: (min(items, dim),) singular values over their sum, descending, in float64; zeros if all items are 0.
         spectral_decay: ρ, 0 for an even spectrum; NaN where all items are 0 and there is no spectrum.
-        collapsed_dimensions: of the min(items - 1, dim) directions that so many items can span around their mean, the
+        collapsed_dimensions: of the min(items - 1, dim) directions that the items can span around their mean, the
             share in which they spread at most COLLAPSED as far as in the widest; 1 where all items are equal.
     """
 
@@ -119,8 +119,8 @@ def diagnostics(space: Space, pairs: int = 100_000, seed: int = 0, clusters: Ten
 
     Args:
         space: embeddings with labels.
-        pairs: of each kind of pairs, all are measured if there are at most so many, and otherwise a sample of so many
-            (across clusters somewhat fewer: drawn from all pairs across, of which positive ones are left out).
+        pairs: of each kind of pairs, all are measured if there are at most that many, and otherwise a sample of this
+            size (across clusters somewhat smaller: drawn from all pairs across, positive ones left out).
         seed: decides the samples; they are the same on every device.
         clusters: (items,) integers, to tell negative pairs within a cluster from those across two.
 

@@ -120,7 +120,7 @@ def paired_difference(
 
 def _check_settings(level: float, resamples: int, over: str) -> None:
     if not 0 < level < 1:
-        raise UserError(f"level={level} must lie between 0 and 1, such as 0.95")
+        raise UserError(f"level={level} must be between 0 and 1, such as 0.95")
     if resamples < 1:
         raise UserError(f"resamples={resamples} must be at least 1; 1000 is usual")
     if over not in get_args(Over):

@@ -21,7 +21,7 @@ from torch import Tensor
 from nearkin.clustering.distances import DistanceBlock, block_bytes_on, row_blocks
 from nearkin.clustering.neighbours import lowest_columns, nearest_in
 
-FEW = 12  # so many wanted columns in a row make counting as long as sorting, on the CPU
+FEW = 12  # that many wanted columns in a row make counting as long as sorting, on the CPU
 MANY = 128  # the same on CUDA, where a comparison of the block takes less than a hundredth of a sort; estimated
 
 Squares = NDArray[np.float32] | NDArray[np.float64]

@@ -158,7 +158,7 @@ def _scores(runs: Mapping[str, Sequence[Run]]) -> tuple[Scores, Scores]:
     found: Scores = {}
     read_outs: Scores = {}
     for name, each in runs.items():
-        after = [run.read_scores()["after"] for run in each]
+        after = [run.scores["after"] for run in each]
         found[name] = {score: [one[score] for one in after] for score in COLUMNS}
         for prefix, (title, _) in method_class(name).readout_columns.items():
             read_outs[f"{name}, {title}"] = {score: [one[prefix + score] for one in after] for score in COLUMNS}

@@ -127,7 +127,7 @@ def _scores(plan: Plan, settings: Settings, run: Run) -> dict[str, float]:
     """By column, between 0 and 1: what training left, or what else the table asks of the model, measured once."""
     row = plan.row
     names = [row.prefix + column for column in row.columns]
-    scores = {} if row.untrained else run.read_scores()["after"]
+    scores = {} if row.untrained else run.scores["after"]
     if row.read or row.test or plan.views > 1 or not set(names) <= set(scores):
 
         def measure() -> dict[str, float]:

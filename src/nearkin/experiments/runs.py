@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from nearkin.errors import Interrupted, OutOfRoom, UserError
+from nearkin.experiments.provenance import provenance
 from nearkin.files import read_json, write_json
-from nearkin.provenance import provenance
 from nearkin.training import Run, Settings, resume, train
 
 SECONDS, MADE = "seconds.json", "made.json"
@@ -29,7 +29,7 @@ class Task:
 
     @property
     def finished(self) -> bool:
-        return Run(self.folder).scores.is_file()
+        return Run(self.folder).scores_file.is_file()
 
 
 def attempt(task: Task) -> str | None:
@@ -53,9 +53,9 @@ def run_or_resume(settings: Settings, folder: str | Path, tested: bool = True) -
     >>> run_or_resume(Settings.read("config.toml"), "runs/one-of-many")  # doctest: +SKIP
     """
     run = Run(folder)
-    if run.scores.is_file():
+    if run.scores_file.is_file():
         return run
-    if run.checkpoint.is_file() or run.model.is_dir():
+    if run.checkpoint_file.is_file() or run.model_folder.is_dir():
         return resume(folder, tested)
     return train(settings, folder, tested)
 
@@ -108,5 +108,5 @@ def _timed(run: Run) -> Iterator[None]:
     try:
         yield
     finally:
-        if run.config.is_file():
+        if run.config_file.is_file():
             write_json(run.folder / SECONDS, round(seconds_of(run) + time.monotonic() - started, 1))

@@ -60,6 +60,23 @@ class Embed(Protocol):
     def __call__(self, inputs: Tensor, learner: int | None = None) -> Tensor: ...
 
 
+@dataclass(frozen=True, eq=False)
+class Groups:
+    """How a method divides the training split at the moment.
+
+    Attributes:
+        title: a heading for all of them, such as "Clusters of classes".
+        name: what one of them is called, such as "cluster".
+        group_of: (items,) the number of each item's group.
+        within_classes: whether the items of a group are of one class.
+    """
+
+    title: str
+    name: str
+    group_of: npt.NDArray[np.int64]
+    within_classes: bool = False
+
+
 class Method(ABC):
     """A way to learn an embedding; its dataclass fields are its settings.
 
@@ -139,6 +156,10 @@ class Method(ABC):
         if trained_on is None:
             return {}
         return {"soft_knn_error": soft_knn_error(space, trained_on)}
+
+    def groups(self) -> Groups | None:
+        """What a report may show: how the training split was divided at the last refresh; None where it was not."""
+        return None
 
     def state_dict(self) -> dict[str, Any]:
         """All that must survive a stop, besides the sampler's own state; what ``on_refresh`` built belongs here too."""

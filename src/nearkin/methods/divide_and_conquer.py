@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from nearkin.clustering import kmeans, renamed_like
 from nearkin.errors import UserError, unknown_name
 from nearkin.losses.batch import group_means
-from nearkin.methods.base import Batch, Embed, Every, Method, known_methods, make_method, parse_method, register
+from nearkin.methods.base import Batch, Embed, Every, Groups, Method, known_methods, make_method, parse_method, register
 from nearkin.methods.ranges import Between, OneOf
 from nearkin.sampling import LabelBatchSampler, PartitionSampler
 from nearkin.space import Space
@@ -79,7 +79,7 @@ class DivideAndConquer(Method):
         self.refresh_every = Every(epochs=self.recluster_epochs)
         self.united = False
         self.first_united_epoch = 0
-        self.groups: Tensor | None = None  # (items,) the cluster of every item
+        self.cluster_of: Tensor | None = None  # (items,) the cluster of every item
 
     def check(self, labels: npt.ArrayLike, dim: int, batch_size: int, normalize: str) -> None:
         super().check(labels, dim, batch_size, normalize)
@@ -106,15 +106,15 @@ class DivideAndConquer(Method):
         for method in [*self.alone, self.together]:
             method.start_epoch(epoch)
         self.united = epoch >= self.first_united_epoch
-        divided_for_good = self.groups is not None and self.partition != "k-means"
+        divided_for_good = self.cluster_of is not None and self.partition != "k-means"
         self.refresh_every = None if self.united or divided_for_good else Every(epochs=self.recluster_epochs)
         if self.united:
             self.drawing.unite()
 
     def on_refresh(self, space: Space) -> None:
         groups = self._divided(space).cpu()
-        self.groups = groups if self.groups is None else renamed_like(groups, self.groups, self.learners)
-        self.drawing.divide(self._filled(space.to("cpu"), self.groups))
+        self.cluster_of = groups if self.cluster_of is None else renamed_like(groups, self.cluster_of, self.learners)
+        self.drawing.divide(self._filled(space.to("cpu"), self.cluster_of))
 
     def step(self, embed: Embed, batch: Batch) -> Tensor:
         if self.united or self.slices == 1:
@@ -131,13 +131,16 @@ class DivideAndConquer(Method):
     ) -> dict[str, float]:
         return self.together.read_out(space, trained_on, recall_at, clustering)
 
+    def groups(self) -> Groups | None:
+        return None if self.cluster_of is None else Groups("Partition", "learner", self.cluster_of.numpy())
+
     def state_dict(self) -> dict[str, Any]:
         parts = [torch.from_numpy(items) for items in self.drawing.parts]
-        return super().state_dict() | {"groups": self.groups, "parts": parts}
+        return super().state_dict() | {"groups": self.cluster_of, "parts": parts}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         super().load_state_dict(state)
-        self.groups = None if state["groups"] is None else state["groups"].cpu()
+        self.cluster_of = None if state["groups"] is None else state["groups"].cpu()
         self.drawing.divide([items.cpu().numpy() for items in state["parts"]])
 
     def _shares(self, dim: int) -> list[tuple[Method, int]]:

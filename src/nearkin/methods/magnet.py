@@ -23,7 +23,7 @@ from nearkin.errors import UserError
 from nearkin.evaluation import nearest_cluster_error
 from nearkin.losses import MagnetLoss
 from nearkin.losses.batch import group_means
-from nearkin.methods.base import Batch, Embed, Every, Method, register
+from nearkin.methods.base import Batch, Embed, Every, Groups, Method, register
 from nearkin.methods.ranges import Between, OneOf
 from nearkin.sampling import ClusterIndex, LabelBatchSampler, NeighbourhoodSampler
 from nearkin.space import Space
@@ -109,6 +109,9 @@ class Magnet(Method):
         variance = self.buffers.get("variance") or _variance(trained_on.embeddings.double(), found.assignment)
         error = nearest_cluster_error(space, found.centroids, found.group_of, variance)
         return scores | {"nearest_cluster_error": error}
+
+    def groups(self) -> Groups:
+        return Groups("Clusters of classes", "cluster", self.drawing.index.cluster_of, within_classes=True)
 
     def _index(self, space: Space) -> GroupedKMeans:
         """The clusters of every class."""

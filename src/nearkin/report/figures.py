@@ -1,9 +1,12 @@
-"""How every figure looks: its colours, its plain axes, and the SVG it becomes in a page."""
+"""How every figure looks: its colours, its plain axes, and the SVG or file it becomes."""
 
 from __future__ import annotations
 
 import io
+from pathlib import Path
 from typing import TYPE_CHECKING
+
+from nearkin.files import atomic_path, write_text
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -17,7 +20,7 @@ COLOURS = (
 
 
 def plain_figure(width: float, height: float) -> Figure:
-    """A white figure of so many inches; not pyplot's, so that no window is needed and nothing has to be closed."""
+    """A white figure of that many inches; not pyplot's, so that no window is needed and nothing has to be closed."""
     from matplotlib.figure import Figure
 
     figure: Figure = Figure((width, height), layout="constrained", facecolor="white")
@@ -46,3 +49,10 @@ def svg(figure: Figure) -> str:
         figure.savefig(content, format="svg", metadata={"Date": None})
     text = content.getvalue()
     return text[text.index("<svg") :]
+
+
+def save_figure(figure: Figure, target: Path) -> None:
+    """As PNG and SVG beside each other; ``target`` has no suffix."""
+    write_text(target.with_suffix(".svg"), svg(figure))
+    with atomic_path(target.with_suffix(".png")) as partial:
+        figure.savefig(partial, dpi=200)

@@ -2,30 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from PIL import Image
 
-from nearkin.data.items import ImageFiles
 from nearkin.errors import UserError
 from nearkin.files import atomic_path
 from nearkin.report.figures import plain_figure
-from nearkin.report.thumbnails import thumbnail
-from nearkin.search import Gallery, SearchResult
+from nearkin.search import SearchResult
 
 PICTURES = {".jpeg", ".jpg", ".pdf", ".png", ".svg", ".webp"}
 MOST_ROWS, MOST_HITS = 60, 20  # in one picture
 QUERY, FOUND, GONE = "#444444", "#bbbbbb", "#dddddd"
+SIDE = 128
+Thumbnail = Callable[[Path, int], Image.Image | None]  # of a file, None where it is gone; the number is its side
 
 
 def check_picture_name(file: Path) -> None:
     if file.suffix.lower() not in PICTURES:
-        raise UserError(f"{file} is no picture's name; end it with one of {', '.join(sorted(PICTURES))}")
+        raise UserError(f"{file} is not the name of a picture; end it with one of {', '.join(sorted(PICTURES))}")
 
 
-def draw_hits(file: Path, gallery: Gallery, results: Sequence[SearchResult]) -> None:
+def draw_hits(file: Path, results: Sequence[SearchResult], thumbnail: Thumbnail, title: str = "") -> None:
     """One row for each query: the query, and what was found with distances and labels, up to what one can hold."""
     check_picture_name(file)
     results = results[:MOST_ROWS]
@@ -33,18 +34,17 @@ def draw_hits(file: Path, gallery: Gallery, results: Sequence[SearchResult]) -> 
     figure = plain_figure(max(4.0, 1.3 * columns), 1.6 * len(results) + 0.5)
     grid = figure.subplots(len(results), columns, squeeze=False)
     for axes, result in zip(grid, results, strict=True):
-        _draw(axes[0], Path(result.query), "query", QUERY)
+        _draw(axes[0], thumbnail(Path(result.query), SIDE), "query", QUERY)
         for axis, hit in zip(axes[1:], result, strict=False):
-            _draw(axis, Path(hit.path), f"{hit.distance:.3f}\n{_short(hit.label)}", FOUND)
+            _draw(axis, thumbnail(Path(hit.path), SIDE), f"{hit.distance:.3f}\n{_short(hit.label)}", FOUND)
         for axis in axes[1 + len(result) :]:
             axis.set_axis_off()
-    figure.suptitle(f"Nearest of {len(gallery):,} items in {gallery.path.name}", fontsize=10, parse_math=False)
+    figure.suptitle(title, fontsize=10, parse_math=False)
     with atomic_path(file) as partial:
         figure.savefig(partial, dpi=110)
 
 
-def _draw(axis: Any, path: Path, title: str, colour: str) -> None:
-    picture = thumbnail(ImageFiles([path]), 0, 128)
+def _draw(axis: Any, picture: Image.Image | None, title: str, colour: str) -> None:
     if picture is not None:
         axis.imshow(np.asarray(picture))
     else:

@@ -1,48 +1,44 @@
-"""The map of the space: t-SNE, every item drawn where it lies, every class in a colour of its own."""
+"""The map of the space: t-SNE, every item at its place, every class in its colour; as picture and in a page."""
 
 from __future__ import annotations
 
 import colorsys
+import json
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 from PIL import Image, ImageDraw
 
-from nearkin.data.dataset import Dataset
-from nearkin.data.items import ImageArray
 from nearkin.files import atomic_path
 from nearkin.progress import bar
-from nearkin.report.thumbnails import thumbnail
+from nearkin.report.pictures import COLUMNS, Pictures, Sheet
+from nearkin.report.split import EmbeddedSplit
 from nearkin.space import Space
 
 Colour = tuple[int, int, int]
 Places = npt.NDArray[np.float64]
+MOST = 1500  # items on the map of a page: t-SNE of them takes seconds, and their thumbnails a few megabytes at most
+SIDE = 48  # of a thumbnail there
 
 
 def draw_map(
-    file: Path,
-    dataset: Dataset,
-    space: Space,
-    classes: int = 40,
-    items: int = 1200,
-    side: int = 1600,
-    seed: int = 0,
+    file: Path, split: EmbeddedSplit, classes: int = 40, items: int = 1200, side: int = 1600, seed: int = 0
 ) -> None:
     """Draws the items of some classes (all of 200 would be a cloud) as thumbnails at their places in the plane."""
     rng = np.random.default_rng(seed)
-    present = np.unique(space.labels.numpy())
+    labels = split.space.labels.numpy()
+    present = np.unique(labels)
     shown = rng.choice(present, min(classes, len(present)), replace=False)
-    rows = np.flatnonzero(np.isin(space.labels.numpy(), shown))
-    rows = rng.permutation(rows)[:items]
-    places = flat_places(space.embeddings.numpy()[rows], seed)
+    rows = rng.permutation(np.flatnonzero(np.isin(labels, shown)))[:items]
+    places = flat_places(split.space.embeddings.numpy()[rows], seed)
     canvas = Image.new("RGB", (side, side), "white")
     thumb = side // 40
     colour_of = {label: class_colour(n) for n, label in enumerate(shown)}
-    for row, (x, y) in zip(rows, places, strict=True):
-        colour = colour_of[int(space.labels[row])]
+    for row, (x, y) in zip(rows.tolist(), places, strict=True):
         corner = (round(x * (side - thumb)), round(y * (side - thumb)))
-        _place(canvas, dataset, int(row), corner, thumb, colour)
+        _place(canvas, split.pictures, row, corner, thumb, colour_of[labels[row]])
     with atomic_path(file) as partial:
         canvas.save(partial)
 
@@ -75,13 +71,13 @@ def _by_tsne(points: Places, seed: int) -> Places:
 
 
 def _place(
-    canvas: Image.Image, dataset: Dataset, item: int, corner: tuple[int, int], side: int, colour: Colour
+    canvas: Image.Image, pictures: Pictures | None, item: int, corner: tuple[int, int], side: int, colour: Colour
 ) -> None:
-    picture = thumbnail(dataset.items, item, side)
+    picture = None if pictures is None else pictures.thumbnail(item, side)
     box = (*corner, corner[0] + side, corner[1] + side)
     if picture is None:
         ImageDraw.Draw(canvas).ellipse([corner, (corner[0] + side // 3, corner[1] + side // 3)], fill=colour)
-    elif isinstance(dataset.items, ImageArray) and dataset.items.channels == 1:
+    elif pictures is not None and pictures.grey:
         ink = picture.convert("L")  # grey pictures are ink: drawn in the class's colour on a shared sheet
         canvas.paste(Image.new("RGB", ink.size, colour), corner, ink)
     else:
@@ -93,3 +89,66 @@ def class_colour(number: int) -> Colour:
     """Colours that stay apart however many there are: hues by the golden angle, two lightnesses in turn."""
     red, green, blue = colorsys.hls_to_rgb(number * 0.618034 % 1.0, 0.38 if number % 2 else 0.52, 0.85)
     return round(red * 255), round(green * 255), round(blue * 255)
+
+
+@dataclass(frozen=True, eq=False)
+class Map:
+    """Some items in the plane.
+
+    Attributes:
+        rows: (items,) rows of the space.
+        places: (items, 2) in the unit square, y downwards.
+        colours: (items,) of their classes.
+    """
+
+    rows: npt.NDArray[np.int64]
+    places: npt.NDArray[np.float64]
+    colours: list[str]
+
+
+def lay_out(space: Space, most: int = MOST, seed: int = 0) -> Map:
+    """t-SNE of all items, or of as many drawn by chance."""
+    rows = np.arange(len(space))
+    if len(rows) > most:
+        rows = np.sort(np.random.default_rng(seed).choice(rows, most, replace=False))
+    own = np.unique(space.labels.numpy(), return_inverse=True)[1][rows]
+    colours = ["#{:02x}{:02x}{:02x}".format(*class_colour(number)) for number in own.tolist()]
+    return Map(rows, flat_places(space.embeddings.numpy()[rows], seed), colours)
+
+
+def map_html(shown: Map, split: EmbeddedSplit) -> str:
+    """The canvas, its controls and its data; `run_map.js` brings them to life."""
+    sheet = Sheet("map-sheet", split.pictures, SIDE)
+    data = _data(shown, split, sheet)
+    picture = f'<img id="map-sheet" alt="" hidden src="{sheet.uri()}">' if split.pictures else ""
+    text = json.dumps(data, separators=(",", ":")).replace("<", "\\u003c")  # no class name can end the script
+    return (
+        '<div class="controls"><label>classes <input id="map-filter" type="search" placeholder="part of a name">'
+        '</label> <output id="map-count"></output> <button id="map-whole" type="button">whole map</button></div>'
+        '<div id="map"><canvas aria-label="map of the space"></canvas><div class="card" hidden aria-live="polite">'
+        '<div class="pair"><figure><canvas></canvas><figcaption></figcaption></figure>'
+        "<figure><canvas></canvas><figcaption></figcaption></figure></div></div></div>"
+        f'{picture}<script type="application/json" id="map-data">{text}</script>'
+    )
+
+
+def _data(shown: Map, split: EmbeddedSplit, sheet: Sheet) -> dict[str, object]:
+    """Columns over the items shown; ``nearest`` names a class by number, -1 where an item is not a query."""
+    space, rows = split.space, shown.rows.tolist()
+    nearest = np.full(len(space), -1)
+    if split.result is not None and split.result.neighbours.shape[1]:
+        nearest[space.queries.numpy()] = split.result.neighbours[:, 0].numpy()
+    present, own = np.unique(space.labels.numpy(), return_inverse=True)
+    near = nearest[shown.rows]
+    return {
+        "names": [split.classes[label] for label in present],
+        "x": shown.places[:, 0].round(4).tolist(),
+        "y": shown.places[:, 1].round(4).tolist(),
+        "colour": shown.colours,
+        "label": own[shown.rows].tolist(),
+        "cell": [sheet.cell(row) for row in rows],
+        "nearest": np.where(near < 0, -1, own[near]).tolist(),
+        "nearestCell": [sheet.cell(row) if row >= 0 else -1 for row in near.tolist()],
+        "side": SIDE,
+        "columns": COLUMNS,
+    }

@@ -9,12 +9,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from nearkin.data.dataset import Dataset
-from nearkin.evaluation import EvaluationResult
 from nearkin.files import atomic_path
 from nearkin.report.figures import plain_figure
-from nearkin.report.thumbnails import thumbnail
-from nearkin.space import Space
+from nearkin.report.pictures import Pictures
+from nearkin.report.split import EmbeddedSplit
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -23,27 +21,25 @@ RIGHT, WRONG, QUERY = "#2a9d4a", "#d1373c", "#444444"
 SIDE, STRIDE = 96, 108  # of a thumbnail, and from one to the next
 
 
-def draw_neighbours(
-    file: Path, dataset: Dataset, space: Space, evaluation: EvaluationResult, rows: int = 12, seed: int = 0
-) -> None:
+def draw_neighbours(file: Path, split: EmbeddedSplit, rows: int = 12, seed: int = 0) -> None:
     """Draws random queries with their nearest neighbours; the lower third are queries whose first one is wrong."""
-    labels = space.labels.numpy()
-    first_is_right = labels[evaluation.neighbours[:, 0].numpy()] == labels[space.queries.numpy()]
+    assert split.result is not None
+    labels = split.space.labels.numpy()
+    first_is_right = labels[split.result.neighbours[:, 0].numpy()] == labels[split.space.queries.numpy()]
     chosen = _choose(first_is_right, rows, seed).tolist()
     remark = f" (the lower {len(chosen) // 3} rows: queries whose first neighbour is wrong)"
-    figure = neighbours_figure(dataset, space, evaluation, chosen, remark)
+    figure = neighbours_figure(split, chosen, remark)
     with atomic_path(file) as partial:
         figure.savefig(partial, dpi=110)
 
 
-def neighbours_figure(
-    dataset: Dataset, space: Space, evaluation: EvaluationResult, chosen: Sequence[int], remark: str = ""
-) -> Figure:
+def neighbours_figure(split: EmbeddedSplit, chosen: Sequence[int], remark: str = "") -> Figure:
     """Some queries, as places in ``space.queries``, each in a row with its nearest neighbours."""
     from matplotlib.patches import Rectangle
 
-    labels, neighbours = space.labels.numpy(), evaluation.neighbours.numpy()
-    queries = space.queries.numpy()
+    assert split.result is not None
+    labels, neighbours = split.space.labels.numpy(), split.result.neighbours.numpy()
+    queries = split.space.queries.numpy()
     columns = 1 + neighbours.shape[1]
     figure = plain_figure(0.8 * columns, 0.8 * len(chosen) + 0.6)
     axes = figure.add_subplot()
@@ -51,7 +47,7 @@ def neighbours_figure(
     for row, query in enumerate(chosen):
         for column, item in enumerate([queries[query], *neighbours[query]]):
             left, top = STRIDE * column, STRIDE * row
-            _paste(sheet[top : top + STRIDE, left : left + STRIDE], dataset, int(item))
+            _paste(sheet[top : top + STRIDE, left : left + STRIDE], split.pictures, int(item))
             right = labels[item] == labels[queries[query]]
             colour, sign = (QUERY, "") if column == 0 else (RIGHT, "✓") if right else (WRONG, "✗")
             corner = (left + 4, top + 4)
@@ -63,7 +59,7 @@ def neighbours_figure(
     axes.tick_params(length=0, top=False, bottom=False, labeltop=True, labelbottom=False)
     axes.set_yticks([])
     axes.spines[:].set_visible(False)
-    title = f"Nearest neighbours in {dataset.name}: green ✓ same class, red ✗ another{remark}"
+    title = f"Nearest neighbours in {split.dataset}: green ✓ same class, red ✗ another{remark}"
     figure.suptitle(title, fontsize=10, parse_math=False, wrap=True)
     return figure
 
@@ -76,8 +72,8 @@ def _choose(first_is_right: npt.NDArray[np.bool_], rows: int, seed: int) -> npt.
     return np.concatenate([rng.choice(others, min(rows - len(errors), len(others)), replace=False), errors])
 
 
-def _paste(cell: npt.NDArray[np.uint8], dataset: Dataset, item: int) -> None:
-    picture = thumbnail(dataset.items, item, SIDE)
+def _paste(cell: npt.NDArray[np.uint8], pictures: Pictures | None, item: int) -> None:
+    picture = None if pictures is None else pictures.thumbnail(item, SIDE)
     if picture is not None:
         top, left = (STRIDE - picture.height) // 2, (STRIDE - picture.width) // 2
         cell[top : top + picture.height, left : left + picture.width] = np.asarray(picture)

@@ -80,7 +80,7 @@ def drawing(figure: Figure, label: str = "") -> str:
 
 
 def resource(name: str) -> str:
-    """A script or style sheet that lies beside this file.
+    """A script or style sheet beside this file.
 
     >>> "sortable" in resource("run_tables.js")
     True

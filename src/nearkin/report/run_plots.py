@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from nearkin.evaluation import Diagnostics, score_name
-from nearkin.files import atomic_path, write_text
-from nearkin.report.figures import COLOURS, FAINT, INK, SOFT, plain_axes, plain_figure, svg
+from nearkin.report.figures import COLOURS, FAINT, INK, SOFT, plain_axes, plain_figure
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -33,9 +31,9 @@ def learning_figures(records: Sequence[Record], kept_epoch: int | None) -> dict[
             figures[name] = figure
     measured = [record for record in records if record["kind"] == "evaluation"]
     if measured:
-        part = measured[-1]["part"]
-        start = [record for record in records if record["kind"] == "before" and record["part"] == part]
-        figure, axes = _over_epochs(f"Scores on the {part} part")
+        split = measured[-1]["part"]
+        start = [record for record in records if record["kind"] == "before" and record["part"] == split]
+        figure, axes = _over_epochs(f"Scores on the {split} split")
         for colour, score in zip(COLOURS, ON_THE_WAY, strict=False):
             _line(axes, start + measured, score, colour, score_name(score))
         if kept_epoch is not None:
@@ -45,13 +43,13 @@ def learning_figures(records: Sequence[Record], kept_epoch: int | None) -> dict[
     return {name: figures[name] for name in ("loss", "scores", "learning-rate") if name in figures}
 
 
-def distances_figure(spread: Diagnostics) -> Figure:
+def distances_figure(found: Diagnostics) -> Figure:
     """How far apart items of one class and of two are, as shares of the pairs of each kind."""
     figure, axes = _small("Distances between pairs of items")
-    edges = spread.edges.numpy()
+    edges = found.edges.numpy()
     for kind, name, colour in (
-        (spread.positives, "same class", COLOURS[2]),
-        (spread.negatives, "other class", COLOURS[4]),
+        (found.positives, "same class", COLOURS[2]),
+        (found.negatives, "other class", COLOURS[4]),
     ):
         counts = kind.counts.numpy()
         if counts.sum():
@@ -64,10 +62,10 @@ def distances_figure(spread: Diagnostics) -> Figure:
     return figure
 
 
-def spectrum_figure(spread: Diagnostics) -> Figure:
+def spectrum_figure(found: Diagnostics) -> Figure:
     """The singular values of the space over their sum, beside those of a space that uses all directions alike."""
     figure, axes = _small("Spectrum of the space")
-    values = spread.spectrum.numpy()
+    values = found.spectrum.numpy()
     places = np.arange(1, len(values) + 1)
     axes.plot(
         places, np.maximum(values, 1e-9), color=COLOURS[0], linewidth=1.8, marker="o" if len(values) < 3 else None
@@ -88,13 +86,6 @@ def map_figure(places: npt.NDArray[np.float64], colours: Sequence[str]) -> Figur
     axes.set_axis_off()
     axes.set_aspect("equal")
     return figure
-
-
-def save_figure(figure: Figure, target: Path) -> None:
-    """As PNG and SVG beside each other; ``target`` has no suffix."""
-    write_text(target.with_suffix(".svg"), svg(figure))
-    with atomic_path(target.with_suffix(".png")) as partial:
-        figure.savefig(partial, dpi=200)
 
 
 def _small(title: str) -> tuple[Figure, Axes]:

@@ -1,4 +1,4 @@
-"""The words of a run's report: how its model was chosen."""
+"""How a run's model was chosen, in words."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 def print_scores(run: Run) -> None:
     """What a run has reached beside its backbone alone and its start, what that is worth, and where the run is."""
-    scores = run.read_scores()
+    scores = run.scores
     if scores["after"]:
         columns = {
             "backbone alone": scores["backbone"],
@@ -22,5 +22,5 @@ def print_scores(run: Run) -> None:
             "after training": scores["after"],
         }
         Console().print(score_table({name: column for name, column in columns.items() if column}, "test split"))
-    lines = f"{scores['verdict']}\nmodel: {scores['chosen']}\nrun: {run.folder}"
+    lines = f"model: {scores['chosen']}\nrun: {run.folder}"
     Console().print(lines, highlight=False, soft_wrap=True)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import nearkin
-from nearkin.report.run_report import write_report
+from nearkin.experiments.run_report import write_report
 
 pytest.importorskip("playwright")
 CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")

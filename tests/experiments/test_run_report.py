@@ -14,16 +14,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from PIL import Image
 
 import nearkin
-from nearkin.data import ImageArray, Vectors
 from nearkin.errors import UserError
-from nearkin.evaluation import evaluate
-from nearkin.report import run_facts
-from nearkin.report.run_classes import class_scores, confusions, worst_queries
-from nearkin.report.run_report import write_report
-from nearkin.report.run_sheet import COLUMNS, Sheet
+from nearkin.experiments import run_report
+from nearkin.experiments.run_report import gather, write_report
 from nearkin.space import Space
 
 QUICK: dict[str, Any] = {"epochs": 2, "batch_size": 16, "dim": 8, "device": "cpu"}
@@ -93,7 +88,7 @@ def test_the_page_tells_everything_and_fetches_nothing(run: Path, page: Page) ->
     scores = json.loads((run / "scores.json").read_text())
     for words in (
         *("rank on blots", "backbone small", "8 dimensions", "best point of the test curve, which is optimistic"),
-        *("Loss", "Learning rate", "Scores on the test part", "kept: epoch", "95 % interval", "What the scores mean"),
+        *("Loss", "Learning rate", "Scores on the test split", "kept: epoch", "95 % interval", "What the scores mean"),
         *("Map of the space", "Nearest neighbours", "Classes", "Confusions", "Distances between pairs", "Spectrum"),
         *("alpha = 4.0", f"nearkin train --config {run / 'config.toml'}", nearkin.__version__),
         *(f"{scores[when]['map@r']:.4f}" for when in ("before", "after")),
@@ -109,33 +104,33 @@ def test_the_page_tells_everything_and_fetches_nothing(run: Path, page: Page) ->
     assert len(page.map["x"]) == 48 and len(page.map["names"]) == 6
 
 
-def test_a_part_is_embedded_once(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_split_is_embedded_once(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     passes: list[int] = []
-    whole: Callable[..., Space] = run_facts.embed_everything
+    whole: Callable[..., Space] = run_report.embed_everything
 
     def counted(embedder: Any, dataset: Any) -> Space:
         passes.append(len(dataset))
         return whole(embedder, dataset)
 
-    monkeypatch.setattr(run_facts, "embed_everything", counted)
+    monkeypatch.setattr(run_report, "embed_everything", counted)
     write_report(run, tmp_path / "elsewhere.html", figures=False)
     assert passes == [48] and (tmp_path / "elsewhere.html").is_file()
 
 
 def test_the_map_shows_true_neighbours(run: Path, page: Page) -> None:
     found = page.map
-    facts = run_facts.gather(run)
-    assert facts.looked is not None
-    distances = torch.cdist(facts.looked.space.embeddings, facts.looked.space.embeddings)
+    split = gather(run).split
+    assert split is not None
+    distances = torch.cdist(split.space.embeddings, split.space.embeddings)
     nearest = distances.fill_diagonal_(torch.inf).argmin(1)
-    labels = np.unique(facts.looked.dataset.labels, return_inverse=True)[1]
+    labels = np.unique(split.space.labels.numpy(), return_inverse=True)[1]
     assert found["label"] == labels.tolist()
     assert found["nearest"] == labels[nearest.numpy()].tolist()
     assert [found["cell"][row] for row in nearest.tolist()] == found["nearestCell"]
 
 
 def test_class_names_cannot_break_the_page(photos: Path, tmp_path: Path) -> None:
-    for name in ("class4", "class5"):  # the second half of the classes is the test part
+    for name in ("class4", "class5"):  # the second half of the classes is the test split
         (photos / name).rename(photos / f"{name}{EVIL}")
     run = nearkin.train(photos, out=tmp_path / "run", backbone="small", image_size=16, **QUICK)
     page = Page(write_report(run.folder, figures=False))
@@ -155,17 +150,17 @@ def test_a_column_that_is_called_true_label_is_no_label(vectors: str, tmp_path: 
     with np.load(vectors) as columns:
         np.savez(tmp_path / "named.npz", **columns, true_label=np.arange(192) % 2)
     folder = nearkin.train(tmp_path / "named.npz", out=tmp_path / "run", **QUICK).folder
-    facts = run_facts.gather(folder)
-    assert facts.looked is not None and facts.looked.evaluation is not None
-    assert facts.looked.evaluation.scores["recall@1"] == pytest.approx(facts.after["recall@1"])
+    report = gather(folder)
+    assert report.split is not None and report.split.result is not None
+    assert report.split.result.scores["recall@1"] == pytest.approx(report.after["recall@1"])
 
 
-def test_without_a_test_part_another_one_is_shown(blots: str, tmp_path: Path) -> None:
+def test_without_a_test_split_another_one_is_shown(blots: str, tmp_path: Path) -> None:
     run = nearkin.train(blots, out=tmp_path / "run", split="all", validation=0.0, **QUICK)
     text = Page(write_report(run.folder, figures=False)).text
-    assert "There is no test part: everything below shows the training part" in text and "96 items" in text
-    with pytest.raises(UserError, match="part 'tests' is unknown"):
-        write_report(run.folder, part="tests")
+    assert "There is no test split: everything below shows the training split" in text and "96 items" in text
+    with pytest.raises(UserError, match="split 'tests' is unknown"):
+        write_report(run.folder, split="tests")
 
 
 def test_an_interrupted_run_has_a_report(copied: Path) -> None:
@@ -188,9 +183,9 @@ def test_damaged_scores_are_one_sentence(copied: Path, content: str) -> None:
     assert (copied / "report.html").read_text() == "the last one"
 
 
-def test_a_part_that_is_not_there_leaves_the_last_report(copied: Path) -> None:
-    with pytest.raises(UserError, match="this run has no validation part; choose the part test or train"):
-        write_report(copied, part="validation")
+def test_a_split_that_is_not_there_leaves_the_last_report(copied: Path) -> None:
+    with pytest.raises(UserError, match="this run has no validation split; choose the split test or train"):
+        write_report(copied, split="validation")
     assert (copied / "report.html").read_text() == "the last one"
 
 
@@ -223,14 +218,14 @@ def test_data_that_vanished_leave_the_rest(blots: str, copied: Path) -> None:
 
 
 def test_one_class_alone_is_drawn_but_not_measured(copied: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = run_facts.load_splits
+    whole = run_report.load_splits
 
     def one_class(*arguments: Any) -> Any:
         splits = whole(*arguments)
         first = splits.test.where(splits.test.labels == splits.test.labels[0])
         return type(splits)(**{**vars(splits), "test": first})
 
-    monkeypatch.setattr(run_facts, "load_splits", one_class)
+    monkeypatch.setattr(run_report, "load_splits", one_class)
     text = Page(write_report(copied, figures=False)).text
     assert "of one class only" in text and "test classes may have been trained on" in text
     assert "Map of the space" in text and "Confusions" not in text
@@ -241,7 +236,7 @@ def test_groups_of_the_method_are_shown(blots: str, tmp_path: Path, method: str,
     run = nearkin.train(blots, method, tmp_path / "run", **QUICK)
     for kept in (True, False):
         if not kept:
-            run.checkpoint.unlink()
+            run.checkpoint_file.unlink()
         text = Page(write_report(run.folder, figures=False)).text
         assert title in text and ("from its last checkpoint" in text) == kept
         if method == "magnet":
@@ -250,54 +245,3 @@ def test_groups_of_the_method_are_shown(blots: str, tmp_path: Path, method: str,
         else:
             sizes = [int(size) for size in re.findall(r"learner \d+ (\d+) items of", text)]
             assert len(sizes) == 4 and sum(sizes) == 48
-
-
-def test_class_scores_and_confusions_are_those_of_a_slow_count() -> None:
-    generator = torch.Generator().manual_seed(0)
-    labels = torch.randint(0, 7, (40,), generator=generator)
-    labels[0] = 9  # alone in its class: nothing to find, and nobody's fault
-    is_query = torch.rand(40, generator=generator) < 0.7
-    space = Space(torch.randn(40, 2, generator=generator), labels, torch.arange(40), is_query)
-    evaluation = evaluate(space, clustering=None)
-    right: dict[int, list[bool]] = {}
-    confused: dict[tuple[int, int], int] = {}
-    places = []
-    for query in is_query.nonzero().squeeze(1).tolist():
-        order = (space.embeddings - space.embeddings[query]).norm(dim=1).argsort().tolist()
-        order.remove(query)
-        found = [labels[row].item() == labels[query].item() for row in order]
-        if not any(found):
-            continue
-        right.setdefault(int(labels[query]), []).append(found[0])
-        places.append((found.index(True) + 1, query))
-        if not found[0]:
-            pair = (int(labels[query]), int(labels[order[0]]))
-            confused[pair] = confused.get(pair, 0) + 1
-    rows = {row.label: row for row in class_scores(space, evaluation)}
-    assert {label: row.recall for label, row in rows.items()} == pytest.approx(
-        {label: np.mean(found) for label, found in right.items()}
-    )
-    assert all(row.items == int((labels == label).sum()) for label, row in rows.items())
-    pairs = confusions(space, evaluation, most=100)
-    assert {(each.label, each.other): each.count for each in pairs} == confused
-    assert all((labels[each.query], labels[each.neighbour]) == (each.label, each.other) for each in pairs)
-    assert [each.count for each in pairs] == sorted(confused.values(), reverse=True)
-    hardest = [int(space.queries[place]) for place in worst_queries(space, evaluation, 3)]
-    assert max(places)[0] == next(place for place, query in places if query == hardest[0])
-    assert len({int(labels[query]) for query in hardest}) == 3
-
-
-def test_a_sheet_holds_every_picture_at_its_place() -> None:
-    pixels = np.random.default_rng(0).integers(0, 255, (COLUMNS + 3, 16, 16), dtype=np.uint8)
-    sheet = Sheet("s", ImageArray(pixels), 16)
-    cells = {item: sheet.cell(item) for item in reversed(range(len(pixels)))}
-    import base64
-    import io
-
-    drawn = np.asarray(Image.open(io.BytesIO(base64.b64decode(sheet.uri().partition(",")[2]))))
-    for item, cell in cells.items():
-        top, left = cell // COLUMNS * 16, cell % COLUMNS * 16
-        there = drawn[top : top + 16, left : left + 16].astype(float)
-        means = np.abs(pixels.astype(float) - there).mean(axis=(1, 2))
-        assert int(means.argmin()) == item
-    assert Sheet("v", Vectors(np.zeros((2, 2), np.float32)), 16).cell(1) == -1

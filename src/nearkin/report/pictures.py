@@ -1,20 +1,35 @@
-"""Many thumbnails in one picture, so that a page with thousands of them stays small."""
+"""How items are seen: one by one as thumbnails, or many in one sheet, so that a page with thousands stays small."""
 
 from __future__ import annotations
 
 import base64
 import io
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from html import escape
 
 from PIL import Image, ImageOps
 
-from nearkin.data.items import ImageArray, Items, LazyImages, Vectors
 from nearkin.progress import track
-from nearkin.report.thumbnails import thumbnail
 
 COLUMNS = 32
+
+
+@dataclass(frozen=True, eq=False)
+class Pictures:
+    """The pictures of some items.
+
+    Attributes:
+        thumbnail: number of an item and length of a side -> an RGB picture that fits the square; None for what cannot
+            be read.
+        grey: whether they are grey, which are often drawings.
+        threads: whether several may be read at once; somebody else's code may not expect it.
+    """
+
+    thumbnail: Callable[[int, int], Image.Image | None]
+    grey: bool = False
+    threads: bool = True
 
 
 class Sheet:
@@ -22,26 +37,21 @@ class Sheet:
 
     Args:
         name: of its CSS class.
-        items: where the pictures come from.
+        pictures: of its items; None where items cannot be seen, such as vectors.
         side: of a cell in pixels; a multiple of 16, or neighbouring cells of a JPEG bleed into each other.
 
-    >>> import numpy as np
-    >>> sheet = Sheet("small", ImageArray(np.zeros((9, 8, 8), np.uint8)), side=16)
+    >>> sheet = Sheet("small", Pictures(lambda item, side: Image.new("RGB", (side, side))), side=16)
     >>> sheet.cell(7), sheet.cell(3), sheet.cell(7)
     (0, 1, 0)
     """
 
-    def __init__(self, name: str, items: Items, side: int) -> None:
-        self.name, self.items, self.side = name, items, side
+    def __init__(self, name: str, pictures: Pictures | None, side: int) -> None:
+        self.name, self.pictures, self.side = name, pictures, side
         self._cells: dict[int, int] = {}
-
-    @property
-    def has_pictures(self) -> bool:
-        return not isinstance(self.items, Vectors)
 
     def cell(self, item: int) -> int:
         """The place of an item in the sheet; -1 for what cannot be seen."""
-        return self._cells.setdefault(item, len(self._cells)) if self.has_pictures else -1
+        return self._cells.setdefault(item, len(self._cells)) if self.pictures else -1
 
     def tile(self, item: int, label: str, mark: str = "") -> str:
         """An item as HTML: its picture, or else its class; ``mark`` is "", "query", "right" or "wrong"."""
@@ -55,8 +65,8 @@ class Sheet:
         return f'<span class="{look}" style="{place}" role="img" aria-label="{words}" title="{words}">{sign}</span>'
 
     def uri(self) -> str:
-        """The sheet as a ``data:`` address: lossless where pictures are grey, which are often drawings; else JPEG."""
-        grey = isinstance(self.items, ImageArray) and self.items.channels == 1
+        """The sheet as a ``data:`` address: lossless where pictures are grey; else JPEG."""
+        grey = self.pictures is not None and self.pictures.grey
         rows = -(-len(self._cells) // COLUMNS)
         canvas = Image.new("L" if grey else "RGB", (COLUMNS * self.side, max(1, rows) * self.side))
         for cell, picture in enumerate(track(self._pictures(), "drawing thumbnails", len(self._cells))):
@@ -71,10 +81,11 @@ class Sheet:
         return f".{self.name}{{background-image:url({self.uri()})}}" if self._cells else ""
 
     def _pictures(self) -> Iterator[Image.Image | None]:
-        alone = isinstance(self.items, LazyImages)  # somebody else's code may not expect threads
-        with ThreadPoolExecutor(1 if alone else None) as pool:
+        threads = None if self.pictures and self.pictures.threads else 1
+        with ThreadPoolExecutor(threads) as pool:
             yield from pool.map(self._picture, self._cells)
 
     def _picture(self, item: int) -> Image.Image | None:
-        picture = thumbnail(self.items, item, 2 * self.side)
+        assert self.pictures is not None
+        picture = self.pictures.thumbnail(item, 2 * self.side)
         return picture and ImageOps.fit(picture, (self.side, self.side))

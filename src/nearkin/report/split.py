@@ -1,17 +1,45 @@
-"""Single classes and queries of a measured part: how each class fares, which are confused, which queries to show."""
+"""A split in the space of a model: how each of its classes fares, which are confused, which queries to show."""
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
-from nearkin.evaluation import EvaluationResult
+from nearkin.evaluation import Diagnostics, EvaluationResult
+from nearkin.report.pictures import Pictures
 from nearkin.space import Space
 
 Indices = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
+class EmbeddedSplit:
+    """A split of a dataset as a model embeds it; everything is on the CPU.
+
+    Attributes:
+        name: "train", "validation" or "test".
+        dataset: what the dataset is called.
+        space: one row for each item.
+        classes: names of the classes; labels of the space are places in it.
+        pictures: of the items; None where they cannot be seen.
+        result: its scores; None where it cannot be evaluated.
+        diagnostics: distances and spectrum.
+    """
+
+    name: str
+    dataset: str
+    space: Space
+    classes: Sequence[str]
+    pictures: Pictures | None
+    result: EvaluationResult | None
+    diagnostics: Diagnostics
+
+    def class_name(self, row: int) -> str:
+        return self.classes[int(self.space.labels[row])]
 
 
 @dataclass(frozen=True)
@@ -36,7 +64,7 @@ class Confusion:
     neighbour: int
 
 
-def class_scores(space: Space, evaluation: EvaluationResult) -> list[ClassScores]:
+def class_scores(space: Space, result: EvaluationResult) -> list[ClassScores]:
     """Every class with queries that have a positive, by rising MAP@R: the hardest first.
 
     >>> import torch
@@ -45,7 +73,7 @@ def class_scores(space: Space, evaluation: EvaluationResult) -> list[ClassScores
     >>> class_scores(line, evaluate(line, clustering=None))
     [ClassScores(label=0, items=3, recall=0.6666666666666666, map_at_r=0.4166666666666667, r_precision=0.5)]
     """
-    found = evaluation.retrieval
+    found = result.retrieval
     able = (found.positives > 0).numpy()
     labels, own = np.unique(space.labels[space.queries].numpy()[able], return_inverse=True)
     columns = (found.first_rank == 1, found.values["map@r"], found.values["r_precision"])
@@ -59,9 +87,9 @@ def class_scores(space: Space, evaluation: EvaluationResult) -> list[ClassScores
     return sorted(rows, key=lambda row: (row.map_at_r, row.recall))
 
 
-def confusions(space: Space, evaluation: EvaluationResult, most: int = 12) -> list[Confusion]:
+def confusions(space: Space, result: EvaluationResult, most: int = 12) -> list[Confusion]:
     """The ordered pairs of classes that are taken for each other most often."""
-    queries, first, wrong = _first_neighbours(space, evaluation)
+    queries, first, wrong = _first_neighbours(space, result)
     labels = space.labels.numpy()
     pairs = [
         (int(labels[query]), int(labels[other])) for query, other in zip(queries[wrong], first[wrong], strict=True)
@@ -73,15 +101,15 @@ def confusions(space: Space, evaluation: EvaluationResult, most: int = 12) -> li
     ]
 
 
-def random_queries(evaluation: EvaluationResult, number: int, seed: int = 0) -> Indices:
+def random_queries(result: EvaluationResult, number: int, seed: int = 0) -> Indices:
     """Places in ``space.queries`` of some queries that have something to find."""
-    able = np.flatnonzero((evaluation.retrieval.positives > 0).numpy())
+    able = np.flatnonzero((result.retrieval.positives > 0).numpy())
     return np.random.default_rng(seed).choice(able, min(number, len(able)), replace=False)
 
 
-def worst_queries(space: Space, evaluation: EvaluationResult, number: int) -> Indices:
+def worst_queries(space: Space, result: EvaluationResult, number: int) -> Indices:
     """Places in ``space.queries`` of those whose nearest item of their class is the farthest down, one of a class."""
-    rank = evaluation.retrieval.first_rank.numpy()
+    rank = result.retrieval.first_rank.numpy()
     labels = space.labels[space.queries].numpy()
     order = np.argsort(-rank, kind="stable")
     order = order[rank[order] > 1]
@@ -90,8 +118,8 @@ def worst_queries(space: Space, evaluation: EvaluationResult, number: int) -> In
     return chosen
 
 
-def _first_neighbours(space: Space, evaluation: EvaluationResult) -> tuple[Indices, Indices, npt.NDArray[np.bool_]]:
+def _first_neighbours(space: Space, result: EvaluationResult) -> tuple[Indices, Indices, npt.NDArray[np.bool_]]:
     """(Q,) rows of the queries, rows of their nearest neighbours, whether these are wrong though right ones exist."""
-    queries, first = space.queries.numpy(), evaluation.neighbours[:, 0].numpy()
+    queries, first = space.queries.numpy(), result.neighbours[:, 0].numpy()
     labels = space.labels.numpy()
-    return queries, first, (labels[queries] != labels[first]) & (evaluation.retrieval.positives > 0).numpy()
+    return queries, first, (labels[queries] != labels[first]) & (result.retrieval.positives > 0).numpy()

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from PIL import Image
 
 from nearkin.data.images import Unreadable, read_small
-from nearkin.data.items import ImageArray, Items, LazyImages, Vectors
+from nearkin.data.items import ImageArray, ImageFiles, Items, LazyImages, Vectors
 from nearkin.errors import UserError
 
 
@@ -27,3 +29,8 @@ def thumbnail(items: Items, index: int, side: int) -> Image.Image | None:
         return None
     scale = side / max(picture.size)
     return picture.resize((max(1, round(picture.width * scale)), max(1, round(picture.height * scale))))
+
+
+def file_thumbnail(path: Path, side: int) -> Image.Image | None:
+    """The same of an image file; None where it is gone."""
+    return thumbnail(ImageFiles([path]), 0, side)

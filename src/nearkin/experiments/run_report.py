@@ -1,0 +1,270 @@
+"""What a report tells about a run, gathered once: its records, and one of its splits as its model embeds it now."""
+
+from __future__ import annotations
+
+import logging
+import platform
+import shlex
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from datetime import date
+from functools import partial
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from nearkin.data import Dataset, ImageArray, Splits, Vectors
+from nearkin.data.hierarchy import true_classes
+from nearkin.data.items import Items, LazyImages
+from nearkin.data.thumbnails import thumbnail
+from nearkin.errors import UserError, unknown_name
+from nearkin.evaluation import confidence_intervals, diagnostics, evaluate
+from nearkin.experiments.provenance import provenance
+from nearkin.methods import Groups
+from nearkin.models import Embedder
+from nearkin.report.pictures import Pictures
+from nearkin.report.run_page import Group, Grouping, RunReport
+from nearkin.report.run_report import write_run_report
+from nearkin.report.run_words import choice
+from nearkin.report.split import EmbeddedSplit
+from nearkin.training import Run, Settings
+from nearkin.training.model_selection import PRIMARY
+from nearkin.training.prepare import load_splits
+from nearkin.training.scoring import embed_everything
+
+log = logging.getLogger("nearkin")
+SPLITS = ("train", "validation", "test")
+SHOWN_CLASSES, SHOWN_ITEMS = 6, 8
+
+
+def write_report(
+    run: str | Path,
+    out: str | Path | None = None,
+    split: str = "test",
+    figures: bool = True,
+    splits: Splits | None = None,
+    embedder: Embedder | None = None,
+) -> Path:
+    """Writes ``report.html`` into the run's folder, or to ``out``; returns where.
+
+    Args:
+        run: the run's folder.
+        split: which split of its data to show: test, validation or train.
+        figures: whether the pictures are also written to the run's ``figures/``, as PNG and SVG.
+        splits, embedder: the run's data and model, where its folder alone cannot tell them; None: from the folder.
+
+    >>> write_report("runs/demo")  # doctest: +SKIP
+    PosixPath('runs/demo/report.html')
+    """
+    target = Path(out) if out else Path(run) / "report.html"
+    write_run_report(gather(run, split, splits, embedder), target, Path(run) / "figures" if figures else None)
+    return target
+
+
+def gather(
+    folder: str | Path, split: str = "test", splits: Splits | None = None, embedder: Embedder | None = None
+) -> RunReport:
+    """Reads a run and embeds one of its splits, once; what cannot be had becomes a notice.
+
+    Where there is no test split, the validation split stands in for it, or else the training split.
+    """
+    if split not in SPLITS:
+        raise unknown_name("split", split, SPLITS)
+    run = Run.open(folder)
+    if not (run.model_folder / "model.json").is_file():
+        raise UserError(f"{folder} has no model yet; go on training with: {run.resume_command}")
+    notices: list[str] = []
+    settings, records = run.settings(), run.metrics
+    scores = run.scores if run.scores_file.is_file() else _scores_so_far(run, settings, records, notices)
+    splits = splits or _splits(settings, notices)
+    embedded, grouping, facts = None, None, _facts(run, settings)
+    if splits is not None:
+        embedder = embedder or Embedder.load(run.folder)
+        if not run.same_data(splits.digest()):
+            scores = {}
+            notices.append(
+                "The data are not what they were when this run began: test classes may have been trained on. "
+                "The scores are those of the data as they are now; those that training measured are left out."
+            )
+        shown = _shown_split(splits, split, notices)
+        dataset = true_classes(getattr(splits, shown))
+        embedded = _embedded(embedder, shown, dataset, notices)
+        grouping = _grouping(run, settings, splits.train, embedder)
+        facts.append(f"{shown} split: {len(dataset):,} items of {len(dataset.present_classes):,} classes")
+    versions = {"Python": platform.python_version()} | {name: version(name) for name in ("torch", "timm")}
+    return RunReport(
+        title=f"{settings.method} on {embedded.dataset if embedded else settings.data.source}",
+        facts=facts,
+        notices=notices,
+        outcome=scores.get("outcome", ""),
+        verdict=scores.get("verdict", ""),
+        protocol=choice(settings.training.keep),
+        records=records,
+        kept_epoch=_kept_epoch(settings.training.keep, records),
+        **{when: scores.get(when, {}) for when in ("backbone", "before", "after")},
+        split=embedded,
+        grouping=grouping,
+        config=run.config_file.read_text(encoding="utf-8"),
+        command=f"nearkin train --config {shlex.quote(str(run.config_file))}",
+        made=provenance() | versions,
+    )
+
+
+def pictures_of(items: Items) -> Pictures | None:
+    """How items are seen; None for vectors."""
+    if isinstance(items, Vectors):
+        return None
+    grey = isinstance(items, ImageArray) and items.channels == 1
+    return Pictures(partial(thumbnail, items), grey, threads=not isinstance(items, LazyImages))
+
+
+def _scores_so_far(
+    run: Run, settings: Settings, records: Sequence[Mapping[str, Any]], notices: list[str]
+) -> dict[str, Any]:
+    """What is known of a run that has not ended."""
+    epoch = max((record["epoch"] for record in records), default=0)
+    notices.append(
+        f"Training has not ended (epoch {epoch} of {settings.training.epochs}); this is the model kept so far. "
+        f"Go on with: {run.resume_command}"
+    )
+    start = (record for record in records if record["kind"] == "before" and record["part"] == "test")
+    return {"before": {name: value for name, value in next(start, {}).items() if isinstance(value, float)}}
+
+
+def _splits(settings: Settings, notices: list[str]) -> Splits | None:
+    try:
+        return load_splits(settings.data, settings.training.seed)
+    except UserError as error:
+        notices.append(
+            f"The data cannot be read ({error}). Left out: intervals, map, neighbours, classes, distances, spectrum."
+        )
+        return None
+
+
+def _facts(run: Run, settings: Settings) -> list[str]:
+    model = settings.model
+    saved = date.fromtimestamp((run.model_folder / "model.json").stat().st_mtime).isoformat()
+    return [
+        f"backbone {model.backbone}" + (", frozen" if model.freeze_backbone else ""),
+        f"{model.dim or 'no head, all'} dimensions, "
+        + ("not normalised" if model.normalize == "never" else "of unit length"),
+        f"{settings.training.epochs} epochs",
+        f"seed {settings.training.seed}",
+        f"model saved {saved}",
+    ]
+
+
+def _kept_epoch(keep: str, records: Sequence[Mapping[str, Any]]) -> int | None:
+    """The epoch whose model was kept, where it was chosen by scores on the way; 0: the start."""
+    kinds = ("before", "evaluation") if keep == "best-on-validation" else ("evaluation",)
+    split = "test" if keep == "best-on-test" else "validation"
+    measured = [record for record in records if record["kind"] in kinds and record["part"] == split]
+    if keep == "last" or not measured:
+        return None
+    return int(max(measured, key=lambda record: record[PRIMARY])["epoch"])  # the first of equals, as training chooses
+
+
+def _shown_split(splits: Splits, split: str, notices: list[str]) -> str:
+    if getattr(splits, split) is not None:
+        return split
+    if split == "validation":
+        raise UserError("this run has no validation split; choose the split test or train")
+    instead = "train" if splits.validation is None else "validation"
+    called, seen = {
+        "train": ("training split", "which the model was trained on"),
+        "validation": ("validation split", "which the model may have been chosen on"),
+    }[instead]
+    notices.append(f"There is no test split: everything below shows the {called}, {seen}.")
+    return instead
+
+
+def _embedded(embedder: Embedder, name: str, dataset: Dataset, notices: list[str]) -> EmbeddedSplit:
+    space = embed_everything(embedder, dataset)
+    result = None
+    try:
+        result = evaluate(space)
+        intervals = confidence_intervals(result, space, over="classes")
+    except UserError as error:
+        what, intervals = "Intervals" if result else "Scores, neighbours, classes and confusions", {}
+        notices.append(f"{what} are left out: {error}.")
+    if result is not None:
+        result = replace(result, split=name, intervals=intervals, retrieval=result.retrieval.to("cpu"))
+    pictures, found = pictures_of(dataset.items), diagnostics(space)
+    return EmbeddedSplit(name, dataset.name, space.to("cpu"), dataset.classes, pictures, result, found)
+
+
+def _grouping(run: Run, settings: Settings, train: Dataset, embedder: Embedder) -> Grouping | None:
+    """What the run's method divides the training split into; None for methods that do not.
+
+    It is in the run's last checkpoint, as training last drew from it. Where there is none, or the data are others now,
+    the method finds it anew in the training split as the kept model embeds it.
+    """
+    try:
+        method = settings.make_method()
+    except UserError:  # an object that the settings cannot make again
+        return None
+    if method.refresh_every is None:
+        return None
+    found = _kept_groups(run, settings, train, embedder.model.spec.dim)
+    source = "as training last found them, from its last checkpoint"
+    if found is None:
+        method.sampler(train.dense_labels, settings.training.batch_size, settings.training.seed)
+        method.on_refresh(embed_everything(embedder, train))
+        found = method.groups()
+        source = "found for this report by the method itself in the training split, as the kept model embeds it"
+    if found is None:
+        return None
+    groups = _within_classes(found, train, embedder) if found.within_classes else _across_classes(found, train)
+    return Grouping(found.title, source, groups, pictures_of(train.items))
+
+
+def _kept_groups(run: Run, settings: Settings, train: Dataset, dim: int) -> Groups | None:
+    """The groups of the last checkpoint, if it has some that fit the data."""
+    method, training = settings.make_method(), settings.training
+    method.prepare(len(train.present_classes), dim, training.epochs)
+    sampler = method.sampler(train.dense_labels, training.batch_size, training.seed)
+    try:
+        state = torch.load(run.checkpoint_file, map_location="cpu", weights_only=True, mmap=True)
+        method.load_state_dict(state["method"])
+        sampler.load_state_dict(state["sampler"])
+        found = method.groups()
+    except Exception as error:  # gone, cut short, or of another version: there is another way
+        log.info("the last checkpoint tells no groups (%s)", error)
+        return None
+    return found if found is not None and len(found.group_of) == len(train) else None
+
+
+def _within_classes(found: Groups, train: Dataset, embedder: Embedder) -> list[Group]:
+    """The groups of a few classes drawn by chance, divided ones first; of each the items nearest to its mean."""
+    classes = np.random.default_rng(0).permutation(train.present_classes).tolist()
+    groups_of = {label: np.unique(found.group_of[train.labels == label]).tolist() for label in classes}
+    shown = sorted(classes, key=lambda label: len(groups_of[label]) < 2)[:SHOWN_CLASSES]
+    rows = np.flatnonzero(np.isin(train.labels, shown))
+    points = embed_everything(embedder, train.take(rows)).embeddings.cpu().numpy()
+    groups = []
+    for label in shown:
+        for number, group in enumerate(groups_of[label], 1):
+            own = found.group_of[rows] == group
+            far = np.square(points[own] - points[own].mean(axis=0)).sum(axis=1)
+            nearest = rows[own][np.argsort(far, kind="stable")][:SHOWN_ITEMS].tolist()
+            about = f"{found.name} {number} of {len(groups_of[label])}: {own.sum():,} items"
+            groups.append(Group(train.classes[label], about, dict.fromkeys(nearest, train.classes[label])))
+    return groups
+
+
+def _across_classes(found: Groups, train: Dataset) -> list[Group]:
+    """Every group: how many items, which classes, some items drawn by chance."""
+    rng = np.random.default_rng(0)
+    groups = []
+    for group in np.unique(found.group_of).tolist():
+        rows = np.flatnonzero(found.group_of == group)
+        classes = Counter(train.labels[rows].tolist())
+        largest = ", ".join(f"{train.classes[label]} ({count})" for label, count in classes.most_common(6))
+        about = f"{len(rows):,} items of {len(classes):,} classes; most: {largest}"
+        some = rng.choice(rows, min(SHOWN_ITEMS, len(rows)), replace=False).tolist()
+        groups.append(Group(f"{found.name} {group + 1}", about, {i: train.classes[train.labels[i]] for i in some}))
+    return groups
