@@ -110,7 +110,7 @@ class Trial:
 
 
 def table_trials(seeds: Sequence[int]) -> list[Trial]:
-    names = [method.name for method in known_methods() if method.by_name]
+    names = [method.name for method in known_methods() if method.in_all]
     return [Trial(name, seed, "glyphs", name, BUDGET | CHOSEN.get(name, {})) for seed in seeds for name in names]
 
 

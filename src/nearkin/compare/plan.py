@@ -46,7 +46,7 @@ def check_request(seeds: int, protocol: str, settings: dict[str, Any], jobs: int
 
 def names_of(methods: Sequence[str]) -> list[str]:
     if list(methods) == ["all"]:
-        return [method.name for method in known_methods() if method.by_name]
+        return [method.name for method in known_methods() if method.in_all]
     return [method_class(name).name for name in dict.fromkeys(name.strip() for name in methods)]
 
 

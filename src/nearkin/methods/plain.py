@@ -241,7 +241,7 @@ class PML(GroupedMethod):
     """
 
     name = "pml"
-    by_name = False
+    in_all = False
     paper = "pytorch-metric-learning's losses by name"
     minimises = "that loss"
     ranges: ClassVar = {"per_class": OneOf((2, 4, 8))}
