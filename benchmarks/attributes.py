@@ -25,16 +25,16 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from methods import DOCS, KNOWN, KNOWN_CHOSEN, Trial, carry_out, command, markdown
+from methods import DOCS, KNOWN, KNOWN_CHOSEN, Trial, command, markdown, run_trials
 
 import nearkin
-from nearkin.compare.task import made
 from nearkin.data import load_dataset, make_splits
 from nearkin.demo import pixel_space
 from nearkin.evaluation.attribute_columns import ALL
+from nearkin.experiments.known_classes import known_classes
+from nearkin.experiments.runs import provenance_of
 from nearkin.files import write_json
 from nearkin.report.figures import plain_figure
-from nearkin.reproduce.known_classes import known_classes
 from nearkin.training.scoring import concentrations
 
 CHOSEN: dict[str, dict[str, Any]] = KNOWN_CHOSEN | {"softmax": {"learning_rate": 1e-3}}
@@ -140,7 +140,7 @@ def main() -> None:
     data = known_classes(runs / "known-traits.npz", source, NEW, traits=TRAITS)
     trials = all_trials(data, seeds, {"epochs": 2} if options.quick else {})
     every = [trial for of_task in trials.values() for trial in of_task]
-    carry_out(every, runs, options.jobs, options.device)
+    run_trials(every, runs, options.jobs, options.device)
     unfinished = [trial.run(runs).folder.name for trial in every if not trial.run(runs).scores.is_file()]
     if unfinished:
         raise SystemExit(f"not finished: {', '.join(unfinished)}; the same command goes on with them")
@@ -152,7 +152,7 @@ def main() -> None:
     report(results, pixels)
     written = docs / "results" / "attributes.json"
     written.parent.mkdir(parents=True, exist_ok=True)
-    about = {"made": made(trial.run(runs) for trial in every), "command": command(), "seeds": seeds}
+    about = {"made": provenance_of(trial.run(runs) for trial in every), "command": command(), "seeds": seeds}
     write_json(written, about | results | {"raw pixels": pixels})
     draw(results, pixels, docs / "images" / "attributes.png")
     print(f"written: {written} and {docs / 'images' / 'attributes.png'}")

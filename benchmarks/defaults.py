@@ -17,14 +17,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from nearkin.api import make_settings
-from nearkin.compare.jobs import Lane, run_lanes
-from nearkin.compare.task import Task, made
 from nearkin.errors import UserError
+from nearkin.experiments.pool import Job, run_jobs
+from nearkin.experiments.runs import Task, provenance_of
 from nearkin.fields import parse_assignment
 from nearkin.files import write_json
 from nearkin.methods import known_methods
 from nearkin.training import Run
+from nearkin.training.settings import make_settings
 
 METHODS = [method.name for method in known_methods() if method.in_all]
 KINDS: dict[str, dict[str, Any]] = {
@@ -43,7 +43,7 @@ def sources(data: Path) -> dict[str, dict[str, Any]]:
     }
 
 
-def lane(name: str, method: str, settings: dict[str, Any], folder: Path, tested: bool) -> Lane:
+def job(name: str, method: str, settings: dict[str, Any], folder: Path, tested: bool) -> Job:
     reason = yield Task(name, make_settings(settings.pop("source"), method, settings), folder, tested)
     if reason is not None:
         raise UserError(f"{name}: {reason}")
@@ -104,16 +104,16 @@ def main() -> None:
     data = sources(given.data.absolute())
     runs = {key: Run(given.runs / f"{given.task}-{given.kind}-{'-'.join(map(str, key))}") for key in keys}
 
-    def one_run(key: Key) -> Lane:
+    def one_run(key: Key) -> Job:
         dataset, method, rate, seed = key
         settings = common | data[dataset] | {"learning_rate": rate, "seed": seed}
-        return lane(runs[key].folder.name, method, settings, runs[key].folder, checks)
+        return job(runs[key].folder.name, method, settings, runs[key].folder, checks)
 
-    run_lanes(map(one_run, keys), len(keys), given.jobs)
+    run_jobs(map(one_run, keys), len(keys), given.jobs)
     rows = [scores_of(key, run) for key, run in runs.items()]
     print(table(rows), flush=True)
     if given.out:
-        write_json(given.out, {"made": made(runs.values()), "rows": rows})
+        write_json(given.out, {"made": provenance_of(runs.values()), "rows": rows})
 
 
 if __name__ == "__main__":

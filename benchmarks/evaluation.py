@@ -37,7 +37,7 @@ from torch import Tensor
 from nearkin.clustering import kmeans
 from nearkin.evaluation import cluster_scores, retrieve
 from nearkin.evaluation.attributes import attribute_concentration
-from nearkin.report.provenance import provenance
+from nearkin.experiments.provenance import provenance
 from nearkin.space import Space
 
 DIM, ITEMS, CLASSES = 128, 60502, 11316

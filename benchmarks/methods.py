@@ -32,17 +32,17 @@ from typing import Any
 import numpy as np
 import torch
 
-from nearkin.api import make_settings
-from nearkin.compare.jobs import Lane, run_lanes
-from nearkin.compare.task import Task, made
 from nearkin.data import load_dataset, make_splits
 from nearkin.demo import pixel_space
 from nearkin.evaluation import evaluate
+from nearkin.experiments.figure_numbers import curve, steps_to_reach
+from nearkin.experiments.known_classes import known_classes
+from nearkin.experiments.pool import Job, run_jobs
+from nearkin.experiments.runs import Task, provenance_of
 from nearkin.methods import known_methods
 from nearkin.report.figures import plain_figure
-from nearkin.reproduce.curves import curve, steps_to_reach
-from nearkin.reproduce.known_classes import known_classes
 from nearkin.training import Run
+from nearkin.training.settings import make_settings
 
 DOCS = Path(__file__).parents[1] / "docs"
 BUDGET: dict[str, Any] = {"epochs": 20, "dim": 128, "backbone": "small"}
@@ -155,8 +155,8 @@ def choice_trials(seed: int, data: Path) -> list[Trial]:
     ]
 
 
-def carry_out(trials: Sequence[Trial], folder: Path, jobs: int, device: str) -> None:
-    def lane(trial: Trial) -> Lane:
+def run_trials(trials: Sequence[Trial], folder: Path, jobs: int, device: str) -> None:
+    def job(trial: Trial) -> Job:
         target = trial.run(folder).folder
         settings = make_settings(trial.data, trial.method, trial.settings | {"seed": trial.seed, "device": device})
         refused = yield Task(target.name, settings, target)
@@ -164,7 +164,7 @@ def carry_out(trials: Sequence[Trial], folder: Path, jobs: int, device: str) -> 
 
     torch.set_num_threads(1)  # here and in processes of its own, so that any number of jobs gives the same scores
     os.environ["OMP_NUM_THREADS"] = "1"
-    run_lanes(map(lane, trials), len(trials), jobs)
+    run_jobs(map(job, trials), len(trials), jobs)
 
 
 def command() -> str:
@@ -324,8 +324,8 @@ def main() -> None:
         }
     wanted = [trial for name in options.only for trial in trials[name]]
     if "warm" in options.only:
-        carry_out([start], options.runs, 1, options.device)
-    carry_out(wanted, options.runs, options.jobs, options.device)
+        run_trials([start], options.runs, 1, options.device)
+    run_trials(wanted, options.runs, options.jobs, options.device)
     report = {
         "choose": report_choices,
         "table": report_table,
@@ -339,7 +339,7 @@ def main() -> None:
     for name in options.only:
         for title, rows in report[name](trials[name], options.runs).items():
             known.setdefault(title, {}).update(rows)
-    known.setdefault("made", {})[command()] = made(trial.run(options.runs) for trial in wanted)
+    known.setdefault("made", {})[command()] = provenance_of(trial.run(options.runs) for trial in wanted)
     results.write_text(json.dumps(known, indent=1) + "\n")
 
 

@@ -14,24 +14,23 @@ import re
 from dataclasses import fields
 from pathlib import Path
 
-from nearkin.compare import Comparison
+from nearkin.experiments import ComparisonResult
+from nearkin.experiments.comparison_plots import curves_figure, mean_curves
 from nearkin.files import atomic_path, write_json
-from nearkin.report.comparison_plots import curves_figure, mean_curves
 
 DOCS = Path(__file__).parent.parent / "docs"
 
 
-def publish(folder: Path, name: str, docs: Path = DOCS) -> Comparison:
+def publish(folder: Path, name: str, docs: Path = DOCS) -> ComparisonResult:
     found = json.loads((folder / "comparison.json").read_text(encoding="utf-8"))
     found["command"] = re.sub(r"/(?:[^/\s=]+/)*([^/\s=]+)", r"\1", found["command"])
     trials = folder / "tune" / "trials.json"
     if trials.is_file():
         found["tried"] = json.loads(trials.read_text(encoding="utf-8"))
-    comparison = Comparison(**{field.name: found[field.name] for field in fields(Comparison)})
+    comparison = ComparisonResult(**{field.name: found[field.name] for field in fields(ComparisonResult)})
     write_json(docs / "results" / f"{name}.json", found)
-    part = "the test part" if comparison.protocol == "paper" else "validation classes"
     with atomic_path(docs / "images" / f"{name}.png") as partial:
-        curves_figure(comparison, mean_curves(comparison), part).savefig(partial, dpi=110)
+        curves_figure(comparison, mean_curves(comparison)).savefig(partial, dpi=110)
     return comparison
 
 

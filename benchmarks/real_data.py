@@ -24,7 +24,7 @@ from typing import Any
 
 from publish import DOCS, publish
 
-from nearkin.compare import compare
+from nearkin.experiments import compare
 
 FIVE = ("facility-location", "spectral", "divide-and-conquer", "magnet", "rank")
 EIGHT = (*FIVE, "triplet", "margin", "proxy-nca")
@@ -78,7 +78,11 @@ def main() -> None:
         given = {"weights": str(arguments.weights.absolute()), "epochs": arguments.epochs, **section.settings}
         out, jobs = arguments.runs / name, arguments.jobs
         shared = COMMON | given
-        compare(section.source, section.methods, out, section.seeds, section.protocol, shared, jobs, section.trials)
+        compare(
+            *(section.source, section.methods, section.seeds, section.protocol, jobs, section.trials),
+            out=out,
+            **shared,
+        )
         print(f"\n{name}\n\n{publish(out, name, arguments.docs).markdown()}", flush=True)
 
 

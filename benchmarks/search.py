@@ -31,7 +31,7 @@ import faiss
 import numpy as np
 import torch
 
-from nearkin.report.provenance import provenance
+from nearkin.experiments.provenance import provenance
 from nearkin.search import vector_index
 from nearkin.search.store import Embeddings
 from nearkin.search.vector_index import ApproximateIndex, ExactIndex, Ids

@@ -12,9 +12,9 @@ import pytest
 ROOT = Path(__file__).parents[1] / "src" / "nearkin"
 # What every room stands on.
 GROUND = {"errors", "fields", "files", "messages", "progress", "signals", "space", "_torchvision"}
-ROOMS = ["data", "sampling", "models", "clustering", "losses", "evaluation", "methods", "training", "recipes", "search"]
+ROOMS = ["data", "sampling", "models", "clustering", "losses", "evaluation", "methods", "training", "search"]
 MAY_IMPORT_ALL = {
-    *("report", "serve", "api", "cli", "compare", "demo", "estimator", "experiments", "reproduce", "workflows"),
+    *("report", "serve", "api", "cli", "demo", "estimator", "experiments"),
     *("__init__", "__main__"),
 }
 
@@ -57,12 +57,12 @@ def test_importing_does_not_load_heavy_packages(entry: str) -> None:
 def test_rooms_load_what_takes_seconds_only_where_it_is_used() -> None:
     code = "import nearkin.losses, nearkin.search, nearkin.training, nearkin.report.tables, sys; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
-    slow = {"torchvision", "torch._dynamo", "timm", "lightning_fabric", "lightning", "nearkin.compare"}
+    slow = {"torchvision", "torch._dynamo", "timm", "lightning_fabric", "lightning", "nearkin.experiments"}
     assert not slow & set(done.stdout.split())
 
 
 def test_rooms_are_there_without_an_import_of_their_own() -> None:
-    code = "import nearkin; print(nearkin.compare.compare.__name__, hasattr(nearkin, 'nothing'))"
+    code = "import nearkin; print(nearkin.experiments.compare.__name__, hasattr(nearkin, 'nothing'))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
     assert done.stdout == "compare False\n"
 

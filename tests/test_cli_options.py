@@ -26,12 +26,13 @@ def test_every_option_is_a_setting_and_the_same_for_train_and_compare(name: str)
 
 def test_compare_hands_on_what_was_given_and_nothing_else(nearkin: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[Any] = []
-    monkeypatch.setattr("nearkin.compare.compare", lambda *given: asked.append(given))
-    monkeypatch.setattr("nearkin.report.tables.print_comparison", lambda _: None)
+    monkeypatch.setattr(
+        "nearkin.experiments.compare", lambda *given, **settings: asked.append((given, settings)), raising=False
+    )
     options = ("--backbone", "linear", "--dim", "4", "--freeze-backbone", "--learning-rate", "1e-3")
     outcome = nearkin("compare", "x.npz", "--methods", "rank,triplet", *options, "--no-count-check", "--set", "dim=8")
     assert outcome.code == 0, outcome.err
-    [(data, methods, _, _, _, settings, *_)] = asked
+    [((data, methods, *_), settings)] = asked
     assert (data, methods) == ("x.npz", ["rank", "triplet"])
     given = {"backbone": "linear", "dim": 8, "freeze_backbone": True, "learning_rate": 1e-3, "check_counts": False}
     assert settings == given

@@ -11,11 +11,10 @@ import pytest
 
 import nearkin
 from nearkin.api import embed, evaluate
-from nearkin.compare import compare
 from nearkin.data import load_dataset
 from nearkin.errors import UserError
+from nearkin.experiments import compare, reproduce
 from nearkin.experiments.run_report import write_report
-from nearkin.reproduce.work import reproduce
 from nearkin.training import Run, Settings, resume, train
 
 QUICK: dict[str, Any] = {"epochs": 0, "batch_size": 8, "dim": 4, "device": "cpu"}
@@ -54,9 +53,9 @@ DOORS: dict[str, Door] = {
     "evaluate": lambda data, run, _: evaluate(run, data=data, root=data).scores,
     "embed": lambda data, run, out: embed(run, data, type(out)(f"{out}.npz"), root=data).tolist(),
     "write_report": lambda _, run, out: write_report(run, type(out)(f"{out}.html"), figures=False).stat().st_size > 0,
-    "compare": lambda data, _, out: compare(data, ["triplet"], out, 1, "paper", QUICK | {"per_class": 2}).scores,
+    "compare": lambda data, _, out: compare(data, ["triplet"], 1, "paper", out=out, per_class=2, **QUICK).scores,
     "reproduce": lambda _, __, out: (
-        reproduce("rank", "table-1", out) and sorted(file.name for file in Path(out).iterdir())
+        reproduce("rank", "table-1", out=out) and sorted(file.name for file in Path(out).iterdir())
     ),
 }
 

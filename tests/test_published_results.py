@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from nearkin.compare import Comparison
-from nearkin.compare.result import mean_in_words
-from nearkin.recipes import known_recipes, recipe_description
+from nearkin.experiments import ComparisonResult
+from nearkin.experiments.comparison_result import mean_in_words
+from nearkin.experiments.recipes import known_recipes, recipe_description
 
 DOCS = Path(__file__).parents[1] / "docs"
 COMPARISONS = ("cub", "cars", "flowers", "cub-paper", "cub-tuned", "cub-head")
@@ -70,7 +70,11 @@ def assert_glyph_row(cells: Sequence[str], found: dict[str, list[float]], prefix
 @pytest.mark.parametrize("name", COMPARISONS)
 def test_a_comparison_stands_there_as_it_was_measured(name: str) -> None:
     found = raw(name)
-    table = Comparison(**{field.name: found[field.name] for field in fields(Comparison)}).markdown().split("\n\n")[0]
+    table = (
+        ComparisonResult(**{field.name: found[field.name] for field in fields(ComparisonResult)})
+        .markdown()
+        .split("\n\n")[0]
+    )
     assert table in page()
     assert f"results/{name}.json" in page() and f"images/{name}.png" in page()
     assert all(found["made"][what] for what in ("date", "hardware", "commit")) and found["command"]

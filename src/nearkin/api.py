@@ -41,7 +41,7 @@ from nearkin.training.loop import Callback, Objects
 from nearkin.training.prepare import load_data, load_splits, report_unreadable
 from nearkin.training.run import next_folder
 from nearkin.training.scoring import concentrations, embed_everything, embed_parts, part_to_measure, score_space
-from nearkin.training.settings import by_section
+from nearkin.training.settings import by_section, make_settings
 
 if TYPE_CHECKING:
     from nearkin.models.onnx import Exported
@@ -307,13 +307,6 @@ def index(
     return Gallery.index(model, data, out, weights, store, root, check_counts, prune)
 
 
-def make_settings(data: str | Path, method: str, settings: dict[str, Any]) -> Settings:
-    """Settings by name, sorted into their sections."""
-    tables = by_section(method, {"source": str(data), **settings})
-    tables.setdefault("method", {})["name"] = method
-    return Settings.from_tables(tables)
-
-
 def usual_folder(data: str, method: str) -> Path:
     """A new folder under ``runs/``, named after data and method."""
     stem = Path(data.partition(":")[0]).stem or "data"
@@ -367,7 +360,7 @@ def _settings(
         return make_settings(source, name, settings)
     if method is not None or loss is not None or (config is not None and recipe is not None):
         raise UserError("a config or a recipe names the method; give one of config, recipe and method")
-    from nearkin.recipes import read_recipe
+    from nearkin.experiments.recipes import read_recipe
 
     chosen = Settings.read(config) if config is not None else read_recipe(recipe or "")
     changes = settings if source is None else settings | {"source": str(source)}

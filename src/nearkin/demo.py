@@ -8,7 +8,6 @@ from pathlib import Path
 import torch
 from rich.console import Console
 
-from nearkin.api import make_settings
 from nearkin.data import Dataset, ImageArray
 from nearkin.errors import UserError
 from nearkin.evaluation import evaluate
@@ -21,6 +20,7 @@ from nearkin.space import Space
 from nearkin.training import Run
 from nearkin.training.loop import make_trainer
 from nearkin.training.prepare import load_splits
+from nearkin.training.settings import make_settings
 
 MARK = "made-by-nearkin-demo"  # only a folder with this file in it is ever replaced
 

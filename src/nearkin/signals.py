@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 
 @contextmanager
-def deaf_children() -> Iterator[None]:
+def block_signals() -> Iterator[None]:
     """Processes started here never hear of Ctrl-C or SIGTERM, from their first instruction on.
 
     This one hears of it afterwards, and must end them: Python's own request to end is a signal too.

@@ -105,39 +105,86 @@ def compare(
 
     The options of `train` hold for all of them. Example: nearkin compare photos/ --methods rank,triplet --epochs 10
     """
-    from nearkin.compare import compare as compare_methods
+    from rich.console import Console
+
+    from nearkin.experiments import compare as compare_methods
     from nearkin.fields import parse_assignment
-    from nearkin.report.tables import print_comparison
 
     chosen = {**options, **dict(map(parse_assignment, settings or []))}
     folder = out or Path("runs") / f"compare-{Path(data.partition(':')[0]).stem or 'data'}"
-    names = methods.split(",")
-    print_comparison(compare_methods(data, names, folder, seeds, protocol, chosen, jobs, tune, concatenate))
+    result = compare_methods(data, methods.split(","), seeds, protocol, jobs, tune, concatenate, folder, **chosen)
+    Console(highlight=False).print(result)
     typer.echo(f"with pictures: {folder}/comparison.html; also as JSON, Markdown and LaTeX")
 
 
 @app.command()
 def reproduce(
     paper: Annotated[str | None, typer.Argument(help="rank, magnet, ...; without one, all are listed.")] = None,
-    part: Annotated[str | None, typer.Argument(help="One of its tables or figures, such as table-1.")] = None,
+    table: Annotated[str | None, typer.Argument(help="One of its tables or figures, such as table-1.")] = None,
     data: Annotated[
         list[str] | None,
         typer.Option("--data", metavar="NAME=SOURCE", help="Other data for a dataset: cub200=glyphs; may be repeated."),
     ] = None,
-    out: Annotated[Path | None, typer.Option(help="Folder. Default: runs/reproduce-PAPER-PART.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder. Default: runs/reproduce-PAPER-TABLE.")] = None,
     listing: Annotated[bool, typer.Option("--list", help="Only list what can be run, and on what data.")] = False,
     settings: Set = None,
 ) -> None:
-    """Train a paper's table or figure again, print its numbers beside ours, and say in what the two differ.
+    """Train a paper's table or figure again, print its numbers beside ours, and say where the two differ.
 
     Example: nearkin reproduce rank table-1 --data cub200=glyphs --set epochs=5
     """
-    from nearkin.reproduce.show import print_parts, print_reproduced
+    from rich.console import Console
 
-    if listing or paper is None or part is None:
-        print_parts(paper, wishes=not listing and bool(data or out or settings))
-    else:
-        print_reproduced(paper, part, out, data or [], settings or [])
+    from nearkin.errors import UserError
+    from nearkin.experiments import reproduce as reproduce_table
+    from nearkin.fields import parse_assignment
+
+    if listing or paper is None or table is None:
+        if not listing and (data or out or settings):
+            raise UserError(f"name the table to run, such as `nearkin reproduce {_example(paper or 'rank')}`")
+        _print_tables(paper)
+        return
+    given = dict(map(parse_assignment, settings or []))
+    result = reproduce_table(paper, table, dict(map(_dataset_and_source, data or [])), out, **given)
+    console = Console(highlight=False)
+    console.print(result, crop=False)
+    console.print(f"also in {result.folder}: {', '.join(f.name for f in sorted(result.folder.glob(f'{table}.*')))}")
+    if result.nothing_came_out:
+        raise UserError(result.nothing_came_out)
+
+
+def _example(paper: str) -> str:
+    from nearkin.experiments.papers import known_tables
+
+    return f"{paper} {known_tables(paper)[-1]}"
+
+
+def _print_tables(paper: str | None) -> None:
+    """The tables and figures that can be run, of one paper or of all, with the data they need."""
+    from rich.console import Console
+    from rich.table import Table
+
+    from nearkin.experiments.papers import known_papers, known_tables, read_table
+    from nearkin.experiments.reproduction_plan import datasets
+
+    listed = Table(show_lines=True)
+    for title in ("paper", "table", "what it shows", "rows", "data"):
+        listed.add_column(title, no_wrap=title in ("paper", "table"), justify="right" if title == "rows" else "left")
+    for each in [paper] if paper else known_papers():
+        for name in known_tables(each):
+            table = read_table(each, name)
+            data = (f"{source}: {'found' if here else 'not found'}" for source, here in datasets(table).items())
+            listed.add_row(each, name, table.caption, str(len(table.rows)), "\n".join(data))
+    Console().print(listed)
+
+
+def _dataset_and_source(text: str) -> tuple[str, str]:
+    from nearkin.errors import UserError
+
+    name, equals, source = text.partition("=")
+    if not equals:
+        raise UserError(f"'{text}' does not say which data to take; write --data {text}=glyphs")
+    return name.strip(), source.strip()
 
 
 def _print_run(run: Run) -> None:

@@ -22,7 +22,7 @@ def datasets(root: Annotated[Path | None, typer.Option(help="Where to look for t
 def recipes() -> None:
     """List the papers' own settings and tuned ones, by dataset and method: train with --recipe NAME."""
     from nearkin.cli.listing import print_pairs
-    from nearkin.recipes import known_recipes, recipe_description
+    from nearkin.experiments.recipes import known_recipes, recipe_description
 
     print_pairs("recipe", "of", {name: recipe_description(name) for name in known_recipes()})
 

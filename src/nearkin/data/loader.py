@@ -21,7 +21,7 @@ from nearkin.data.items import DecodedImages, ImageArray, ImageFiles, Images, In
 from nearkin.data.transforms import Preprocess, Transform, make_transform, seeded
 from nearkin.errors import UserError
 from nearkin.progress import track
-from nearkin.signals import deaf_children
+from nearkin.signals import block_signals
 
 T = TypeVar("T")
 AHEAD = 32  # batches read before they are asked for, at most
@@ -164,7 +164,7 @@ def _in_workers(
         collate_fn=collate,
         generator=torch.Generator(),  # keeps the loader from consuming torch's global random state
     )
-    with deaf_children():  # the loop can only finish its step after Ctrl-C if the workers live on
+    with block_signals():  # the loop can only finish its step after Ctrl-C if the workers live on
         started = [iter(loader)]  # starts the workers, which end when the list is emptied
     # Python waits at its end for processes that are still there, and its request to end is a signal they never hear.
     atexit.register(started.clear)

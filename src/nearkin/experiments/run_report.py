@@ -23,10 +23,10 @@ from nearkin.data.items import Items, LazyImages
 from nearkin.data.thumbnails import thumbnail
 from nearkin.errors import UserError, unknown_name
 from nearkin.evaluation import confidence_intervals, diagnostics, evaluate
+from nearkin.experiments.provenance import provenance
 from nearkin.methods import Groups
 from nearkin.models import Embedder
 from nearkin.report.pictures import Pictures
-from nearkin.report.provenance import provenance
 from nearkin.report.run_page import Group, Grouping, RunReport
 from nearkin.report.run_report import write_run_report
 from nearkin.report.run_words import choice

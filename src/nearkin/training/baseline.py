@@ -20,7 +20,7 @@ from nearkin.training.settings import Settings
 def backbone_scores(settings: Settings) -> dict[str, float]:
     """The scores of the test part as the untrained run's backbone sees it.
 
-    >>> from nearkin.api import make_settings
+    >>> from nearkin.training.settings import make_settings
     >>> scores = backbone_scores(make_settings("glyphs:classes=8,per_class=4", "rank", {"device": "cpu"}))
     >>> 0 < scores["recall@1"] < 1
     True

@@ -45,7 +45,7 @@ def fit_all(run: Run, folder: str | Path | None = None, **objects: Unpack[Object
 def settings_for_all(settings: Settings, best_epoch: int) -> Settings:
     """The same settings for all classes, with the learning rates of the epochs up to the best one.
 
-    >>> from nearkin.api import make_settings
+    >>> from nearkin.training.settings import make_settings
     >>> again = settings_for_all(make_settings("glyphs", "rank", {"epochs": 20}), best_epoch=7)
     >>> again.data.split, again.training.epochs, again.training.stop_after
     ('all', 20, 7)

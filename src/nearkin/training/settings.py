@@ -230,6 +230,17 @@ class Settings:
         return Settings.from_tables({name: table | sections.get(name, {}) for name, table in tables.items()})
 
 
+def make_settings(data: str | Path, method: str, settings: dict[str, Any]) -> Settings:
+    """The settings of a run from flat ones.
+
+    >>> make_settings("glyphs", "rank", {"epochs": 3}).training.epochs
+    3
+    """
+    tables = by_section(method, {"source": str(data), **settings})
+    tables.setdefault("method", {})["name"] = method
+    return Settings.from_tables(tables)
+
+
 def by_section(method: str, values: dict[str, Any]) -> dict[str, dict[str, Any]]:
     """Flat settings sorted into their sections; no two sections share a name.
 

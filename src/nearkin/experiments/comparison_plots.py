@@ -1,0 +1,78 @@
+"""Two pictures of a comparison, as SVG to stand in a page: scores with their intervals, and learning curves."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from nearkin.experiments.comparison_result import ComparisonResult, half_interval
+from nearkin.report.figures import COLOURS, FAINT, INK, SOFT, plain_axes, plain_figure
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+Curve = tuple[Sequence[int], Sequence[float]]  # epochs, mean score
+
+
+def scores_figure(comparison: ComparisonResult) -> Figure:
+    """A dot for every method, the best on top, with the 95 % interval of its mean.
+
+    Rings are concatenated models and the backbone alone.
+    """
+    scores = comparison.all_scores()
+    figure = plain_figure(10, 1.2 + 0.34 * len(scores))
+    colours = colours_of(comparison)
+    for place, (score, title) in enumerate((("map@r", "MAP@R"), ("recall@1", "Recall@1"))):
+        axes = figure.add_subplot(1, 2, place + 1)
+        for row, (name, values) in enumerate(scores.items()):
+            mean, half = float(np.mean(values[score])), half_interval(values[score])
+            colour, single = colours.get(name.partition(",")[0], SOFT), name not in comparison.scores
+            axes.errorbar(mean, row, xerr=half or None, color=colour, capsize=3, linewidth=1.6)
+            axes.plot(mean, row, "o", color=colour, markersize=7, markerfacecolor="white" if single else colour)
+            axes.annotate(
+                f"{mean:.3f}", (mean, row), (0, 6), textcoords="offset points", ha="center", fontsize=8, color=INK
+            )
+        axes.set_yticks(range(len(scores)), list(scores) if place == 0 else [""] * len(scores), parse_math=False)
+        axes.set_ylim(len(scores) - 0.4, -0.75)
+        low, high = axes.get_xlim()
+        axes.set_xlim(max(low, -0.02), min(high, 1.02))  # the interval of a few seeds may reach beyond what is possible
+        plain_axes(axes, title)
+    return figure
+
+
+def curves_figure(comparison: ComparisonResult, curves: Mapping[str, Curve]) -> Figure:
+    """MAP@R over epochs, one line for each method, named in the order in which they ended."""
+    from matplotlib.ticker import MaxNLocator
+
+    figure = plain_figure(10, 4.4)
+    axes = figure.add_subplot()
+    colours = colours_of(comparison)
+    for name, (epochs, values) in sorted(curves.items(), key=lambda item: -item[1][1][-1]):
+        marker = "o" if len(epochs) < 3 else None
+        axes.plot(epochs, values, color=colours[name], linewidth=1.8, marker=marker, label=name)
+    axes.set_xlabel("epoch", color=INK)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    legend = axes.legend(loc="center left", bbox_to_anchor=(1.01, 0.5), frameon=False, labelcolor=INK)
+    for text in legend.get_texts():
+        text.set_parse_math(False)
+    classes = "test" if comparison.protocol == "paper" else "validation"
+    plain_axes(axes, f"MAP@R on {classes} classes, mean over seeds")
+    axes.grid(axis="y", color=FAINT)
+    return figure
+
+
+def mean_curves(comparison: ComparisonResult) -> dict[str, Curve]:
+    """Each method's mean over its seeds, at the epochs that all of them were measured at."""
+    means: dict[str, Curve] = {}
+    for name, seeds in comparison.curves.items():
+        curves = [dict(curve) for curve in seeds]
+        epochs = sorted(set.intersection(*(set(curve) for curve in curves)))
+        if epochs:
+            means[name] = (epochs, [float(np.mean([curve[epoch] for curve in curves])) for epoch in epochs])
+    return means
+
+
+def colours_of(comparison: ComparisonResult) -> dict[str, str]:
+    return {name: COLOURS[number % len(COLOURS)] for number, name in enumerate(comparison.scores)}

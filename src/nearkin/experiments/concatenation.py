@@ -1,0 +1,50 @@
+"""The models of a method's seeds as one: their embeddings of an item side by side."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+
+from nearkin.evaluation import evaluate
+from nearkin.experiments.comparison_result import COLUMNS
+from nearkin.experiments.runs import cached
+from nearkin.models import Embedder
+from nearkin.models.embed import space_of
+from nearkin.models.feature_cache import cached_embeddings
+from nearkin.space import Space
+from nearkin.training import Run
+from nearkin.training.devices import make_fabric
+from nearkin.training.prepare import load_splits
+
+
+def concatenated(spaces: Sequence[Space]) -> Space:
+    """N embeddings (items, dim) of the same items as one (items, N · dim), scaled by 1/√N to keep unit length.
+
+    >>> one = Space(torch.tensor([[0.6, 0.8]]), torch.tensor([0]), torch.tensor([0]))
+    >>> concatenated([one, one, one, one]).embeddings
+    tensor([[0.3000, 0.4000, 0.3000, 0.4000, 0.3000, 0.4000, 0.3000, 0.4000]])
+    """
+    joined = torch.cat([space.embeddings for space in spaces], dim=1) / math.sqrt(len(spaces))
+    return replace(spaces[0], embeddings=joined)
+
+
+def concatenated_scores(out: Path, method: str, seeds: int) -> dict[str, float]:
+    """The scores of a method's models together on the test split; measured once, then read from ``out``."""
+    runs = [Run(out / f"{method}-{seed}") for seed in range(seeds)]
+
+    def measure() -> dict[str, float]:
+        settings = runs[0].settings()
+        test = load_splits(settings.data, seed=0).test  # the same for every seed
+        assert test is not None
+        device = make_fabric(settings.training).device
+        models = (Embedder.load(run.folder).to(device).model for run in runs)
+        at_once, workers = settings.training.batch_size, settings.data.processes
+        spaces = [space_of(cached_embeddings(model, test.items, at_once, workers), test) for model in models]
+        return evaluate(concatenated(spaces).to(device)).scores
+
+    scores = cached(out / "concatenated", (method, [run.scores for run in runs]), measure)
+    return {name: scores[name] for name in COLUMNS}

@@ -1,0 +1,222 @@
+"""Many runs, one after the other or in worker processes; a stop ends all of them at their next step.
+
+Workers ignore signals: Ctrl-C reaches a whole process group, the parent passes a stop on, and a second signal would
+kill. They wait for the end of a pipe instead, which closes when the parent stops, and also when it was killed.
+"""
+
+from __future__ import annotations
+
+import _thread
+import gc
+import io
+import logging
+import multiprocessing
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Generator, Iterable
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import redirect_stderr
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
+from types import TracebackType
+from typing import ParamSpec, TypeVar
+
+import torch
+
+from nearkin.errors import Interrupted, OutOfRoom
+from nearkin.experiments.runs import Task, attempt
+from nearkin.progress import Advance, bar, quiet
+from nearkin.signals import block_signals
+from nearkin.training.monitoring import stop_requests
+
+log = logging.getLogger("nearkin")
+
+LAST_STEP = 60.0  # seconds that runs have for a step and a checkpoint when one of them was killed
+P = ParamSpec("P")
+T = TypeVar("T")
+Job = Generator[Task, str | None, None]  # yields tasks one after the other; is sent why one was refused, or None
+
+
+def run_jobs(jobs: Iterable[Job], total: int, workers: int) -> None:
+    """Runs ``total`` tasks: those of one job in sequence, up to ``workers`` jobs at a time."""
+    with bar("runs", total) as advance:
+        try:
+            if workers == 1:
+                _run_here(jobs, advance)
+            else:
+                _run_in_workers(jobs, workers, advance)
+        except Interrupted:
+            raise Interrupted("stopped; the same command goes on from here") from None
+
+
+def _run_here(jobs: Iterable[Job], advance: Advance) -> None:
+    for job in jobs:
+        task = _next_task(job, None, advance)
+        while task is not None:
+            log.info("%s", task.name)
+            refused = attempt(task)
+            advance()
+            task = _next_task(job, refused, advance)
+
+
+def _next_task(job: Job, refused: str | None, advance: Advance) -> Task | None:
+    """The job's next task that is not finished already."""
+    try:
+        task = job.send(refused)
+        while task.finished:
+            advance()
+            task = job.send(None)
+    except StopIteration:
+        return None
+    return task
+
+
+def _run_in_workers(jobs: Iterable[Job], workers: int, advance: Advance) -> None:
+    waiting = iter(jobs)
+    running: dict[Future[_Outcome], tuple[Job, Task]] = {}
+
+    with stop_requests() as asked, WorkerPool(workers) as pool:
+
+        def start(job: Job, refused: str | None) -> None:
+            task = _next_task(job, refused, advance)
+            if task is not None:
+                running[pool.submit(_attempt_in_worker, task)] = (job, task)
+
+        while True:
+            while len(running) < workers and (job := next(waiting, None)) is not None:
+                start(job, None)
+            if not running:
+                return
+            for future in wait(running, timeout=0.2, return_when=FIRST_COMPLETED).done:
+                job, task = running.pop(future)
+                refused = future.result().refusal(task)
+                log.info("%s: ended", task.name)
+                advance()
+                start(job, refused)
+            pool.check()
+            advance(0)  # runs take long: a line now and then says that they go on
+            if asked():
+                raise Interrupted("stopped")
+
+
+@dataclass(frozen=True)
+class _Outcome:
+    """How a task ended in a worker, as plain data: an exception would keep alive all that the run held."""
+
+    messages: str
+    refused: str | None = None
+    failed: str | None = None
+    no_room: str | None = None
+    stopped: bool = False
+
+    def refusal(self, task: Task) -> str | None:
+        """Why the task was refused, if it was; what else ended it ends the comparison."""
+        for line in self.messages.splitlines():
+            log.warning("%s: %s", task.name, line)
+        if self.failed is not None:
+            raise RuntimeError(self.failed)
+        if self.no_room is not None:
+            raise OutOfRoom(f"{task.name}: {self.no_room}")
+        if self.stopped:
+            raise Interrupted("stopped")
+        return self.refused
+
+
+class WorkerPool:
+    """Processes that start when they are first needed and end with the block, at their next step if it failed.
+
+    It watches its processes itself: an executor may overlook the end of one that it started last.
+    """
+
+    def __init__(self, workers: int) -> None:
+        context = multiprocessing.get_context("spawn")  # CUDA and threads do not survive a fork
+        reading_end, self._writing_end = context.Pipe(duplex=False)
+        arguments = (reading_end, workers, multiprocessing.get_start_method())
+        self._executor = ProcessPoolExecutor(workers, context, _begin_worker, arguments)
+        self.processes: set[BaseProcess] = set()
+        self._others = set(multiprocessing.active_children())
+
+    def submit(self, function: Callable[P, T], *args: P.args, **options: P.kwargs) -> Future[T]:
+        with block_signals():
+            future = self._executor.submit(function, *args, **options)
+        self.processes |= set(multiprocessing.active_children()) - self._others
+        return future
+
+    def check(self) -> None:
+        """Raises `BrokenProcessPool` if a worker has ended."""
+        if any(process.exitcode is not None for process in self.processes):
+            raise BrokenProcessPool
+
+    def end(self, seconds: float) -> None:
+        """Waits for workers to end by themselves, and kills those that have not after ``seconds``."""
+        until = time.monotonic() + seconds
+        while any(process.exitcode is None for process in self.processes) and time.monotonic() < until:
+            time.sleep(0.1)
+        for process in self.processes:
+            process.kill()
+
+    def __enter__(self) -> WorkerPool:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        broken = isinstance(error, BrokenProcessPool)
+        if error is not None:
+            self._writing_end.close()
+        if broken:
+            self.end(LAST_STEP)  # the executor would wait for them, and they ignore its request to end
+        try:
+            self._executor.shutdown(cancel_futures=True)
+        except KeyboardInterrupt:  # the second one
+            self.end(0)
+            raise
+        finally:
+            self._writing_end.close()
+        if broken:
+            raise OutOfRoom(
+                "the process of a run was ended from outside, most likely for want of memory; "
+                "the same command goes on from here, with fewer jobs if need be"
+            ) from None
+
+
+_stopped = threading.Event()  # in a worker: whether the parent has asked it to stop
+_busy = threading.Lock()  # in a worker: held while a task is run
+
+
+def _begin_worker(reading_end: Connection, workers: int, start_method: str) -> None:
+    multiprocessing.set_start_method(start_method, force=True)  # of its own children, which decode images
+    torch.set_num_threads(min(torch.get_num_threads(), max(1, (os.cpu_count() or 1) // workers)))
+    threading.Thread(target=_wait_for_the_end, args=(reading_end,), daemon=True).start()
+
+
+def _wait_for_the_end(reading_end: Connection) -> None:
+    reading_end.poll(None)  # nothing is ever sent: the pipe only closes
+    _stopped.set()
+    _thread.interrupt_main(signal.SIGTERM)  # runs the main thread's handler, as a signal would
+    with _busy:  # its last step and checkpoint
+        os._exit(1)
+
+
+def _attempt_in_worker(task: Task) -> _Outcome:
+    with _busy, quiet(), redirect_stderr(io.StringIO()) as messages:
+        try:
+            signal.signal(signal.SIGTERM, signal.default_int_handler)
+            if _stopped.is_set():
+                return _Outcome("", stopped=True)
+            refused = attempt(task)
+            return _Outcome(messages.getvalue(), refused)
+        except (Interrupted, KeyboardInterrupt):
+            return _Outcome(messages.getvalue(), stopped=True)
+        except OutOfRoom as error:
+            return _Outcome(messages.getvalue(), no_room=str(error))
+        except Exception as error:
+            return _Outcome(messages.getvalue(), failed=str(error))
+        finally:
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+            gc.collect()  # the next run of this process finds the memory free, and so do its neighbours
+            torch.cuda.empty_cache()

@@ -1,0 +1,112 @@
+"""One run among many: begun, resumed or found finished, with how long it took and where it was made."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from nearkin.errors import Interrupted, OutOfRoom, UserError
+from nearkin.experiments.provenance import provenance
+from nearkin.files import read_json, write_json
+from nearkin.training import Run, Settings, resume, train
+
+SECONDS, MADE = "seconds.json", "made.json"
+
+
+@dataclass(frozen=True)
+class Task:
+    """A run to train in ``folder``; without ``tested`` it never sees the test split."""
+
+    name: str
+    settings: Settings
+    folder: Path
+    tested: bool = True
+
+    @property
+    def finished(self) -> bool:
+        return Run(self.folder).scores_file.is_file()
+
+
+def attempt(task: Task) -> str | None:
+    """Trains a task's run and notes what it took; returns why, where the settings or the data were refused."""
+    try:
+        with _timed(Run(task.folder)):
+            run_or_resume(task.settings, task.folder, task.tested)
+        note_provenance(task.folder, task.settings.training.device)
+    except (Interrupted, OutOfRoom):  # no verdict on what was asked: the same may work another time
+        raise
+    except UserError as error:
+        return str(error)
+    except Exception as error:
+        raise RuntimeError(f"{task.name} ended with {type(error).__name__}: {error}") from error
+    return None
+
+
+def run_or_resume(settings: Settings, folder: str | Path, tested: bool = True) -> Run:
+    """The finished run of a folder: trained, resumed, or left alone where it is finished already.
+
+    >>> run_or_resume(Settings.read("config.toml"), "runs/one-of-many")  # doctest: +SKIP
+    """
+    run = Run(folder)
+    if run.scores_file.is_file():
+        return run
+    if run.checkpoint_file.is_file() or run.model_folder.is_dir():
+        return resume(folder, tested)
+    return train(settings, folder, tested)
+
+
+def cached(folder: Path, key: object, measure: Callable[[], dict[str, float]]) -> dict[str, float]:
+    """Scores that are measured once and read from a file of the folder afterwards; ``repr(key)`` says of what.
+
+    >>> cached(Path("runs/x"), ("recall@1", "test"), lambda: {"recall@1": 0.5})  # doctest: +SKIP
+    {'recall@1': 0.5}
+    """
+    file = folder / f"measured-{hashlib.sha256(repr(key).encode()).hexdigest()[:8]}.json"
+    if not file.is_file():
+        write_json(file, measure())
+    scores: dict[str, float] = read_json(file)
+    return scores
+
+
+def full_tables(settings: Settings) -> dict[str, dict[str, Any]]:
+    """The tables of a ``config.toml`` with what nobody set in the method's: what two runs are compared by.
+
+    >>> from nearkin.training import DataSettings
+    >>> full_tables(Settings(DataSettings("glyphs"), method="triplet"))["method"]
+    {'name': 'triplet', 'margin': 0.2, 'per_class': 4}
+    """
+    return settings.to_tables() | {"method": {"name": settings.method, **settings.make_method().settings()}}
+
+
+def note_provenance(folder: Path, device: str) -> None:
+    """Writes down when, on what and with which nearkin the results of a folder were made."""
+    write_json(folder / MADE, provenance(device))
+
+
+def provenance_of(runs: Iterable[Run]) -> dict[str, str]:
+    """When, on what and with which nearkin the runs were finished; values that differ are listed side by side."""
+    files = [run.folder / MADE for run in runs]
+    each: list[dict[str, str]] = [read_json(file) if file.is_file() else {} for file in files]
+    names = dict.fromkeys(name for one in each for name in one)
+    return {name: ", ".join(sorted({one.get(name, "unknown") for one in each})) for name in names}
+
+
+def seconds_of(run: Run) -> float:
+    """How long the run was trained, over all its resumptions; 0 where nobody noted it."""
+    file = run.folder / SECONDS
+    return float(read_json(file)) if file.is_file() else 0.0
+
+
+@contextmanager
+def _timed(run: Run) -> Iterator[None]:
+    started = time.monotonic()
+    try:
+        yield
+    finally:
+        if run.config_file.is_file():
+            write_json(run.folder / SECONDS, round(seconds_of(run) + time.monotonic() - started, 1))

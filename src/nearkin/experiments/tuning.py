@@ -1,0 +1,130 @@
+"""Every method gets the same number of trials to find its settings, judged on validation classes alone.
+
+The search is Optuna's tree-structured Parzen estimator with a fixed seed, told one trial after the other; its first
+trial is the defaults. Replayed with the scores that are on disk it asks for the same trials again, so that a search
+can be stopped anywhere and continued, or extended by further trials.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from nearkin.errors import UserError
+from nearkin.experiments.comparison_plan import with_settings
+from nearkin.experiments.pool import Job, run_jobs
+from nearkin.experiments.runs import Task, full_tables
+from nearkin.files import read_json, write_json
+from nearkin.methods import method_class
+from nearkin.methods.ranges import Between, Range
+from nearkin.training import Run, Settings
+from nearkin.training.defaults import FROM_SCRATCH
+
+if TYPE_CHECKING:
+    from optuna.distributions import BaseDistribution
+    from optuna.study import Study
+
+log = logging.getLogger("nearkin")
+
+RANDOM_TRIALS = 5  # the defaults and these come before the search begins to learn
+
+
+@dataclass(frozen=True)
+class Trial:
+    """What was tried, and the best validation MAP@R on its way; 0 where it was refused, with the reason."""
+
+    settings: dict[str, Any]
+    score: float
+    refused: str | None = None
+
+
+def ranges_of(settings: Settings, given: Collection[str]) -> dict[str, Range]:
+    """What is searched: the learning rate around the common one, and the method's own ranges of what was not given.
+
+    >>> from nearkin.training.settings import make_settings
+    >>> ranges_of(make_settings("glyphs", "npairs", {"learning_rate": 0.5}), given=["regularization"])
+    {'learning_rate': Between(low=0.1, high=2.5, log=True)}
+    """
+    rate = settings.training.learning_rate or FROM_SCRATCH
+    own = {name: where for name, where in method_class(settings.method).ranges.items() if name not in given}
+    return {"learning_rate": Between(rate / 5, rate * 5, log=True), **own}
+
+
+def tune(
+    out: Path, wanted: Mapping[str, Settings], given: Mapping[str, Collection[str]], trials: int, jobs: int
+) -> dict[str, list[Trial]]:
+    """The trials of every method, in order; those that ``out`` holds are not done again.
+
+    Args:
+        out: the comparison's folder; trials are runs in its folder ``tune``.
+        wanted: each method's settings where nothing is searched.
+        given: by method, the settings that the user chose: they are left alone, but for the learning rate.
+    """
+    _optuna()  # says what to install before anything is trained
+    file = out / "tune" / "trials.json"
+    stored = read_json(file) if file.is_file() else {}
+    known = {name: [Trial(**trial) for trial in stored.get(name, [])] for name in stored | dict(wanted)}
+
+    def search(name: str, settings: Settings) -> Job:
+        study, distributions = _study(settings, ranges_of(settings, given[name]))
+        for number in range(trials):
+            asked = study.ask(distributions)
+            folder = out / "tune" / f"{name}-{number}"
+            if number == len(known[name]):
+                reason = yield Task(
+                    f"{name}, trial {number + 1}", with_settings(settings, asked.params), folder, tested=False
+                )
+                if reason is not None:
+                    log.warning("%s, trial %d counts as 0: %s", name, number + 1, reason)
+                score = 0.0 if reason is not None else _best_validation(Run(folder))
+                known[name].append(Trial(asked.params, score, reason))
+                write_json(file, {name: [asdict(trial) for trial in tried] for name, tried in known.items()})
+            elif known[name][number].settings != asked.params:
+                raise UserError(
+                    f"{folder} was tried with other settings (another Optuna?); choose another folder with out=…"
+                )
+            study.tell(asked, known[name][number].score)
+
+    run_jobs((search(*item) for item in wanted.items()), trials * len(wanted), jobs)
+    return {name: known[name][:trials] for name in wanted}
+
+
+def best(trials: list[Trial]) -> Trial:
+    """The first of the best ones that were not refused.
+
+    >>> best([Trial({"margin": 1}, 0.2), Trial({"margin": 2}, 0.3), Trial({"margin": 3}, 0.3)]).settings
+    {'margin': 2}
+    """
+    return max(trials, key=lambda trial: (trial.refused is None, trial.score))
+
+
+def _study(settings: Settings, ranges: Mapping[str, Range]) -> tuple[Study, dict[str, BaseDistribution]]:
+    optuna = _optuna()
+    sampler = optuna.samplers.TPESampler(seed=0, n_startup_trials=1 + RANDOM_TRIALS)
+    study = optuna.create_study(direction="maximize", sampler=sampler)
+    tables = full_tables(settings)
+    study.enqueue_trial({name: (tables["training"] | tables["method"])[name] for name in ranges})
+    distributions: dict[str, BaseDistribution] = {
+        name: optuna.distributions.FloatDistribution(where.low, where.high, log=where.log)
+        if isinstance(where, Between)
+        else optuna.distributions.CategoricalDistribution(where.values)
+        for name, where in ranges.items()
+    }
+    return study, distributions
+
+
+def _best_validation(run: Run) -> float:
+    scores = (record["map@r"] for record in run.evaluations() if record["part"] == "validation")
+    return max(map(float, scores), default=0.0)
+
+
+def _optuna() -> Any:
+    try:
+        import optuna
+    except ImportError:
+        raise UserError("searching for settings needs Optuna; install it with: pip install 'nearkin[tune]'") from None
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    return optuna
