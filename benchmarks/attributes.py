@@ -27,6 +27,7 @@ from typing import Any
 import numpy as np
 from methods import DOCS, KNOWN, KNOWN_CHOSEN, Trial, carry_out, command, markdown
 
+import nearkin
 from nearkin.compare.task import made
 from nearkin.data import load_dataset, make_splits
 from nearkin.demo import pixel_space
@@ -35,7 +36,6 @@ from nearkin.files import write_json
 from nearkin.report.figures import plain_figure
 from nearkin.reproduce.known_classes import known_classes
 from nearkin.training.scoring import concentrations
-from nearkin.workflows import evaluate_model
 
 CHOSEN: dict[str, dict[str, Any]] = KNOWN_CHOSEN | {"softmax": {"learning_rate": 1e-3}}
 PAIRS: dict[str, dict[str, Any]] = {"magnet": {"clusters": 2 * KNOWN_CHOSEN["magnet"]["clusters"]}}
@@ -61,7 +61,7 @@ def all_trials(data: Path, seeds: Sequence[int], changes: Mapping[str, Any]) -> 
 
 def measure(trial: Trial, folder: Path) -> dict[str, Any]:
     """The errors on new examples by the true classes, and the shares of neighbours with the same attribute."""
-    measured = evaluate_model(trial.run(folder).folder, None, "test", (1,), attributes=True)
+    measured = nearkin.evaluate(trial.run(folder), split="test", recall_at=1, attributes=True)
     soft_knn = measured.scores["soft_knn_error"]
     found = {
         "error": measured.scores.get("nearest_cluster_error", soft_knn),

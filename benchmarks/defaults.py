@@ -51,7 +51,7 @@ def lane(name: str, method: str, settings: dict[str, Any], folder: Path, tested:
 
 def scores_of(key: Key, run: Run) -> dict[str, Any]:
     """What is published of one run: on the test classes where they were measured, else on the validation classes."""
-    scores, training = run.read_scores(), run.settings().training
+    scores, training = run.scores, run.settings().training
     tested = bool(scores["after"])
     columns = ("backbone", "before", "after") if tested else ("backbone", "before", "best")
     found = scores if tested else scores["validation"]

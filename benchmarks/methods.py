@@ -173,11 +173,11 @@ def command() -> str:
 
 
 def final(run: Run) -> dict[str, float]:
-    return dict(json.loads(run.scores.read_text())["after"])
+    return dict(json.loads(run.scores_file.read_text())["after"])
 
 
 def refresh_share(run: Run) -> float:
-    return float(np.mean([record["refresh_share"] for record in run.read_metrics() if record["kind"] == "training"]))
+    return float(np.mean([record["refresh_share"] for record in run.metrics if record["kind"] == "training"]))
 
 
 def mean_and_spread(values: Sequence[float]) -> str:
@@ -210,7 +210,7 @@ def baselines(first: Run) -> dict[str, dict[str, list[float]]]:
     test = make_splits(load_dataset("glyphs")).test
     assert test is not None
     pixels = evaluate(pixel_space(test)).scores
-    untrained = json.loads(first.scores.read_text())["before"]
+    untrained = json.loads(first.scores_file.read_text())["before"]
     return {
         name: {score: [found[score]] for score in SCORES}
         for name, found in (("raw pixels", pixels), ("untrained network", untrained))
@@ -222,7 +222,7 @@ def report_choices(trials: Sequence[Trial], folder: Path) -> dict[str, Any]:
     print("### Settings and how they did on validation\n")
     judged = {}
     for trial in trials:
-        records = [record for record in trial.run(folder).read_metrics() if record["kind"] == "evaluation"]
+        records = [record for record in trial.run(folder).metrics if record["kind"] == "evaluation"]
         changes = (KNOWN_CHOICES if "known" in trial.name else CHOICES)[trial.method][int(trial.name[-1])]
         error = {"magnet": "nearest_cluster_error", "triplet": "soft_knn_error"}
         score = records[-1][error[trial.method] if "known" in trial.name else "map@r"]
@@ -261,7 +261,7 @@ def report_magnet(trials: Sequence[Trial], folder: Path) -> dict[str, Any]:
     }
     for trial in trials:
         run = trial.run(folder)
-        if run.scores.is_file():
+        if run.scores_file.is_file():
             curves[f"{trial.method}, soft kNN"].append(curve(run, "soft_knn_error"))
             if trial.method == "magnet":
                 curves["magnet, kNC"].append(curve(run, "nearest_cluster_error"))

@@ -65,6 +65,6 @@ print(f"nearkin's loss in PML: Recall@1 of shapes never trained on: {before:.3f}
 
 with TemporaryDirectory() as folder:
     run = nearkin.train(GLYPHS, method="pml", loss_name="CircleLoss", epochs=EPOCHS, out=f"{folder}/run")
-    scores = json.loads(run.scores.read_text())
+    scores = json.loads(run.scores_file.read_text())
 before, after = (scores[when]["recall@1"] for when in ("before", "after"))
 print(f"PML's loss in nearkin: Recall@1 of shapes never trained on: {before:.3f} before, {after:.3f} after")

@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[1] / "src" / "nearkin"
 GROUND = {"errors", "fields", "files", "messages", "progress", "signals", "space", "_torchvision"}
 ROOMS = ["data", "sampling", "models", "clustering", "losses", "evaluation", "methods", "training", "recipes", "search"]
 MAY_IMPORT_ALL = {
-    *("report", "serve", "api", "cli", "compare", "demo", "estimator", "experiments", "reproduce", "workflows"),
+    *("report", "serve", "api", "cli", "compare", "demo", "estimator", "experiments", "reproduce"),
     *("__init__", "__main__"),
 }
 

@@ -12,8 +12,8 @@ from conftest import Command
 from PIL import Image
 from reference.untrained import save_untrained
 
+from nearkin.api import _sample_items as sample_items
 from nearkin.data import ImageFiles, unreadable
-from nearkin.workflows import sample_items
 
 GALLERY = "photos.index"
 

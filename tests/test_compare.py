@@ -142,8 +142,8 @@ def test_what_no_method_can_do_is_an_error(vectors: str, tmp_path: Path) -> None
 def test_a_run_killed_before_its_first_checkpoint_goes_on(vectors: str, tmp_path: Path) -> None:
     whole = compare(vectors, ["triplet"], tmp_path / "out", seeds=1, settings=QUICK)
     run = Run(tmp_path / "out" / "triplet-0")
-    run.checkpoint.unlink()
-    run.scores.unlink()
+    run.checkpoint_file.unlink()
+    run.scores_file.unlink()
     assert compare(vectors, ["triplet"], tmp_path / "out", seeds=1, settings=QUICK).scores == whole.scores
 
 

@@ -95,7 +95,7 @@ def test_a_stop_reaches_every_process_and_leaves_none(tmp_path: Path) -> None:
     runs = [Run(tmp_path / "out" / name) for name in ("triplet-0", "softmax-0")]
     try:
         deadline = time.monotonic() + 300
-        while not all(run.checkpoint.is_file() for run in runs):
+        while not all(run.checkpoint_file.is_file() for run in runs):
             assert process.poll() is None, process.communicate()[1]
             assert time.monotonic() < deadline
             time.sleep(0.05)
@@ -105,7 +105,7 @@ def test_a_stop_reaches_every_process_and_leaves_none(tmp_path: Path) -> None:
     finally:
         process.kill()  # its children end by themselves
     assert process.returncode == 130 and "the same command goes on from here" in said and "Traceback" not in said
-    assert all(run.checkpoint.stat().st_mtime > asked and not run.scores.is_file() for run in runs)
+    assert all(run.checkpoint_file.stat().st_mtime > asked and not run.scores_file.is_file() for run in runs)
     assert _nobody_is_left_of(process.pid)
 
 

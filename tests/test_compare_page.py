@@ -98,7 +98,7 @@ def test_curves_are_kept_for_every_seed(made: tuple[Comparison, Path]) -> None:
     found, out = made
     for method, curves in found.curves.items():
         for seed, curve in enumerate(curves):
-            records = [each for each in Run(out / f"{method}-{seed}").read_metrics() if each["kind"] == "evaluation"]
+            records = [each for each in Run(out / f"{method}-{seed}").metrics if each["kind"] == "evaluation"]
             assert curve == [(each["epoch"], each["map@r"]) for each in records] and len(curve) == 2
     epochs, means = mean_curves(found)["triplet"]
     assert epochs == [1, 2] and means[1] == np.mean([curve[1][1] for curve in found.curves["triplet"]])
@@ -166,7 +166,7 @@ def test_a_comparison_says_when_and_on_what_it_was_made(made: tuple[Comparison, 
 
 def test_what_spectral_reads_out_with_sc_is_a_row_of_its_own(tmp_path: Path) -> None:
     found = compare(GLYPHS, ["spectral"], tmp_path, seeds=1, settings=QUICK | {"batch_size": 24, "dim": 8})
-    after = Run(tmp_path / "spectral-0").read_scores()["after"]
+    after = Run(tmp_path / "spectral-0").scores["after"]
     assert found.with_sc == {"spectral, with SC": {score: [after[f"with_sc_{score}"]] for score in COLUMNS}}
     assert after["with_sc_map@r"] != after["map@r"]
     assert f"| spectral, with SC | {after['with_sc_recall@1']:.4f} |" in found.markdown()

@@ -45,7 +45,7 @@ def test_the_best_trial_on_validation_is_used_for_all_seeds(vectors: str, tmp_pa
     assert first["settings"] == {"learning_rate": 3e-4, "margin": 0.2, "per_class": 4}  # the defaults
     for method, tried in trials(out).items():
         for number, trial in enumerate(tried):
-            records = Run(out / "tune" / f"{method}-{number}").read_metrics()
+            records = Run(out / "tune" / f"{method}-{number}").metrics
             assert trial["score"] == max(record["map@r"] for record in records if record["kind"] == "evaluation")
         best = max(tried, key=lambda trial: trial["score"])
         assert json.loads((out / "chosen.json").read_text())[method] == best
@@ -70,8 +70,8 @@ def test_trials_never_look_at_the_test_part(vectors: str, tmp_path: Path, monkey
     assert measured == {"validation"}
     for number in range(2):
         run = Run(tmp_path / "out" / "tune" / f"triplet-{number}")
-        assert json.loads(run.scores.read_text())["after"] == {}
-        assert {record.get("part") for record in run.read_metrics()} == {None, "validation"}
+        assert json.loads(run.scores_file.read_text())["after"] == {}
+        assert {record.get("part") for record in run.metrics} == {None, "validation"}
 
 
 def test_a_stopped_search_goes_on_to_the_same_trials(

@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 
 import nearkin
+from nearkin.api import embed, evaluate
 from nearkin.compare import compare
 from nearkin.data import load_dataset
 from nearkin.errors import UserError
 from nearkin.experiments.run_report import write_report
 from nearkin.reproduce.work import reproduce
 from nearkin.training import Run, Settings, resume, train
-from nearkin.workflows import embed_to_file, evaluate_model
 
 QUICK: dict[str, Any] = {"epochs": 0, "batch_size": 8, "dim": 4, "device": "cpu"}
 Door = Callable[[Any, Any, Any], Any]  # data, a run's folder, a place for something new -> what came out
@@ -44,15 +44,15 @@ def sought_in(root: str | Path) -> str:
 DOORS: dict[str, Door] = {
     "load_dataset": lambda data, *_: len(load_dataset(data)),
     "root": lambda data, *_: sought_in(data),
-    "train": lambda data, _, out: nearkin.train(data, out=out, **QUICK).read_scores(),
+    "train": lambda data, _, out: nearkin.train(data, out=out, **QUICK).scores,
     "load": lambda _, run, __: nearkin.load(run).encode(np.ones((1, 4))).tolist(),
     "Run": lambda _, run, __: Run(run).folder,
     "Run.open": lambda _, run, __: Run.open(run).folder,
     "Settings.read": lambda _, run, __: Settings.read(type(run)(Path(run) / "config.toml")),
-    "training.train": lambda _, run, out: train(Run(run).settings(), out).read_scores(),
-    "resume": lambda _, run, __: resume(run).read_scores(),
-    "evaluate_model": lambda data, run, _: evaluate_model(run, data, root=data).scores,
-    "embed_to_file": lambda data, run, out: embed_to_file(run, data, type(out)(f"{out}.npz"), root=data),
+    "training.train": lambda _, run, out: train(Run(run).settings(), out).scores,
+    "resume": lambda _, run, __: resume(run).scores,
+    "evaluate": lambda data, run, _: evaluate(run, data=data, root=data).scores,
+    "embed": lambda data, run, out: embed(run, data, type(out)(f"{out}.npz"), root=data).tolist(),
     "write_report": lambda _, run, out: write_report(run, type(out)(f"{out}.html"), figures=False).stat().st_size > 0,
     "compare": lambda data, _, out: compare(data, ["triplet"], out, 1, "paper", QUICK | {"per_class": 2}).scores,
     "reproduce": lambda _, __, out: (

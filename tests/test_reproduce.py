@@ -415,9 +415,9 @@ def test_a_folder_is_trained_continued_or_left_alone(tmp_path: Path, monkeypatch
     monkeypatch.setattr(carrying, "resume", lambda folder, *_: done.append("resume") or Run(folder))
     run = Run(tmp_path / "x")
     carrying.carry_out("settings", run.folder)
-    run.checkpoint.parent.mkdir(parents=True)
-    run.checkpoint.touch()
+    run.checkpoint_file.parent.mkdir(parents=True)
+    run.checkpoint_file.touch()
     carrying.carry_out("settings", run.folder)
-    run.scores.touch()
+    run.scores_file.touch()
     assert carrying.carry_out("settings", run.folder).folder == run.folder
     assert done == ["train settings", "resume"]

@@ -10,16 +10,16 @@ from __future__ import annotations
 
 from importlib import import_module
 from importlib.util import find_spec
+from pkgutil import iter_modules
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from nearkin.api import Gallery, index, load, train
+    from nearkin.api import Gallery, embed, evaluate, export, index, load, resume, train
     from nearkin.clustering.cluster import cluster
     from nearkin.data import load_dataset
     from nearkin.estimator import MetricLearner
-    from nearkin.evaluation import evaluate
     from nearkin.space import Space
 
 __all__ = [
@@ -28,10 +28,13 @@ __all__ = [
     "Space",
     "__version__",
     "cluster",
+    "embed",
     "evaluate",
+    "export",
     "index",
     "load",
     "load_dataset",
+    "resume",
     "train",
 ]
 
@@ -41,12 +44,19 @@ _HOME = {
     "MetricLearner": "nearkin.estimator",
     "Space": "nearkin.space",
     "cluster": "nearkin.clustering.cluster",
-    "evaluate": "nearkin.evaluation",
+    "embed": "nearkin.api",
+    "evaluate": "nearkin.api",
+    "export": "nearkin.api",
     "index": "nearkin.api",
     "load": "nearkin.api",
     "load_dataset": "nearkin.data",
+    "resume": "nearkin.api",
     "train": "nearkin.api",
 }
+
+
+def __dir__() -> list[str]:
+    return [*__all__, *(module.name for module in iter_modules(__path__) if not module.name.startswith("_"))]
 
 
 def __getattr__(name: str) -> Any:

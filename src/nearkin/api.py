@@ -1,51 +1,135 @@
-"""nearkin in Python: one function for each command; those of a gallery are the methods of `Gallery`."""
+"""nearkin in Python: one function for each command; those of a gallery are the methods of `Gallery`.
+
+Here, and nowhere else, what people write (paths, names, their own objects) becomes what the packages take.
+"""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from copy import deepcopy
+from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from torch import nn
+import numpy as np
+import numpy.typing as npt
+from torch import Tensor, nn
 
+from nearkin.data import Dataset, as_dataset, without_unreadable
+from nearkin.data.images import Unreadable
+from nearkin.data.items import ImageFiles, Items
+from nearkin.data.sources import load_labelled_or_flat
+from nearkin.data.splits import BY_CLASSES
+from nearkin.errors import UserError, unknown_name
+from nearkin.evaluation import EvaluationResult, confidence_intervals, diagnostics
+from nearkin.evaluation import evaluate as evaluate_space
+from nearkin.files import atomic_path, write_json
 from nearkin.messages import show_messages
+from nearkin.methods import Method
+from nearkin.methods.loss_module import LossModule
 from nearkin.models import Embedder, load_model
+from nearkin.models.backbones.own import module_name
+from nearkin.models.pretrained import network_name
 from nearkin.search import Gallery as SearchableGallery
 from nearkin.search.indexing import Data
-from nearkin.training import Run, Settings
-from nearkin.training import train as train_run
+from nearkin.space import Space
+from nearkin.training import DataSettings, Run, Settings, loop
 from nearkin.training.fit_all import fit_all as train_on_all
+from nearkin.training.loop import Callback, Objects
+from nearkin.training.prepare import load_data, load_splits, report_unreadable
 from nearkin.training.run import next_folder
+from nearkin.training.scoring import concentrations, embed_everything, embed_parts, part_to_measure, score_space
 from nearkin.training.settings import by_section
 
+if TYPE_CHECKING:
+    from nearkin.models.onnx import Exported
+
 log = logging.getLogger("nearkin")
+SPLITS = ("train", "validation", "test", "all")
 
 
 def train(
-    data: str | Path, method: str = "rank", out: str | Path | None = None, fit_all: bool = False, **settings: Any
+    data: Any = None,
+    method: str | Method | None = None,
+    out: str | Path | None = None,
+    config: str | Path | None = None,
+    recipe: str | None = None,
+    fit_all: bool = False,
+    *,
+    loss: nn.Module | None = None,
+    callbacks: Sequence[Callback] = (),
+    **settings: Any,
 ) -> Run:
     """Trains an embedding and returns its run: the folder with the model, its scores and its curves.
 
     Args:
-        data: a folder with one folder per class, a ``.csv``, a ``.npz``, or a dataset's name.
-        method: which method; `nearkin methods` lists them.
+        data: a folder with one folder per class, a ``.csv``, a ``.npz``, a dataset's name; arrays ``(X, y)``; a torch
+            or Hugging Face dataset.
+        method: a name (`nearkin methods` lists them) or an object such as ``nearkin.methods.Magnet(alpha=2.0)``;
+            "rank" unless a config or recipe says otherwise.
         out: the run's folder; by default a new one under ``runs/``.
+        config: repeat a run from its ``config.toml``; ``data`` and ``settings`` change what they name.
+        recipe: a paper's or tuned settings by name; `nearkin recipes` lists them.
         fit_all: afterwards train once more on all classes, for as many epochs as were best, in a folder beside it, and
             return that run.
-        settings: any setting of a run's ``config.toml`` by name: ``epochs=5, dim=64, alpha=2.0``.
+        loss: a loss in place of a method: any module with ``loss(embeddings, labels) -> scalar``.
+        callbacks: called after every epoch as ``callback(run, metrics)``.
+        settings: any setting of a run's ``config.toml`` by name: ``epochs=5, dim=64, alpha=2.0``. ``backbone`` may be a
+            module; it is taken as pretrained unless ``weights="none"``. ``init`` may be a run.
 
     What was found and a line per epoch are shown on standard error, unless the program has set up logging itself.
 
     >>> run = train("glyphs", epochs=5, dim=64)  # doctest: +SKIP
+    >>> run.model.encode("cat.jpg").shape  # doctest: +SKIP
+    (64,)
     """
     show_messages()
-    run = train_run(make_settings(data, method, settings), Path(out) if out else usual_folder(str(data), method))
-    log.info(run.read_scores()["verdict"])
-    return train_on_all(run) if fit_all else run
+    settings, objects = _objects(data, method, loss, callbacks, settings)
+    dataset = objects.get("dataset")
+    source = dataset.source if dataset else data
+    chosen = _settings(source, method, loss, config, recipe, settings)
+    if method_object := objects.get("method"):
+        chosen = replace(chosen, method=method_object.name, method_settings=method_object.settings())
+    folder = Path(out) if out else usual_folder(dataset.name if dataset else chosen.data.source, chosen.method)
+    untouched = deepcopy(objects) if fit_all else objects
+    run = loop.train(chosen, folder, **objects)
+    log.info(run.scores["verdict"])
+    return train_on_all(run, **untouched) if fit_all else run
 
 
-def load(model: str | Path, weights: str | Path | None = None, backbone: nn.Module | None = None) -> Embedder:
+def resume(
+    run: str | Path | Run,
+    epochs: int | None = None,
+    *,
+    data: Any = None,
+    method: Method | None = None,
+    loss: nn.Module | None = None,
+    backbone: nn.Module | None = None,
+    callbacks: Sequence[Callback] = (),
+) -> Run:
+    """Continues a run from its last checkpoint, to the same weights as if it had never stopped.
+
+    Args:
+        run: a run or its folder.
+        epochs: train on to this number of epochs.
+        data, method, loss, backbone: the objects that the run was begun with, where no setting describes them.
+        callbacks: called after every epoch as ``callback(run, metrics)``.
+
+    >>> resume("runs/photos-rank", epochs=20)  # doctest: +SKIP
+    """
+    show_messages()
+    given = {} if backbone is None else {"backbone": backbone}
+    _, objects = _objects(data, method, loss, callbacks, given)
+    if isinstance(data, str | Path):
+        objects["dataset"] = as_dataset(data)
+    finished = loop.resume(_folder(run), epochs=epochs, **objects)
+    log.info(finished.scores["verdict"])
+    return finished
+
+
+def load(model: str | Path | Run, weights: str | Path | None = None, backbone: nn.Module | None = None) -> Embedder:
     """A model ready to ``encode``: that of a run, a copied ``model/`` folder, or a pretrained network by name.
 
     Args:
@@ -56,7 +140,126 @@ def load(model: str | Path, weights: str | Path | None = None, backbone: nn.Modu
     >>> load("timm:resnet50").encode(["a.jpg", "b.jpg"]).shape  # doctest: +SKIP
     (2, 2048)
     """
-    return load_model(model, weights, backbone)
+    return load_model(_folder(model), weights, backbone)
+
+
+def evaluate(
+    model: str | Path | Run | Embedder | Space | Tensor | npt.ArrayLike,
+    labels: Tensor | npt.ArrayLike | None = None,
+    *,
+    data: Any = None,
+    weights: str | Path | None = None,
+    split: str | None = None,
+    recall_at: int | Sequence[int] = (1, 2, 4, 8),
+    root: str | Path | None = None,
+    check_counts: bool = True,
+    clustering: str | None = "kmeans",
+    attributes: bool = False,
+    diagnose: bool = False,
+    views: int = 1,
+    out: str | Path | None = None,
+    is_query: Tensor | npt.ArrayLike | None = None,
+    is_gallery: Tensor | npt.ArrayLike | None = None,
+    backbone: nn.Module | None = None,
+) -> EvaluationResult:
+    """The scores of embeddings with their labels, or of a model on data; print the result for a table.
+
+    Args:
+        model: embeddings (items, dim) or a `Space`; or a run, an embedder, a model folder, a network by name.
+        labels: (items,) of embeddings: numbers or words.
+        data: what to evaluate a model on; None: the run's own data.
+        weights: of a network by name: a local file instead of the ImageNet weights.
+        split: "train", "validation", "test" or "all"; None: test of a run's own data, all of other data.
+        recall_at: the K of Recall@K, one or several.
+        root: where to look for a benchmark first.
+        check_counts: whether a benchmark must be complete.
+        clustering: how clusters are found, "kmeans" or "spectral"; None for no clusters.
+        attributes: also how far neighbours share what the data know besides the class.
+        diagnose: also distances and how dimensions are used.
+        views: random views averaged per item, augmented as in training.
+        out: also write the scores as JSON.
+        is_query, is_gallery: (items,) of embeddings: what searches, and what is searched.
+        backbone: of a model that was made around a module of your own, such a module.
+
+    >>> evaluate([[0.0], [1.0], [5.0], [6.0]], ["a", "a", "b", "b"], recall_at=1).scores["recall@1"]
+    1.0
+    >>> print(evaluate("runs/photos-rank"))  # doctest: +SKIP
+    """
+    if isinstance(model, str | Path | Run | Embedder):
+        if labels is not None or is_query is not None or is_gallery is not None:
+            raise UserError("labels and masks are of embeddings; of a model give data=...")
+        target = _target(model, data, split, root, check_counts)
+        dataset, run = target.dataset, target.run
+        embedder = model if isinstance(model, Embedder) else load(model, weights, backbone)
+        if attributes and not dataset.attributes:
+            raise UserError(f"{dataset.name} knows no attributes of its items; give them as columns of a .csv or .npz")
+        space, known = embed_parts(embedder, dataset, target.trained_on, views, _augmentation(run, views))
+        result = score_space(space, _method(run) if run else None, known, recall_at, clustering, dataset.protocol)
+        result = replace(result, split=target.split, attributes=concentrations(space, dataset) if attributes else {})
+        # What training measured before it began, in the same way.
+        if run and target.unchanged and target.split == "test" and views == 1 and clustering == "kmeans":
+            alone = run.scores.get("backbone", {}) if run.scores_file.is_file() else {}
+            result = replace(result, backbone={name: value for name, value in alone.items() if name in result.scores})
+        try:
+            result = replace(result, intervals=confidence_intervals(result, space, over="classes"))
+        except UserError as error:  # queries of one class have scores, but no interval
+            log.warning("without intervals: %s", error)
+    else:
+        if data is not None or attributes or views != 1 or split is not None:
+            raise UserError("data, split, attributes and views are of a model; embeddings have labels alone")
+        space = model if isinstance(model, Space) else Space.of(model, _given(labels), is_query, is_gallery)
+        result = evaluate_space(space, recall_at=recall_at, clustering=clustering)
+    if diagnose:
+        found = diagnostics(space)
+        result.scores.update(found.scores)
+        result = replace(result, diagnostics=found)
+    if out is not None:
+        write_json(Path(out), result.to_dict())
+    return result
+
+
+def embed(
+    model: str | Path | Run | Embedder,
+    data: Any,
+    out: str | Path = "vectors.npz",
+    weights: str | Path | None = None,
+    root: str | Path | None = None,
+    unreadable: str = "skip",
+    check_counts: bool = True,
+) -> npt.NDArray[np.float32]:
+    """Embeds everything in ``data`` and writes vectors, labels and names as ``.npz``; returns the vectors (n, dim).
+
+    Args:
+        model: a run, an embedder, a model folder, a network by name.
+        data: anything `train` takes, or a folder of images without classes.
+        out: the file.
+        weights: of a network by name: a local file instead of the ImageNet weights.
+        root, check_counts: of a benchmark.
+        unreadable: images that cannot be decoded: "skip" or "stop".
+    """
+    out = Path(out)
+    if out.suffix != ".npz":
+        raise UserError(f'vectors are written as .npz, not {out.name}; use out="{out.with_suffix(".npz")}"')
+    embedder = model if isinstance(model, Embedder) else load(model, weights)
+    dataset, bad = without_unreadable(load_labelled_or_flat(data, root, check_counts), unreadable)
+    report_unreadable(bad)
+    vectors: npt.NDArray[np.float32] = embed_everything(embedder, dataset).embeddings.cpu().numpy()
+    labels = np.array([dataset.classes[label] for label in dataset.labels])
+    with atomic_path(out) as partial:
+        np.savez(partial, vectors=vectors, labels=labels, names=np.array(dataset.items.names()))
+    return vectors
+
+
+def export(model: str | Path | Run, out: str | Path | None = None, weights: str | Path | None = None) -> Exported:
+    """Writes a model as ONNX; it is first compared with torch, on the run's own data where there are any.
+
+    Args:
+        model: a run, a model folder, a network by name.
+        out: the file; None: the model's name and ``.onnx``.
+        weights: of a network by name: a local file instead of the ImageNet weights.
+    """
+    name = Path(_folder(model)).resolve().name.rpartition(":")[2]  # timm:resnet50 is resnet50
+    return load(model, weights).export(out or f"{name}.onnx", _sample_items(_folder(model)))
 
 
 class Gallery(SearchableGallery):
@@ -100,11 +303,12 @@ def index(
     >>> gallery = index("runs/photos", "photos/", "photos.index")  # doctest: +SKIP
     >>> print(gallery.search("query.jpg", k=3))  # doctest: +SKIP
     """
-    model = model.folder if isinstance(model, Run) else model
+    model = model if isinstance(model, Embedder) else _folder(model)
     return Gallery.index(model, data, out, weights, store, root, check_counts, prune)
 
 
 def make_settings(data: str | Path, method: str, settings: dict[str, Any]) -> Settings:
+    """Settings by name, sorted into their sections."""
     tables = by_section(method, {"source": str(data), **settings})
     tables.setdefault("method", {})["name"] = method
     return Settings.from_tables(tables)
@@ -114,3 +318,174 @@ def usual_folder(data: str, method: str) -> Path:
     """A new folder under ``runs/``, named after data and method."""
     stem = Path(data.partition(":")[0]).stem or "data"
     return next_folder(Path("runs"), f"{stem}-{method}")
+
+
+def _objects(
+    data: Any,
+    method: str | Method | None,
+    loss: nn.Module | None,
+    callbacks: Sequence[Callback],
+    settings: dict[str, Any],
+) -> tuple[dict[str, Any], Objects]:
+    """The settings that can be written down, and the objects among what was given."""
+    settings, objects = dict(settings), Objects(callbacks=callbacks)
+    if data is not None and not isinstance(data, str | Path):
+        objects["dataset"] = as_dataset(data, settings.get("root"), settings.get("check_counts", True))
+    if isinstance(method, Method):
+        objects["method"] = method
+    if loss is not None:
+        if method is not None:
+            raise UserError("a method has a loss of its own; give either method=... or loss=...")
+        if not isinstance(loss, nn.Module):
+            raise UserError(
+                f"loss must be a torch module, not a {type(loss).__name__}; wrap a function in an nn.Module"
+            )
+        per_class = {"per_class": settings.pop("per_class")} if "per_class" in settings else {}
+        objects["method"] = LossModule.of(loss, **per_class)
+    if isinstance(settings.get("backbone"), nn.Module):
+        objects["backbone"] = settings["backbone"]
+        settings["backbone"] = module_name(settings["backbone"])
+    if isinstance(settings.get("init"), Run | Path):
+        settings["init"] = str(_folder(settings["init"]))
+    return settings, objects
+
+
+def _settings(
+    source: Any,
+    method: str | Method | None,
+    loss: nn.Module | None,
+    config: str | Path | None,
+    recipe: str | None,
+    settings: dict[str, Any],
+) -> Settings:
+    if config is None and recipe is None:
+        if source is None:
+            raise UserError("there is nothing to train on; give data, a recipe or a config")
+        name = "loss" if loss is not None else method or "rank"
+        if isinstance(name, Method):
+            name = _known_name(name)
+        return make_settings(source, name, settings)
+    if method is not None or loss is not None or (config is not None and recipe is not None):
+        raise UserError("a config or a recipe names the method; give one of config, recipe and method")
+    from nearkin.recipes import read_recipe
+
+    chosen = Settings.read(config) if config is not None else read_recipe(recipe or "")
+    changes = settings if source is None else settings | {"source": str(source)}
+    return chosen.changed(**by_section(chosen.method, changes))
+
+
+def _known_name(method: Method) -> str:
+    """A method that was registered gives the names of its settings; any other is taken as it is."""
+    from nearkin.methods import known_methods
+
+    return method.name if method.name in {known.name for known in known_methods()} else "rank"
+
+
+def _folder(run: str | Path | Run) -> str | Path:
+    return run.folder if isinstance(run, Run) else run
+
+
+def _given(labels: Tensor | npt.ArrayLike | None) -> Tensor | npt.ArrayLike:
+    if labels is None:
+        raise UserError("embeddings cannot be evaluated without labels; call evaluate(embeddings, labels)")
+    return labels
+
+
+@dataclass(frozen=True)
+class _Target:
+    """What a model is evaluated on.
+
+    Attributes:
+        dataset: the items.
+        split: which split of the data they are.
+        run: the model's run; None where it has none.
+        trained_on: the training split, where it has other items of the same classes.
+        unchanged: whether they are the run's own data as they were when it began.
+    """
+
+    dataset: Dataset
+    split: str
+    run: Run | None
+    trained_on: Dataset | None
+    unchanged: bool
+
+
+def _target(
+    model: str | Path | Run | Embedder, data: Any, split: str | None, root: str | Path | None, check_counts: bool
+) -> _Target:
+    split = split or ("test" if data is None else "all")
+    if split not in SPLITS:
+        raise unknown_name("split", split, SPLITS)
+    run = None if isinstance(model, Embedder) else _run_of(_folder(model))
+    dataset = None if data is None or isinstance(data, str | Path) else as_dataset(data)
+    settings = DataSettings(source=dataset.source if dataset else str(data), check_counts=check_counts, validation=0.0)
+    own = data is None
+    if run is not None:
+        trained = run.settings().data
+        own = own or (dataset is not None and dataset.source == trained.source)
+        # Other data are halved as the run's own were: they may be a copy of these.
+        halved = replace(settings, split=trained.split if trained.split in BY_CLASSES else "")
+        settings = trained if own else replace(halved, split_seed=trained.split_seed)
+    elif data is None:
+        raise UserError("a model that is not a run has no data of its own; give data=...")
+    if root is not None:
+        settings = replace(settings, root=str(root))
+    name = split
+    if split == "all":
+        settings, name = replace(settings, split="all", validation=0.0), "train"
+    splits = load_splits(settings, run.settings().training.seed if run else 0, dataset)
+    unchanged = run is not None and own and run.same_data(splits.digest())
+    if run is not None and own and not unchanged and split != "all":
+        log.warning("the data are not what they were when this run began: test classes may have been trained on")
+    if getattr(splits, name) is None:
+        raise UserError(f"{settings.source} has no {split} split here; choose another split")
+    measured, trained_on = part_to_measure(splits, name)
+    return _Target(measured, split, run, trained_on if own else None, unchanged)
+
+
+def _run_of(folder: str | Path) -> Run | None:
+    """The run in a folder; None for a model without its run, or a network by name."""
+    run = Run(folder)
+    if not run.folder.exists() and network_name(run.folder) is None:
+        raise UserError(f"there is no folder {run.folder}; give a run folder or a model folder")
+    return run if run.config_file.is_file() else None
+
+
+def _augmentation(run: Run | None, views: int) -> str:
+    if views == 1:
+        return "none"
+    augment = run.settings().data.augment if run else "crop-flip"
+    if augment == "none":
+        raise UserError("this run was trained without augmentation, so all views would be the same; leave views out")
+    return augment
+
+
+def _method(run: Run) -> Method | None:
+    """The run's method, whose read-out has scores of its own; None where it is not known here."""
+    try:
+        return run.method()
+    except UserError as error:  # one that was registered elsewhere, for instance
+        log.warning("the scores of the method's own read-out are left out: %s", error)
+        return None
+
+
+def _sample_items(model: str | Path, most: int = 10) -> Items | None:
+    """Some items of the run's own data that can be read, drawn from all over them; None where there are none.
+
+    No more are read than it takes to find that many: to check all, as training does, would take minutes.
+    """
+    run = Run(model)
+    if not run.config_file.is_file():
+        return None
+    try:
+        items = load_data(run.settings().data).items
+    except (UserError, OSError) as error:
+        log.warning("compared without real items: %s", error)
+        return None
+    order = np.random.default_rng(0).permutation(len(items)).tolist()
+    readable = (n for n in order if not (isinstance(items, ImageFiles) and isinstance(items.picture(n), Unreadable)))
+    chosen = list(islice(readable, most))
+    if not chosen:
+        log.warning("compared without real items: none of the run's %d can be read", len(items))
+        return None
+    return items.take(np.array(chosen))

@@ -48,7 +48,7 @@ def run_demo(out: Path, data: str = "glyphs", epochs: int = 20, seed: int = 0) -
     Console().print(
         f"{report.verdict}\n"
         f"pictures: {out / 'neighbours.png'}, {out / 'map.png'}\nreport:   {out / 'report.html'}\n"
-        f"model:    {run.model}\n"
+        f"model:    {run.model_folder}\n"
         f"use it:   nearkin.load({str(run.folder)!r}).encode(images)",
         highlight=False,
         soft_wrap=True,

@@ -14,8 +14,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 import nearkin
+from nearkin.data import ImageFiles, LazyImages, Vectors
 from nearkin.errors import UserError
 from nearkin.experiments import run_report
 from nearkin.experiments.run_report import gather, write_report
@@ -236,7 +238,7 @@ def test_groups_of_the_method_are_shown(blots: str, tmp_path: Path, method: str,
     run = nearkin.train(blots, method, tmp_path / "run", **QUICK)
     for kept in (True, False):
         if not kept:
-            run.checkpoint.unlink()
+            run.checkpoint_file.unlink()
         text = Page(write_report(run.folder, figures=False)).text
         assert title in text and ("from its last checkpoint" in text) == kept
         if method == "magnet":
@@ -245,3 +247,14 @@ def test_groups_of_the_method_are_shown(blots: str, tmp_path: Path, method: str,
         else:
             sizes = [int(size) for size in re.findall(r"learner \d+ (\d+) items of", text)]
             assert len(sizes) == 4 and sum(sizes) == 48
+
+
+def test_pictures_of_an_object_are_read_one_after_the_other() -> None:
+    lazy = LazyImages([Image.new("RGB", (4, 4), (200, 0, 0))], None, np.array([0]), "a list")
+    found = run_report.pictures_of(lazy)
+    assert found is not None and not found.threads and not found.grey
+    picture = found.thumbnail(0, 8)
+    assert picture is not None and picture.size == (8, 8) and picture.getpixel((0, 0)) == (200, 0, 0)
+    files = run_report.pictures_of(ImageFiles([Path("gone.jpg")]))
+    assert files is not None and files.threads and files.thumbnail(0, 8) is None
+    assert run_report.pictures_of(Vectors(np.zeros((2, 2), np.float32))) is None

@@ -11,12 +11,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from nearkin.api import make_settings
+from nearkin.api import evaluate, make_settings
 from nearkin.errors import Interrupted, UserError
 from nearkin.methods import Batch, known_methods, make_method
 from nearkin.training import Run, Settings, loop
 from nearkin.training.loop import Trainer, make_trainer
-from nearkin.workflows import evaluate_model
 
 NAMES = [method.name for method in known_methods() if method.paper]
 # What a method learns is seen best from a random head, on all training classes.
@@ -48,12 +47,12 @@ def settings(source: Path, method: str, **changes: Any) -> Settings:
 
 
 def weights(run: Run) -> bytes:
-    return (run.model / "model.safetensors").read_bytes()
+    return (run.model_folder / "model.safetensors").read_bytes()
 
 
 def records(run: Run) -> list[dict[str, Any]]:
     timed = ("items_per_second", "refresh_share")
-    return [{name: value for name, value in record.items() if name not in timed} for record in run.read_metrics()]
+    return [{name: value for name, value in record.items() if name not in timed} for record in run.metrics]
 
 
 def test_the_promised_methods_are_there() -> None:
@@ -66,7 +65,7 @@ def test_the_promised_methods_are_there() -> None:
 def test_it_learns(vectors: Path, tmp_path: Path, method: str) -> None:
     changes = {"epochs": 30, "learning_rate": 0.01, "evaluate_every": 30}
     run = loop.train(settings(vectors, method, **changes), tmp_path / "run")
-    scores = json.loads(run.scores.read_text())
+    scores = json.loads(run.scores_file.read_text())
     assert scores["after"]["map@r"] > 1.3 * scores["before"]["map@r"]
 
 
@@ -94,7 +93,7 @@ def test_it_continues_exactly_after_a_stop(vectors: Path, tmp_path: Path, method
 @pytest.mark.parametrize("method", NAMES)
 def test_its_config_repeats_the_run(vectors: Path, tmp_path: Path, method: str) -> None:
     run = loop.train(settings(vectors, method, epochs=1, evaluate_every=0), tmp_path / "first")
-    again = loop.train(Settings.read(run.config), tmp_path / "second")
+    again = loop.train(Settings.read(run.config_file), tmp_path / "second")
     assert weights(again) == weights(run)
 
 
@@ -103,7 +102,7 @@ def test_it_can_be_embedded_in_pieces(vectors: Path, tmp_path: Path, method: str
     changes = {"epochs": 2, "evaluate_every": 0, "optimizer": "sgd"}
     whole = loop.train(settings(vectors, method, **changes), tmp_path / "whole")
     pieces = loop.train(settings(vectors, method, **changes, micro_batch=6), tmp_path / "pieces")
-    losses = [[record["loss"] for record in run.read_metrics() if "loss" in record] for run in (whole, pieces)]
+    losses = [[record["loss"] for record in run.metrics if "loss" in record] for run in (whole, pieces)]
     assert losses[1] == pytest.approx(losses[0], rel=1e-3)
 
 
@@ -194,8 +193,8 @@ def test_all_losses_of_pytorch_metric_learning_can_be_prepared() -> None:
 
 def test_a_run_of_a_method_that_is_not_known_here_can_be_evaluated(vectors: Path, tmp_path: Path) -> None:
     run = loop.train(settings(vectors, "triplet"), tmp_path / "run")
-    run.config.write_text(run.config.read_text().replace('"triplet"', '"mine"'))
-    assert "recall@1" in evaluate_model(run.folder, None, None, (1,)).scores
+    run.config_file.write_text(run.config_file.read_text().replace('"triplet"', '"mine"'))
+    assert "recall@1" in evaluate(run, recall_at=(1,)).scores
 
 
 def test_a_cluster_size_of_ones_own_decides_the_batch(vectors: Path, tmp_path: Path) -> None:
@@ -211,18 +210,18 @@ def test_classes_that_were_trained_on_are_also_classified(tmp_path: Path) -> Non
     np.savez(tmp_path / "same.npz", vectors=points, labels=labels, split=split)
     for method, errors in (("magnet", {"soft_knn_error", "nearest_cluster_error"}), ("triplet", {"soft_knn_error"})):
         run = loop.train(settings(tmp_path / "same.npz", method, split="official"), tmp_path / method)
-        after = json.loads(run.scores.read_text())["after"]
+        after = json.loads(run.scores_file.read_text())["after"]
         assert {name for name in after if name.endswith("error")} == errors
         assert all(after[name] < 0.3 for name in errors)  # chance is 0.95
-        assert evaluate_model(run.folder, None, None, (1, 2, 4, 8)).scores == pytest.approx(after)
+        assert evaluate(run, recall_at=(1, 2, 4, 8)).scores == pytest.approx(after)
 
 
 def test_a_spectral_run_is_evaluated_with_singular_vectors_too(vectors: Path, tmp_path: Path) -> None:
     run = loop.train(settings(vectors, "spectral"), tmp_path / "run")
-    after = json.loads(run.scores.read_text())["after"]
+    after = json.loads(run.scores_file.read_text())["after"]
     assert {"with_sc_recall@1", "with_sc_map@r", "with_sc_nmi_geometric"} <= set(after)
-    assert evaluate_model(run.folder, None, None, (1, 2, 4, 8)).scores == pytest.approx(after)
-    again = evaluate_model(run.folder, None, None, (3,)).scores
+    assert evaluate(run, recall_at=(1, 2, 4, 8)).scores == pytest.approx(after)
+    again = evaluate(run, recall_at=(3,)).scores
     assert {name for name in again if "recall" in name} == {"recall@3", "with_sc_recall@3"}
 
 

@@ -162,15 +162,15 @@ def test_training_writes_the_card_into_the_model_folder(tmp_path: Path) -> None:
         tmp_path / "my shoes|new.npz", "triplet", out, epochs=1, dim=4, batch_size=8, validation=0.5, device="cpu",
         margin=0.125, keep="best-on-test",
     )  # fmt: skip
-    card = (run.model / "README.md").read_text(encoding="utf-8")
+    card = (run.model_folder / "README.md").read_text(encoding="utf-8")
     data, scores, training = ({row[0]: row[1:] for row in table} for table in tables(card)[1:])
     assert data == {
         "part": ["classes", "items"], "train": ["2", "12"], "validation": ["2", "12"], "test": ["4", "24"],
     }  # fmt: skip
-    written = json.loads(run.scores.read_text())
+    written = json.loads(run.scores_file.read_text())
     assert scores["recall@1"] == [f"{written[when]['recall@1']:.4f}" for when in ("before", "after")]
     assert training["method"] == ["triplet"] and training["margin"] == ["0.125"] and training["epochs"] == ["1"]
     assert "optimistic" in card and r"my shoes\|new" in card
     assert f"torch {torch.__version__}" in card.replace("\\", "") and datetime.date.today().isoformat() in card
     assert str(tmp_path) not in card and "home" not in card
-    assert Embedder.load(run.model).encode(np.ones((2, 4))).shape == (2, 4)
+    assert Embedder.load(run.model_folder).encode(np.ones((2, 4))).shape == (2, 4)

@@ -196,7 +196,7 @@ def test_a_model_folder_works_without_its_run_or_data_from_anywhere(photos: Path
     query = Image.open(photos / "class0" / "0.png").copy()
     expected = nearkin.load(run.folder).encode([query])
     away = tmp_path / "away"
-    shutil.copytree(run.model, away / "kept")
+    shutil.copytree(run.model_folder, away / "kept")
     query.save(away / "query.png")
     shutil.rmtree(run.folder)
     shutil.rmtree(photos)

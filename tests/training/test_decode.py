@@ -13,7 +13,7 @@ import torch
 from conftest import TINY_GLYPHS
 from PIL import Image
 
-from nearkin.api import make_settings
+from nearkin.api import evaluate, make_settings
 from nearkin.data import Dataset, ImageFiles, load_dataset
 from nearkin.data.loader import input_batches, sequential
 from nearkin.data.transforms import Preprocess
@@ -22,7 +22,6 @@ from nearkin.methods import Batch
 from nearkin.training import Run, Settings, decode, loop
 from nearkin.training.decode import hold_decoded
 from nearkin.training.loop import make_trainer
-from nearkin.workflows import evaluate_model
 
 SQUARE = Preprocess(size=12, resize=16, channels=3, mean=(0.5,) * 3, std=(0.5,) * 3)
 CPU = torch.device("cpu")
@@ -98,8 +97,8 @@ def decoding(photos: Path) -> Settings:
 
 def test_a_run_on_decoded_images_measures_what_its_saved_model_gives(photos: Path, tmp_path: Path) -> None:
     run = loop.train(decoding(photos), tmp_path / "run")
-    again = evaluate_model(run.folder, None, None, (1,)).scores
-    after = json.loads(run.scores.read_text())["after"]
+    again = evaluate(run, recall_at=(1,)).scores
+    after = json.loads(run.scores_file.read_text())["after"]
     assert {name: after[name] for name in again if name in after} == pytest.approx(again)
 
 
@@ -118,5 +117,5 @@ def test_a_run_on_decoded_images_goes_on_where_it_was_stopped(photos: Path, tmp_
     with pytest.raises(KeyboardInterrupt):
         broken.train()
     resumed = loop.resume(tmp_path / "broken")
-    files = [run.model / "model.safetensors" for run in (whole, resumed)]
+    files = [run.model_folder / "model.safetensors" for run in (whole, resumed)]
     assert files[0].read_bytes() == files[1].read_bytes()

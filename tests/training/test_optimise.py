@@ -75,7 +75,7 @@ def test_curves_go_to_tensorboard_too(tmp_path: Path) -> None:
     )
     events = EventAccumulator(str(run.folder / "tensorboard"))
     events.Reload()
-    logged = [record["loss"] for record in run.read_metrics() if record["kind"] == "training"]
+    logged = [record["loss"] for record in run.metrics if record["kind"] == "training"]
     assert [event.value for event in events.Scalars("training/loss")] == pytest.approx(logged)
     assert events.Scalars("test/map@r")
 

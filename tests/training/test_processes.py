@@ -55,13 +55,11 @@ def test_two_processes_train_the_same_model_as_one(
     done = subprocess.run([str(part) for part in command], capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr[-3000:]
     both = Run.open(tmp_path / "both")
-    expected, found = (load_file(run.model / "model.safetensors") for run in (alone, both))
+    expected, found = (load_file(run.model_folder / "model.safetensors") for run in (alone, both))
     for name, value in expected.items():
         assert np.allclose(found[name], value, atol=2e-5), name
-    losses = [
-        [record["loss"] for record in run.read_metrics() if record["kind"] == "training"] for run in (alone, both)
-    ]
+    losses = [[record["loss"] for record in run.metrics if record["kind"] == "training"] for run in (alone, both)]
     assert losses[1] == pytest.approx(losses[0], rel=1e-5)
-    scores = [json.loads(run.scores.read_text())["after"]["map@r"] for run in (alone, both)]
+    scores = [json.loads(run.scores_file.read_text())["after"]["map@r"] for run in (alone, both)]
     assert scores[1] == pytest.approx(scores[0], abs=0.02)
-    assert len(both.read_metrics()) == len(alone.read_metrics())  # one process writes, not two
+    assert len(both.metrics) == len(alone.metrics)  # one process writes, not two

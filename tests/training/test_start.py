@@ -37,7 +37,7 @@ def network(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 
 def test_a_full_width_start_is_the_backbone_itself(vectors: str, tmp_path: Path) -> None:
-    scores = loop.train(settings(vectors, dim=6), tmp_path / "run").read_scores()
+    scores = loop.train(settings(vectors, dim=6), tmp_path / "run").scores
     for name in ("recall@1", "map@r"):
         assert scores["before"][name] == pytest.approx(scores["backbone"][name], abs=1e-6)
         assert scores["validation"]["before"][name] == pytest.approx(scores["validation"]["backbone"][name], abs=1e-6)
@@ -48,7 +48,7 @@ def test_the_start_is_measured_as_the_whole_model_would_measure_it(
 ) -> None:
     changes = network | {"epochs": 0, "dim": 8, "split": "first-half", "batch_size": 6, "per_class": 2}
     run = loop.train(settings(str(photos), **changes), tmp_path / "run")
-    scores = run.read_scores()
+    scores = run.scores
     assert scores["before"] == pytest.approx(scores["after"], abs=1e-6) and scores["backbone"]
     assert scores["verdict"].startswith("Not trained. Recall@1 on unseen classes")
     assert nearkin.load(run.folder).model.spec.dim == 8
@@ -79,19 +79,19 @@ def test_without_a_head_the_features_themselves_are_trained(
     run = loop.train(settings(str(photos), **changes), tmp_path / "run")
     model = nearkin.load(run.folder).model
     assert model.spec.head == "none" and model.spec.dim == 256
-    assert run.read_scores()["before"] == pytest.approx(run.read_scores()["backbone"], abs=1e-6)
+    assert run.scores["before"] == pytest.approx(run.scores["backbone"], abs=1e-6)
     with pytest.raises(UserError, match="nothing to train"):
         loop.train(settings(str(photos), **changes, freeze_backbone=True), tmp_path / "frozen")
 
 
 def test_fit_all_trains_the_chosen_epochs_once_more_on_every_class(vectors: str, tmp_path: Path) -> None:
     run = loop.train(settings(vectors, epochs=4, dim=4, schedule="cosine"), tmp_path / "run")
-    scores = run.read_scores()
+    scores = run.scores
     run.write_scores(scores | {"best_epoch": 2})
     final = fit_all(Run(run.folder))
     assert final.folder == tmp_path / "run-all"
-    records = [record for record in final.read_metrics() if record["kind"] == "training"]
-    chosen = [record for record in run.read_metrics() if record["kind"] == "training"]
+    records = [record for record in final.metrics if record["kind"] == "training"]
+    chosen = [record for record in run.metrics if record["kind"] == "training"]
     assert len(records) == 2
     assert final.settings().training.epochs == 4 and final.settings().data.split == "all"
     assert records[-1]["learning_rate"] == pytest.approx(chosen[1]["learning_rate"], rel=0.2)  # not fallen to 0
@@ -109,21 +109,21 @@ def test_learners_need_a_head_to_share(vectors: str, tmp_path: Path) -> None:
 
 def test_training_stops_after_no_more_than_all_epochs(vectors: str, tmp_path: Path) -> None:
     run = loop.train(settings(vectors, dim=4, epochs=2, stop_after=5), tmp_path / "run")
-    assert [record["epoch"] for record in run.read_metrics() if record["kind"] == "training"] == [1, 2]
+    assert [record["epoch"] for record in run.metrics if record["kind"] == "training"] == [1, 2]
 
 
 def test_a_run_on_all_classes_tells_what_the_first_run_was_worth(vectors: str, tmp_path: Path) -> None:
     run = nearkin.train(vectors, out=tmp_path / "run", fit_all=True, **QUICK | {"dim": 4, "validation": 0.0})
-    told = Run(tmp_path / "run").read_scores()["verdict"]
+    told = Run(tmp_path / "run").scores["verdict"]
     assert run.folder == tmp_path / "run-all"
-    assert told in run.read_scores()["verdict"] and run.read_scores()["measured_by"] == "run"
-    assert "Trained on all classes" in (run.model / "README.md").read_text(encoding="utf-8")
+    assert told in run.scores["verdict"] and run.scores["measured_by"] == "run"
+    assert "Trained on all classes" in (run.model_folder / "README.md").read_text(encoding="utf-8")
 
 
 def test_an_untrained_choice_is_fitted_without_training(vectors: str, tmp_path: Path) -> None:
     run = loop.train(settings(vectors, dim=4), tmp_path / "run")
-    run.write_scores(run.read_scores() | {"best_epoch": 0})
-    assert not any(record["kind"] == "training" for record in fit_all(run).read_metrics())
+    run.write_scores(run.scores | {"best_epoch": 0})
+    assert not any(record["kind"] == "training" for record in fit_all(run).metrics)
 
 
 class TestVerdict:

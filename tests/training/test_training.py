@@ -22,7 +22,7 @@ from conftest import TINY_GLYPHS
 from torch import Tensor, nn
 
 import nearkin
-from nearkin.api import make_settings
+from nearkin.api import evaluate, make_settings
 from nearkin.errors import Interrupted, UserError
 from nearkin.methods import Every, Method, register
 from nearkin.models import Embedder
@@ -30,7 +30,6 @@ from nearkin.sampling import GroupSampler, LabelBatchSampler
 from nearkin.space import Space
 from nearkin.training import Run, Settings, loop, monitoring
 from nearkin.training.loop import Trainer, make_trainer
-from nearkin.workflows import evaluate_model
 
 QUICK: dict[str, Any] = {"epochs": 3, "batch_size": 16, "per_class": 4, "dim": 8, "device": "cpu"}
 
@@ -42,12 +41,12 @@ def settings(**changes: Any) -> Settings:
 
 
 def weights(run: Run) -> bytes:
-    return (run.model / "model.safetensors").read_bytes()
+    return (run.model_folder / "model.safetensors").read_bytes()
 
 
 def metrics_without_speed(run: Run) -> list[dict[str, Any]]:
     timed = ("items_per_second", "refresh_share")
-    return [{k: v for k, v in record.items() if k not in timed} for record in run.read_metrics()]
+    return [{k: v for k, v in record.items() if k not in timed} for record in run.metrics]
 
 
 def stop_after(trainer: Trainer, steps: int, how: Callable[[], None]) -> None:
@@ -64,10 +63,10 @@ def stop_after(trainer: Trainer, steps: int, how: Callable[[], None]) -> None:
 
 def test_training_learns_and_leaves_a_complete_run(tmp_path: Path) -> None:
     run = loop.train(settings(epochs=12), tmp_path / "run")
-    scores = json.loads(run.scores.read_text())
+    scores = json.loads(run.scores_file.read_text())
     assert scores["after"]["map@r"] > scores["before"]["map@r"] + 0.05
     assert scores["chosen"] == "last epoch"
-    records = run.read_metrics()
+    records = run.metrics
     losses = [record["loss"] for record in records if record["kind"] == "training"]
     assert len(losses) == 12 and losses[-1] < losses[0]
     assert {path.name for path in run.folder.iterdir()} == {
@@ -85,9 +84,9 @@ def test_the_same_settings_give_the_same_weights_and_others_do_not(tmp_path: Pat
 
 def test_a_run_is_repeated_from_its_config(tmp_path: Path) -> None:
     run = loop.train(settings(validation=0.3, alpha=2.0), tmp_path / "a")
-    again = loop.train(Settings.read(run.config), tmp_path / "b")
+    again = loop.train(Settings.read(run.config_file), tmp_path / "b")
     assert weights(run) == weights(again)
-    assert run.config.read_text() == again.config.read_text()
+    assert run.config_file.read_text() == again.config_file.read_text()
 
 
 @pytest.mark.parametrize("step", [2, 3, 4])  # three steps an epoch: inside, at the end, inside the next
@@ -100,7 +99,7 @@ def test_an_interrupted_run_continues_to_the_same_weights(tmp_path: Path, step: 
     resumed = loop.resume(tmp_path / "cut")
     assert weights(resumed) == weights(whole)
     assert metrics_without_speed(resumed) == metrics_without_speed(whole)
-    assert resumed.scores.read_text() == whole.scores.read_text()
+    assert resumed.scores_file.read_text() == whole.scores_file.read_text()
 
 
 @pytest.mark.parametrize("method", ["rank", "magnet", "divide-and-conquer"])
@@ -129,7 +128,7 @@ def test_a_run_that_never_reached_a_checkpoint_starts_over(tmp_path: Path) -> No
     whole = loop.train(settings(), tmp_path / "whole")
     early = make_trainer(settings(), Run(tmp_path / "early")).run
     early.log({"kind": "before", "step": 0})
-    with early.metrics.open("a") as stream:
+    with early.metrics_file.open("a") as stream:
         stream.write('{"kind": "torn')
     assert weights(loop.resume(early.folder)) == weights(whole)
     assert metrics_without_speed(early) == metrics_without_speed(whole)
@@ -162,8 +161,8 @@ def test_no_model_is_embedded_or_saved_twice(
     monkeypatch.setattr(Embedder, "save", lambda *args: calls.append("save") or save(*args))
     run = loop.train(settings(**changes), tmp_path / "run")
     assert (calls.count("embed"), calls.count("save")) == (passes, saved)
-    kept = evaluate_model(run.folder).scores
-    assert run.read_scores()["after"] == pytest.approx({name: kept[name] for name in run.read_scores()["after"]})
+    kept = evaluate(run).scores
+    assert run.scores["after"] == pytest.approx({name: kept[name] for name in run.scores["after"]})
 
 
 def test_image_files_with_augmentation_resume_exactly(photos: Path, tmp_path: Path) -> None:
@@ -192,7 +191,7 @@ def test_a_full_disk_while_saving_harms_no_earlier_checkpoint(tmp_path: Path, mo
     with pytest.raises(UserError, match="no space left on device; what was saved before is unharmed"):
         trainer.train()
     monkeypatch.undo()
-    assert list((tmp_path / "full" / "checkpoints").iterdir()) == [trainer.run.checkpoint]
+    assert list((tmp_path / "full" / "checkpoints").iterdir()) == [trainer.run.checkpoint_file]
     assert weights(loop.resume(tmp_path / "full")) == weights(whole)
 
 
@@ -223,7 +222,7 @@ class TestChoosing:
         self.curve(monkeypatch, [0.04, 0.05, 0.03])
         run = loop.train(settings(validation=0.3), tmp_path / "run")
         assert weights(run) == weights(untrained)
-        assert run.read_scores()["best_epoch"] == 0
+        assert run.scores["best_epoch"] == 0
 
     def test_patience_ends_training(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
@@ -241,7 +240,7 @@ class TestChoosing:
         run = loop.train(settings(keep="best-on-test"), tmp_path / "run")
         assert set(measured) == {"test"}
         assert "optimistic" in caplog.text
-        assert json.loads(run.scores.read_text())["chosen"] == "best map@r on test"
+        assert json.loads(run.scores_file.read_text())["chosen"] == "best map@r on test"
 
     @pytest.mark.parametrize(
         ("changes", "expected"),
@@ -295,7 +294,7 @@ def test_a_frozen_backbone_is_computed_once_and_stays_as_it_was(photos: Path, tm
     after = trainer.model.backbone.state_dict()
     assert all(torch.equal(after[name].cpu(), value) for name, value in before.items())
     assert not torch.equal(trainer.model.head.project[0].weight, head)
-    scores = json.loads(run.scores.read_text())["after"]
+    scores = json.loads(run.scores_file.read_text())["after"]
     assert nearkin_scores(run) == pytest.approx(scores["map@r"], abs=1e-6)  # the saved model is the whole one
     cached = sorted(Path(os.environ["NEARKIN_CACHE"], "features").iterdir())
     loop.train(frozen, tmp_path / "b")
@@ -303,9 +302,9 @@ def test_a_frozen_backbone_is_computed_once_and_stays_as_it_was(photos: Path, tm
 
 
 def nearkin_scores(run: Run) -> float:
-    from nearkin.workflows import evaluate_model
+    from nearkin.api import evaluate
 
-    return evaluate_model(run.folder, None, None, (1,)).scores["map@r"]
+    return evaluate(run, recall_at=(1,)).scores["map@r"]
 
 
 def test_feature_vectors_are_trained_on(tmp_path: Path) -> None:
@@ -326,7 +325,7 @@ def small_files(photos: Path) -> dict[str, Any]:
 def test_a_signal_to_the_whole_group_still_saves(photos: Path, tmp_path: Path) -> None:
     """A terminal's Ctrl-C and a scheduler's SIGTERM reach the decoding workers too."""
     whole = loop.train(settings(**small_files(photos), epochs=60, evaluate_every=0), tmp_path / "whole")
-    (tmp_path / "c.toml").write_text(whole.config.read_text())
+    (tmp_path / "c.toml").write_text(whole.config_file.read_text())
     cut = tmp_path / "cut"
     command = [sys.executable, "-m", "nearkin", "train", "--config", str(tmp_path / "c.toml"), "--out", str(cut)]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True)
@@ -379,7 +378,7 @@ def test_what_was_found_is_said_once_before_training(tmp_path: Path, caplog: pyt
 def test_a_copy_of_the_data_is_split_as_the_run_was(vectors: str, tmp_path: Path, how: dict[str, Any]) -> None:
     run = loop.train(settings(source=vectors, epochs=0, **how), tmp_path / "run")
     copy = shutil.copy(vectors, tmp_path / "copy.npz")
-    own, other = (evaluate_model(run.folder, data, "test", (1,)).scores for data in (None, copy))
+    own, other = (evaluate(run, data=data, split="test", recall_at=1).scores for data in (None, copy))
     assert own == other
 
 
@@ -507,7 +506,7 @@ def test_settings_that_cannot_work_are_refused_at_once(tmp_path: Path, changes: 
 def test_the_usual_batch_shrinks_to_what_the_data_can_fill(tmp_path: Path) -> None:
     trainer = make_trainer(settings(batch_size=0), Run(tmp_path / "run"))  # 6 classes × 4 items fill 24 places
     assert trainer.sampler.batch_size == 16
-    assert "batch_size = 16" in trainer.run.config.read_text()
+    assert "batch_size = 16" in trainer.run.config_file.read_text()
 
 
 def test_a_run_that_failed_before_its_first_checkpoint_does_not_block_its_folder(tmp_path: Path) -> None:

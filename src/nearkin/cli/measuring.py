@@ -15,7 +15,7 @@ def evaluate(
     model: Model,
     data: Annotated[str | None, typer.Option(help="Other data than the run's own; needed without a run.")] = None,
     weights: NetworkWeights = None,
-    part: Annotated[
+    split: Annotated[
         str | None, typer.Option(help="train, validation, test or all. Default: test; all of other data.")
     ] = None,
     recall_at: Annotated[str, typer.Option(help="The K of Recall@K.")] = "1,2,4,8",
@@ -35,15 +35,22 @@ def evaluate(
     """Measure a trained model: Recall@K, R-precision, MAP@R, mAP, NMI, AMI, ARI, and what its method reads out."""
     from rich.console import Console
 
-    from nearkin.files import write_json
-    from nearkin.workflows import evaluate_model
+    from nearkin import api
 
-    numbers = _whole_numbers(recall_at)
-    result = evaluate_model(
-        model, data, part, numbers, root, check_counts, views, diagnose, clustering, attributes, weights
+    result = api.evaluate(
+        model,
+        data=data,
+        weights=weights,
+        split=split,
+        recall_at=_whole_numbers(recall_at),
+        root=root,
+        check_counts=check_counts,
+        clustering=clustering,
+        attributes=attributes,
+        diagnose=diagnose,
+        views=views,
+        out=out,
     )
-    if out is not None:
-        write_json(out, result.to_dict())
     Console().print(result)
 
 
@@ -58,9 +65,9 @@ def embed(
     check_counts: Annotated[bool, CountCheck] = True,
 ) -> None:
     """Turn items into vectors: an .npz with vectors, labels and names."""
-    from nearkin.workflows import embed_to_file
+    from nearkin import api
 
-    count, dim = embed_to_file(model, data, out, root, unreadable, check_counts, weights)
+    count, dim = api.embed(model, data, out, weights, root, unreadable, check_counts).shape
     typer.echo(f"{count} vectors of {dim} numbers in {out}")
 
 
@@ -70,5 +77,5 @@ def _whole_numbers(text: str) -> tuple[int, ...]:
     except ValueError:
         numbers = ()
     if not numbers or numbers[0] < 1:
-        raise typer.BadParameter(f"'{text}' is no list of whole numbers such as 1,2,4,8")
+        raise typer.BadParameter(f"'{text}' is not a list of whole numbers such as 1,2,4,8")
     return numbers

@@ -151,19 +151,16 @@ def serve(
 @app.command()
 def export(
     model: Model,
-    onnx: Annotated[bool, typer.Option("--onnx/", help="As ONNX, the one format there is.")] = True,
     out: Annotated[Path | None, typer.Option("--out", "-o", help="The file. Default: NAME.onnx.")] = None,
     weights: NetworkWeights = None,
 ) -> None:
     """Write a model as ONNX, for other languages and machines; it is first compared with torch, on the run's own data.
 
-    Example: nearkin export runs/photos-rank --onnx -o photos.onnx
+    Example: nearkin export runs/photos-rank -o photos.onnx
     """
-    from nearkin.models import load_model
-    from nearkin.workflows import sample_items
+    from nearkin import api
 
-    name = Path(model).resolve().name.rpartition(":")[2]  # timm:resnet50 is resnet50
-    done = load_model(model, weights).export(out or f"{name}.onnx", sample_items(model))
+    done = api.export(model, out, weights)
     typer.echo(
         f"{done.file}: {done.megabytes:.1f} MB, equal to torch on {done.checked_on} items, {done.real} of them real "
         f"(largest difference {done.largest_difference:.0e})"

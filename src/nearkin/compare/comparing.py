@@ -153,7 +153,7 @@ def gathered(
     """By method, one number of every score for each seed, by falling MAP@R; and the same with SC, where it is known."""
     found, with_sc = {}, {}
     for name in names:
-        after = [Run(out / f"{name}-{seed}").read_scores()["after"] for seed in range(seeds)]
+        after = [Run(out / f"{name}-{seed}").scores["after"] for seed in range(seeds)]
         found[name] = {score: [one[score] for one in after] for score in COLUMNS}
         if WITH_SC + COLUMNS[0] in after[0]:
             with_sc[f"{name}, with SC"] = {score: [one[WITH_SC + score] for one in after] for score in COLUMNS}

@@ -46,5 +46,5 @@ def concatenated_scores(out: Path, method: str, seeds: int) -> dict[str, float]:
         spaces = [space_of(cached_embeddings(model, test.items, at_once, workers), test) for model in models]
         return evaluate(concatenated(spaces).to(device)).scores
 
-    scores = measured_once(out / "concatenated", (method, [run.read_scores() for run in runs]), measure)
+    scores = measured_once(out / "concatenated", (method, [run.scores for run in runs]), measure)
     return {name: scores[name] for name in COLUMNS}

@@ -73,7 +73,7 @@ def check_same_settings(out: Path, protocol: str, wanted: dict[str, Settings], t
     for name in wanted:
         then = dict(before.get(name, {}))
         other_trials = then.pop("trials", 0) != tune
-        has_runs = any(run.config.is_file() for run in runs_of(out, name))
+        has_runs = any(run.config_file.is_file() for run in runs_of(out, name))
         if (has_runs and other_trials) or ((has_runs or trials_of(out, name)) and then != now[name]):
             raise UserError(f"{out} holds runs of {name} with other settings; repeat those, or choose another --out")
     write_json(file, before | {name: tables | {"trials": tune} for name, tables in now.items()})

@@ -28,7 +28,7 @@ class Task:
 
     @property
     def finished(self) -> bool:
-        return Run(self.folder).scores.is_file()
+        return Run(self.folder).scores_file.is_file()
 
 
 def attempt(task: Task) -> str | None:
@@ -66,5 +66,5 @@ def _timed(run: Run) -> Iterator[None]:
     try:
         yield
     finally:
-        if run.config.is_file():
+        if run.config_file.is_file():
             write_json(run.folder / SECONDS, round(seconds_of(run) + time.monotonic() - started, 1))

@@ -46,7 +46,7 @@ def write_report(
     out: str | Path | None = None,
     split: str = "test",
     figures: bool = True,
-    splits: Splits | None = None,
+    dataset: Dataset | None = None,
     embedder: Embedder | None = None,
 ) -> Path:
     """Writes ``report.html`` into the run's folder, or to ``out``; returns where.
@@ -55,18 +55,18 @@ def write_report(
         run: the run's folder.
         split: which split of its data to show: test, validation or train.
         figures: whether the pictures are also written to the run's ``figures/``, as PNG and SVG.
-        splits, embedder: the run's data and model, where its folder alone cannot tell them; None: from the folder.
+        dataset, embedder: the run's data and model, where its folder alone cannot tell them; None: from the folder.
 
     >>> write_report("runs/demo")  # doctest: +SKIP
     PosixPath('runs/demo/report.html')
     """
     target = Path(out) if out else Path(run) / "report.html"
-    write_run_report(gather(run, split, splits, embedder), target, Path(run) / "figures" if figures else None)
+    write_run_report(gather(run, split, dataset, embedder), target, Path(run) / "figures" if figures else None)
     return target
 
 
 def gather(
-    folder: str | Path, split: str = "test", splits: Splits | None = None, embedder: Embedder | None = None
+    folder: str | Path, split: str = "test", dataset: Dataset | None = None, embedder: Embedder | None = None
 ) -> RunReport:
     """Reads a run and embeds one of its splits, once; what cannot be had becomes a notice.
 
@@ -75,12 +75,12 @@ def gather(
     if split not in SPLITS:
         raise unknown_name("split", split, SPLITS)
     run = Run.open(folder)
-    if not (run.model / "model.json").is_file():
+    if not (run.model_folder / "model.json").is_file():
         raise UserError(f"{folder} has no model yet; go on training with: {run.resume_command}")
     notices: list[str] = []
-    settings, records = run.settings(), run.read_metrics()
-    scores = run.read_scores() if run.scores.is_file() else _scores_so_far(run, settings, records, notices)
-    splits = splits or _splits(settings, notices)
+    settings, records = run.settings(), run.metrics
+    scores = run.scores if run.scores_file.is_file() else _scores_so_far(run, settings, records, notices)
+    splits = _splits(settings, dataset, notices)
     embedded, grouping, facts = None, None, _facts(run, settings)
     if splits is not None:
         embedder = embedder or Embedder.load(run.folder)
@@ -91,10 +91,10 @@ def gather(
                 "The scores are those of the data as they are now; those that training measured are left out."
             )
         shown = _shown_split(splits, split, notices)
-        dataset = true_classes(getattr(splits, shown))
-        embedded = _embedded(embedder, shown, dataset, notices)
+        items = true_classes(getattr(splits, shown))
+        embedded = _embedded(embedder, shown, items, notices)
         grouping = _grouping(run, settings, splits.train, embedder)
-        facts.append(f"{shown} split: {len(dataset):,} items of {len(dataset.present_classes):,} classes")
+        facts.append(f"{shown} split: {len(items):,} items of {len(items.present_classes):,} classes")
     versions = {"Python": platform.python_version()} | {name: version(name) for name in ("torch", "timm")}
     return RunReport(
         title=f"{settings.method} on {embedded.dataset if embedded else settings.data.source}",
@@ -108,8 +108,8 @@ def gather(
         **{when: scores.get(when, {}) for when in ("backbone", "before", "after")},
         split=embedded,
         grouping=grouping,
-        config=run.config.read_text(encoding="utf-8"),
-        command=f"nearkin train --config {shlex.quote(str(run.config))}",
+        config=run.config_file.read_text(encoding="utf-8"),
+        command=f"nearkin train --config {shlex.quote(str(run.config_file))}",
         made=provenance() | versions,
     )
 
@@ -135,9 +135,9 @@ def _scores_so_far(
     return {"before": {name: value for name, value in next(start, {}).items() if isinstance(value, float)}}
 
 
-def _splits(settings: Settings, notices: list[str]) -> Splits | None:
+def _splits(settings: Settings, dataset: Dataset | None, notices: list[str]) -> Splits | None:
     try:
-        return load_splits(settings.data, settings.training.seed)
+        return load_splits(settings.data, settings.training.seed, dataset)
     except UserError as error:
         notices.append(
             f"The data cannot be read ({error}). Left out: intervals, map, neighbours, classes, distances, spectrum."
@@ -147,7 +147,7 @@ def _splits(settings: Settings, notices: list[str]) -> Splits | None:
 
 def _facts(run: Run, settings: Settings) -> list[str]:
     model = settings.model
-    saved = date.fromtimestamp((run.model / "model.json").stat().st_mtime).isoformat()
+    saved = date.fromtimestamp((run.model_folder / "model.json").stat().st_mtime).isoformat()
     return [
         f"backbone {model.backbone}" + (", frozen" if model.freeze_backbone else ""),
         f"{model.dim or 'no head, all'} dimensions, "
@@ -228,7 +228,7 @@ def _kept_groups(run: Run, settings: Settings, train: Dataset, dim: int) -> Grou
     method.prepare(len(train.present_classes), dim, training.epochs)
     sampler = method.sampler(train.dense_labels, training.batch_size, training.seed)
     try:
-        state = torch.load(run.checkpoint, map_location="cpu", weights_only=True, mmap=True)
+        state = torch.load(run.checkpoint_file, map_location="cpu", weights_only=True, mmap=True)
         method.load_state_dict(state["method"])
         sampler.load_state_dict(state["sampler"])
         found = method.groups()

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 def print_scores(run: Run) -> None:
     """What a run has reached beside its backbone alone and its start, what that is worth, and where the run is."""
-    scores = run.read_scores()
+    scores = run.scores
     if scores["after"]:
         columns = {
             "backbone alone": scores["backbone"],

@@ -11,11 +11,7 @@ Curve = list[tuple[int, float]]
 
 def curve(run: Run, score: str) -> Curve:
     """(step, score) at the start and after every epoch that was measured."""
-    return [
-        (record["step"], record[score])
-        for record in run.read_metrics()
-        if record["kind"] != "final" and score in record
-    ]
+    return [(record["step"], record[score]) for record in run.metrics if record["kind"] != "final" and score in record]
 
 
 def steps_to_reach(points: Sequence[tuple[int, float]], error: float) -> int | None:

@@ -28,7 +28,7 @@ from nearkin.training.scoring import embed_parts, part_to_measure
 def scores_of(run: Run, row: Row) -> dict[str, float]:
     """By column, between 0 and 1; measured once and kept with the run."""
     names = [row.prefix + column for column in row.columns]
-    scores = run.read_scores()["after"]
+    scores = run.scores["after"]
     views = views_at_test(run.settings(), row)
     if row.read or row.test or views > 1 or not set(names) <= set(scores):
 

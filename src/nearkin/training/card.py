@@ -35,12 +35,12 @@ def write_card(
     run: Run, spec: ModelSpec, settings: Settings, parts: Mapping[str, Dataset | None], scores: dict[str, Any]
 ) -> None:
     """Writes ``README.md`` into the run's model folder; ``scores`` are those of the run's ``scores.json``."""
-    write_text(run.model / "README.md", model_card(spec, training_facts(settings, parts, scores)))
+    write_text(run.model_folder / "README.md", model_card(spec, training_facts(settings, parts, scores)))
 
 
 def replace_verdict(run: Run, old: str, new: str) -> None:
     """Puts another verdict into the card of a run's model."""
-    file = run.model / "README.md"
+    file = run.model_folder / "README.md"
     write_text(file, file.read_text(encoding="utf-8").replace(escaped(old), escaped(new)))
 
 

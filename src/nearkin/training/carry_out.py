@@ -15,8 +15,8 @@ def carry_out(settings: Settings, folder: str | Path, tested: bool = True) -> Ru
     >>> carry_out(Settings.read("config.toml"), "runs/one-of-many")  # doctest: +SKIP
     """
     run = Run(folder)
-    if run.scores.is_file():
+    if run.scores_file.is_file():
         return run
-    if run.checkpoint.is_file() or run.model.is_dir():
+    if run.checkpoint_file.is_file() or run.model_folder.is_dir():
         return resume(folder, tested)
     return train(settings, folder, tested)

@@ -8,32 +8,34 @@ from __future__ import annotations
 
 import logging
 from pathlib import Path
+from typing import Unpack
 
 from nearkin.data.summary import counted
 from nearkin.training.card import replace_verdict
-from nearkin.training.loop import train
+from nearkin.training.loop import Objects, train
 from nearkin.training.run import Run, next_folder
 from nearkin.training.settings import Settings
 
 log = logging.getLogger("nearkin")
 
 
-def fit_all(run: Run, folder: str | Path | None = None) -> Run:
+def fit_all(run: Run, folder: str | Path | None = None, **objects: Unpack[Objects]) -> Run:
     """Trains a finished run's settings once more on all classes.
 
     Args:
         run: the finished run.
         folder: the new run's; by default beside it, with ``-all`` after its name.
+        objects: what the run was trained with where no setting describes it, as it was before.
 
     >>> fit_all(Run("runs/photos-rank")).folder  # doctest: +SKIP
     PosixPath('runs/photos-rank-all')
     """
-    scores = run.read_scores()
+    scores = run.scores
     settings = settings_for_all(run.settings(), scores["best_epoch"])
     folder = Path(folder) if folder else next_folder(run.folder.parent, f"{run.folder.name}-all")
     log.info("training once more, on all classes: %s", counted(scores["best_epoch"], "epoch"))
-    final = train(settings, folder)
-    own = final.read_scores()
+    final = train(settings, folder, **objects)
+    own = final.scores
     verdict = f"Trained on all classes, as a run that saw half of them: {scores['verdict']}"
     final.write_scores(own | {"outcome": scores["outcome"], "verdict": verdict, "measured_by": run.folder.name})
     replace_verdict(final, own["verdict"], verdict)

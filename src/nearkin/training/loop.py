@@ -155,7 +155,7 @@ class Trainer:
             log.info(describe_run(splits, self.settings, self.fabric, len(self.sampler)))
 
         self._check_trainable()
-        begun = resumed and self.run.checkpoint.is_file()
+        begun = resumed and self.run.checkpoint_file.is_file()
         wanted = self.settings.model.head_init == "svd" or any(self.parts.values())
         self.start = self._start() if wanted and is_pretrained(self.settings.model) and not begun else None
         self.learner, self.preprocess = self._learner()
@@ -174,7 +174,7 @@ class Trainer:
         if resumed:
             self.run.check_data(splits.digest())
             if begun:
-                self.position = load_checkpoint(self.run.checkpoint, self._stateful(), self.fabric.device)
+                self.position = load_checkpoint(self.run.checkpoint_file, self._stateful(), self.fabric.device)
         if self.fabric.is_global_zero:
             if resumed:
                 self.run.keep_records(self.position.records)
@@ -394,7 +394,7 @@ class Trainer:
         if self.fabric.is_global_zero:
             chosen = choice_in_words(self.training, self.watched)
             kept = self.position.epoch if self.training.keep == "last" else self.position.best_epoch
-            scores = final_scores(self.run.read_metrics(), after, chosen, kept, self._start_in_words())
+            scores = final_scores(self.run.metrics, after, chosen, kept, self._start_in_words())
             self.run.write_scores(scores)
             parts = {"train": self.train_set, **self.parts}
             if not isinstance(self.run, MemoryRun):

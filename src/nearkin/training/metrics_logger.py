@@ -82,7 +82,7 @@ def _csv(run: Run, settings: Settings, step: int) -> Logger:  # noqa: ARG001
 
     loggers: Any = fabric_module("loggers")
     logger: Logger = loggers.CSVLogger(run.folder, "csv", version="", flush_logs_every_n_steps=1)
-    for record in run.read_metrics():  # it starts its file anew
+    for record in run.metrics:  # it starts its file anew
         logger.log_metrics(_numbers(record), record["step"])
     return logger
 

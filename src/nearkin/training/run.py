@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Mapping
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -22,34 +23,34 @@ from nearkin.training.settings import Settings
 class Run:
     """The files of one run.
 
-    >>> Run("runs/x").model
+    >>> Run("runs/x").model_folder
     PosixPath('runs/x/model')
     """
 
     def __init__(self, folder: str | Path) -> None:
         self.folder = folder = Path(folder)
-        self.config = folder / "config.toml"
-        self.metrics = folder / "metrics.jsonl"
-        self.checkpoint = folder / "checkpoints" / "last.pt"
-        self.model = folder / "model"
-        self.scores = folder / "scores.json"
-        self.data = folder / "data.sha256"
-        self.readout = folder / "readout.json"
+        self.config_file = folder / "config.toml"
+        self.metrics_file = folder / "metrics.jsonl"
+        self.checkpoint_file = folder / "checkpoints" / "last.pt"
+        self.model_folder = folder / "model"
+        self.scores_file = folder / "scores.json"
+        self.digest_file = folder / "data.sha256"
+        self.buffers_file = folder / "readout.json"
 
     def create(self, settings: Settings, data_digest: str) -> None:
         """Begins the run, in an empty or new folder."""
         self.check_free()
-        self.metrics.unlink(missing_ok=True)
-        write_text(self.data, data_digest)
-        write_text(self.config, settings.to_toml())
+        self.metrics_file.unlink(missing_ok=True)
+        write_text(self.digest_file, data_digest)
+        write_text(self.config_file, settings.to_toml())
 
     def check_free(self) -> None:
         """Refuses a folder with anything in it, unless it is a run that ended before it had saved any progress."""
         if not self.folder.exists() or (self.folder.is_dir() and not any(self.folder.iterdir())):
             return
-        if not self.data.is_file():
+        if not self.digest_file.is_file():
             raise UserError(f"{self.folder} exists already and is not a run; choose another folder (out)")
-        if self.checkpoint.is_file() or self.model.is_dir():
+        if self.checkpoint_file.is_file() or self.model_folder.is_dir():
             raise UserError(
                 f"{self.folder} exists already; continue it with `{self.resume_command}`, or choose another out"
             )
@@ -57,19 +58,24 @@ class Run:
     @classmethod
     def open(cls, folder: str | Path) -> Run:
         run = cls(folder)
-        if not run.config.is_file():
+        if not run.config_file.is_file():
             raise UserError(
                 f"{folder} is not a run (config.toml is missing); give the folder that `nearkin train` wrote"
             )
         return run
 
+    @cached_property
+    def model(self) -> Embedder:
+        """The model, ready to ``encode``; `nearkin.load` also takes a backbone of the user's own."""
+        return Embedder.load(self.folder)
+
     def change_settings(self, settings: Settings) -> None:
         """Writes other settings into a run that goes on with them; its scores are to be measured again."""
-        write_text(self.config, settings.to_toml())
-        self.scores.unlink(missing_ok=True)
+        write_text(self.config_file, settings.to_toml())
+        self.scores_file.unlink(missing_ok=True)
 
     def settings(self) -> Settings:
-        return Settings.read(self.config)
+        return Settings.read(self.config_file)
 
     def method(self) -> Method:
         """The run's method with all that its read-out needs besides the model."""
@@ -83,7 +89,7 @@ class Run:
 
     def same_data(self, digest: str) -> bool:
         """Whether items, classes and split are what they were when the run began."""
-        return not self.data.is_file() or self.data.read_text(encoding="utf-8") == digest
+        return not self.digest_file.is_file() or self.digest_file.read_text(encoding="utf-8") == digest
 
     def check_data(self, digest: str) -> None:
         if not self.same_data(digest):
@@ -95,17 +101,18 @@ class Run:
     def log(self, record: dict[str, Any]) -> None:
         """Appends one line to the metrics."""
         try:
-            with self.metrics.open("a", encoding="utf-8") as stream:
+            with self.metrics_file.open("a", encoding="utf-8") as stream:
                 stream.write(json.dumps(record) + "\n")
         except OSError as error:
-            raise cannot_write(self.metrics, error) from error
+            raise cannot_write(self.metrics_file, error) from error
 
-    def read_metrics(self) -> list[dict[str, Any]]:
+    @property
+    def metrics(self) -> list[dict[str, Any]]:
         """All records; a last line that a killed process left unfinished is passed over."""
-        if not self.metrics.is_file():
+        if not self.metrics_file.is_file():
             return []
         records = []
-        for line in self.metrics.read_text(encoding="utf-8").splitlines():
+        for line in self.metrics_file.read_text(encoding="utf-8").splitlines():
             try:
                 records.append(json.loads(line))
             except json.JSONDecodeError:
@@ -114,47 +121,48 @@ class Run:
 
     def evaluations(self) -> list[dict[str, Any]]:
         """The records of what was measured on the way, after epochs."""
-        return [record for record in self.read_metrics() if record["kind"] == "evaluation"]
+        return [record for record in self.metrics if record["kind"] == "evaluation"]
 
     def keep_records(self, count: int) -> None:
         """Forgets what was logged after the first ``count`` records: a resumed run will say it again."""
-        kept = self.read_metrics()[:count]
-        write_text(self.metrics, "".join(json.dumps(record) + "\n" for record in kept))
+        kept = self.metrics[:count]
+        write_text(self.metrics_file, "".join(json.dumps(record) + "\n" for record in kept))
 
     def read_buffers(self) -> dict[str, float]:
         """What the method's read-out needs besides the model, if anything."""
-        return read_json(self.readout) if self.readout.is_file() else {}
+        return read_json(self.buffers_file) if self.buffers_file.is_file() else {}
 
     def save_model(self, model: EmbeddingModel, buffers: Mapping[str, float]) -> None:
         """Keeps the model, and what the method's read-out needs besides it."""
-        Embedder(model).save(self.model)
+        Embedder(model).save(self.model_folder)
         if buffers:
-            write_json(self.readout, dict(buffers))
+            write_json(self.buffers_file, dict(buffers))
 
     def has_model(self) -> bool:
-        return self.model.is_dir()
+        return self.model_folder.is_dir()
 
     def restore_model(self, model: EmbeddingModel) -> None:
         """Puts the weights that were kept back into the model."""
-        model.load_state_dict(load_file(self.model / "model.safetensors"))
+        model.load_state_dict(load_file(self.model_folder / "model.safetensors"))
 
     def save_checkpoint(self, position: Position, state: dict[str, Stateful]) -> None:
-        save_checkpoint(self.checkpoint, position, state)
+        save_checkpoint(self.checkpoint_file, position, state)
 
     def stopped(self, step: int) -> BaseException:
         """What to raise where the user stops the run."""
         return Interrupted(f"stopped after step {step}; continue with: {self.resume_command}")
 
     def write_scores(self, scores: dict[str, Any]) -> None:
-        write_json(self.scores, scores)
+        write_json(self.scores_file, scores)
 
-    def read_scores(self) -> dict[str, Any]:
+    @property
+    def scores(self) -> dict[str, Any]:
         """What training wrote at its end: by what the model was ``chosen``, the test part ``before`` and ``after``."""
         try:
-            return dict(read_json(self.scores))
+            return dict(read_json(self.scores_file))
         except (TypeError, ValueError) as error:
             raise UserError(
-                f"{self.scores} is damaged ({error}); delete it and measure again with: {self.resume_command}"
+                f"{self.scores_file} is damaged ({error}); delete it and measure again with: {self.resume_command}"
             ) from error
 
 
@@ -177,7 +185,8 @@ class MemoryRun(Run):
     def log(self, record: dict[str, Any]) -> None:
         self.records.append(record)
 
-    def read_metrics(self) -> list[dict[str, Any]]:
+    @property
+    def metrics(self) -> list[dict[str, Any]]:
         return self.records
 
     def read_buffers(self) -> dict[str, float]:
@@ -199,7 +208,8 @@ class MemoryRun(Run):
     def write_scores(self, scores: dict[str, Any]) -> None:
         self.results = scores
 
-    def read_scores(self) -> dict[str, Any]:
+    @property
+    def scores(self) -> dict[str, Any]:
         return self.results
 
     def stopped(self, step: int) -> BaseException:  # noqa: ARG002

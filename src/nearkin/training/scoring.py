@@ -44,7 +44,7 @@ def score_space(
     space: Space,
     method: Method | None = None,
     trained_on: Space | None = None,
-    recall_at: Sequence[int] = (1, 2, 4, 8),
+    recall_at: int | Sequence[int] = (1, 2, 4, 8),
     clustering: str | None = "kmeans",
     protocol: str = "",
 ) -> EvaluationResult:
@@ -58,7 +58,8 @@ def score_space(
     """
     result = evaluate(space, recall_at=recall_at, clustering=clustering, protocol=protocol)
     if method is not None:
-        result.scores.update(method.read_out(space, trained_on, recall_at, clustering))
+        several = (recall_at,) if isinstance(recall_at, int) else recall_at
+        result.scores.update(method.read_out(space, trained_on, several, clustering))
     return result
 
 
