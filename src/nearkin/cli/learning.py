@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from nearkin.cli.app import Set, app
 from nearkin.cli.options import TrainingOptions, with_training_options
+
+if TYPE_CHECKING:
+    from nearkin.training import Run
 
 
 @app.command()
@@ -57,21 +60,14 @@ def train(
     Example: nearkin train photos/ --backbone resnet50 --freeze-backbone
     """
     own = {"validation": validation, "keep": keep, "seed": seed}
-    given = {**options, **{name: value for name, value in own.items() if value is not None}}
-    from nearkin.progress import speaks
-    from nearkin.report.tables import print_scores
-    from nearkin.training import loop
+    given: dict[str, Any] = {**options, **{name: value for name, value in own.items() if value is not None}}
+    if data is None and config is None and recipe is None:
+        raise typer.BadParameter("give data to train on (a folder, .csv, .npz or name), --recipe or --config")
+    from nearkin import api
+    from nearkin.fields import parse_assignment
 
-    chosen, folder = _settings(data, method, config, recipe, out, given, settings or [])
-    run = loop.train(chosen, folder)
-    if speaks():
-        print_scores(run)
-    if fit_all:
-        from nearkin.training.fit_all import fit_all as train_on_all
-
-        final = train_on_all(run)
-        if speaks():
-            typer.echo(f"trained on all classes: {final.folder}")
+    given |= dict(map(parse_assignment, settings or []))
+    _print_run(api.train(data, method, out, config, recipe, fit_all, **given))
 
 
 @app.command()
@@ -83,13 +79,9 @@ def resume(
 
     Example: nearkin resume runs/photos-rank
     """
-    from nearkin.progress import speaks
-    from nearkin.report.tables import print_scores
-    from nearkin.training import loop
+    from nearkin import api
 
-    finished = loop.resume(run, epochs=epochs)
-    if speaks():
-        print_scores(finished)
+    _print_run(api.resume(run, epochs))
 
 
 @app.command()
@@ -148,30 +140,15 @@ def reproduce(
         print_reproduced(paper, part, out, data or [], settings or [])
 
 
-def _settings(
-    data: str | None,
-    method: str | None,
-    config: Path | None,
-    recipe: str | None,
-    out: Path | None,
-    options: dict[str, Any],
-    assignments: list[str],
-) -> tuple[Any, Path]:
-    from nearkin.api import make_settings, usual_folder
-    from nearkin.fields import parse_assignment
-    from nearkin.training.settings import Settings, by_section
+def _print_run(run: Run) -> None:
+    """The scores; of a run on all classes, those of the run that measured its settings."""
+    from nearkin.progress import speaks
+    from nearkin.report.tables import print_scores
+    from nearkin.training import Run
 
-    options |= dict(map(parse_assignment, assignments))
-    if config is not None or recipe is not None:
-        from nearkin.recipes import read_recipe
-
-        if method is not None or (config is not None and recipe is not None):
-            raise typer.BadParameter("a config or a recipe names the method; give one of --config, --recipe, --method")
-        chosen = Settings.read(config) if config is not None else read_recipe(recipe or "")
-        options |= {"source": data} if data else {}
-        chosen = chosen.changed(**by_section(chosen.method, options))
-    elif data is None:
-        raise typer.BadParameter("give data to train on (a folder, .csv, .npz or name), --recipe or --config")
-    else:
-        chosen = make_settings(data, method or "rank", options)
-    return chosen, out or usual_folder(chosen.data.source, chosen.method)
+    if not speaks():
+        return
+    measured_by = run.scores.get("measured_by")
+    print_scores(Run(run.folder.parent / measured_by) if measured_by else run)
+    if measured_by:
+        typer.echo(f"trained on all classes: {run.folder}")

@@ -17,6 +17,7 @@ class TrainingOptions(TypedDict, total=False):
 
     backbone: Annotated[str, typer.Option(help="small, mlp, linear, torchvision:googlenet, any of timm.")]
     weights: Annotated[str, typer.Option(help="imagenet, none, or a file.")]
+    init: Annotated[str, typer.Option(help="Start from this trained model: a run folder or a model folder.")]
     dim: Annotated[int, typer.Option(help="Length of the embedding; 0: no head. Default: 512 if pretrained, or 128.")]
     head_init: Annotated[
         str, typer.Option(help="svd (of the training features) or random. Default: svd if pretrained.")
@@ -35,6 +36,7 @@ class TrainingOptions(TypedDict, total=False):
     check_counts: Annotated[bool, CountCheck]
     unreadable: Annotated[str, typer.Option(help="Images that cannot be decoded: skip or stop.")]
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")]
+    logger: Annotated[str, typer.Option(help="tensorboard, csv, wandb, mlflow, several with commas, or none.")]
 
 
 def with_training_options(command: Callable[..., None]) -> Callable[..., None]:

@@ -24,7 +24,7 @@ def print_scores(run: Run) -> None:
             "after training": scores["after"],
         }
         Console().print(score_table({name: column for name, column in columns.items() if column}, "test split"))
-    lines = f"{scores['verdict']}\nmodel: {scores['chosen']}\nrun: {run.folder}"
+    lines = f"model: {scores['chosen']}\nrun: {run.folder}"
     Console().print(lines, highlight=False, soft_wrap=True)
 
 

@@ -1,0 +1,175 @@
+"""What a user should be able to write, line by line, on tiny data."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from pytorch_metric_learning.losses import MultiSimilarityLoss
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, TensorDataset
+
+import nearkin
+from nearkin.errors import UserError
+
+FAST: dict[str, Any] = {"epochs": 1, "dim": 8, "device": "cpu", "batch_size": 8, "workers": 0, "logger": "none"}
+
+
+class Flat(nn.Module):
+    """A backbone of one's own: the mean colours of a coarse grid."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.mix = nn.Linear(48, 16)
+
+    def forward(self, images: Tensor) -> Tensor:
+        coarse = nn.functional.adaptive_avg_pool2d(images, 4).flatten(1)
+        mixed: Tensor = self.mix(coarse)
+        return mixed
+
+
+@pytest.fixture(autouse=True)
+def in_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture
+def photos() -> str:
+    """Eight classes of four noisy pictures, each class of its own colour."""
+    random = np.random.default_rng(0)
+    for name in "abcdefgh":
+        folder = Path("photos") / name
+        folder.mkdir(parents=True)
+        colour = random.integers(0, 200, 3)
+        for number in range(4):
+            pixels = (colour + random.integers(0, 55, (16, 16, 3))).astype(np.uint8)
+            Image.fromarray(pixels).save(folder / f"{number}.png")
+    return "photos"
+
+
+@pytest.fixture
+def vectors() -> tuple[Any, Any]:
+    random = np.random.default_rng(0)
+    labels = np.repeat([f"class {number}" for number in range(8)], 6)
+    centres = np.repeat(random.normal(size=(8, 5)), 6, axis=0)
+    return (centres + 0.1 * random.normal(size=(48, 5))).astype(np.float32), labels
+
+
+def test_photos_to_a_searchable_gallery(photos: str) -> None:
+    run = nearkin.train(photos, method="rank", backbone="small", image_size=16, **FAST)
+    assert run.model.encode("photos/a/0.png").shape == (8,)
+    assert run.model.encode(["photos/a/0.png", "photos/b/0.png"]).shape == (2, 8)
+    assert nearkin.evaluate(run).scores["recall@1"] == run.scores["after"]["recall@1"]
+    assert nearkin.evaluate(run.model, data=photos, split="test").split == "test"
+    with nearkin.index(run, photos, "photos.index") as gallery:
+        assert len(gallery.search("photos/a/0.png", k=3)) == 3
+        assert gallery.match("photos/a/0.png") is not None
+        assert gallery.remove("photos/a/0.png") == 1
+        gallery.add("photos/a/0.png")
+        assert len(gallery) == 32
+
+
+@pytest.mark.parametrize("kind", ["arrays", "tensors", "torch dataset"])
+def test_data_in_memory(vectors: tuple[Any, Any], kind: str) -> None:
+    values, labels = vectors
+    numbers = torch.tensor(np.unique(labels, return_inverse=True)[1])
+    data = {
+        "arrays": (values, labels),
+        "tensors": (torch.tensor(values), numbers),
+        "torch dataset": TensorDataset(torch.tensor(values), numbers),
+    }[kind]
+    run = nearkin.train(data, **FAST)
+    assert run.model.encode(values).shape == (48, 8)
+    assert "<" in run.settings().data.source
+    with pytest.raises(UserError, match="data="):
+        nearkin.evaluate(run)
+    assert nearkin.evaluate(run, data=data, split="test").scores["recall@1"] == run.scores["after"]["recall@1"]
+    assert nearkin.resume(run, epochs=2, data=data).scores["best_epoch"] <= 2
+
+
+def test_an_image_folder_of_torchvision(photos: str) -> None:
+    from torchvision.datasets import ImageFolder
+
+    run = nearkin.train(ImageFolder(photos), backbone="small", image_size=16, **FAST)
+    assert run.scores["after"]
+
+
+def test_a_hugging_face_dataset_and_a_module_of_ones_own(photos: str) -> None:
+    datasets = pytest.importorskip("datasets")
+    files = sorted(Path(photos).rglob("*.png"))
+    columns = {"image": [str(file) for file in files], "label": [file.parent.name for file in files]}
+    made = datasets.Dataset.from_dict(columns).cast_column("image", datasets.Image())
+    made.save_to_disk("cats")
+    backbone = Flat()
+    run = nearkin.train(datasets.load_from_disk("cats"), backbone=backbone, image_size=16, **FAST)
+    assert run.settings().model.backbone.endswith("Flat")
+    with pytest.raises(UserError, match="backbone="):
+        nearkin.load(run)
+    assert nearkin.load(run, backbone=Flat()).encode(str(files[0])).shape == (8,)
+
+
+def test_method_objects_losses_and_init(vectors: tuple[Any, Any]) -> None:
+    run = nearkin.train(vectors, method=nearkin.methods.Triplet(margin=0.3), **FAST)
+    assert run.settings().method_settings["margin"] == 0.3
+    seen: list[dict[str, Any]] = []
+    other = nearkin.train(
+        vectors, loss=MultiSimilarityLoss(), init=run, callbacks=[lambda _, metrics: seen.append(metrics)], **FAST
+    )
+    assert other.settings().model.init == str(run.folder.absolute()) and [each["epoch"] for each in seen] == [1]
+    with pytest.raises(UserError, match="leave dim out"):
+        nearkin.train(vectors, init=run, **FAST | {"dim": 4})
+
+
+def test_embeddings_alone_have_scores() -> None:
+    result = nearkin.evaluate(np.array([[0.0], [1.0], [5.0], [6.0]]), ["a", "a", "b", "b"], recall_at=1)
+    assert result.scores["recall@1"] == 1 and "Recall@1" in str(result)
+    with pytest.raises(UserError, match="without labels"):
+        nearkin.evaluate(np.zeros((3, 2)))
+
+
+def test_samplers_serve_a_loader() -> None:
+    labels = np.arange(8).repeat(8)
+    dataset = TensorDataset(torch.arange(64), torch.tensor(labels))
+    loader = DataLoader(dataset, batch_sampler=nearkin.sampling.GroupSampler(labels, 16, per_class=8))
+    assert all(len(set(batch.tolist())) == 2 for _, batch in loader)
+
+
+class Vector(nn.Module):
+    def forward(self, embeddings: Tensor, labels: Tensor) -> Tensor:  # noqa: ARG002
+        return embeddings.sum(1)
+
+
+class Broken(nn.Module):
+    def forward(self, embeddings: Tensor, labels: Tensor) -> Tensor:  # noqa: ARG002
+        return embeddings.sum() * float("nan")
+
+
+class Pair(nn.Module):
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        return x, x
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"loss": Vector()}, r"returned a tensor of shape \(\d+,\); return one number"),
+        ({"loss": Broken()}, "the loss became nan"),
+        ({"loss": lambda embeddings, _: embeddings.sum()}, "loss must be a torch module"),
+        ({"loss": Vector(), "method": "rank"}, "either method"),
+        ({"backbone": Pair()}, "returned a tuple; return a tensor"),
+        ({"logger": "tensorbord"}, "did you mean 'tensorboard'"),
+    ],
+)
+def test_bad_objects_are_one_sentence(vectors: tuple[Any, Any], changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        nearkin.train(vectors, **FAST | changes)
+
+
+def test_public_names_are_listed() -> None:
+    names = dir(nearkin)
+    assert {"train", "resume", "load", "evaluate", "embed", "index", "export", "methods", "losses"} <= set(names)
+    assert all(hasattr(nearkin, name) for name in names)
