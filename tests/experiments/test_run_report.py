@@ -17,7 +17,7 @@ import torch
 from PIL import Image
 
 import nearkin
-from nearkin.data import ImageFiles, LazyImages, Vectors
+from nearkin.data import ImageFiles, LazyImages, Vectors, as_dataset
 from nearkin.errors import UserError
 from nearkin.experiments import run_report
 from nearkin.experiments.run_report import gather, write_report
@@ -146,6 +146,15 @@ def test_vectors_have_a_report_without_pictures(vectors: str, tmp_path: Path) ->
     page = Page(write_report(run.folder, figures=False))
     assert "Map of the space" in page.text and "data:image" not in page.html
     assert set(page.map["cell"]) == {-1} and set(page.map["nearest"]) != {-1}
+
+
+def test_data_that_no_string_describes_are_given_again(vectors: str, tmp_path: Path) -> None:
+    with np.load(vectors) as columns:
+        arrays = columns["vectors"].astype(np.float32), columns["labels"]
+    folder = nearkin.train(arrays, out=tmp_path / "run", **QUICK).folder
+    alone, given = gather(folder), gather(folder, dataset=as_dataset(arrays))
+    assert alone.split is None and "The data cannot be read" in alone.notices[0]
+    assert given.split is not None and len(given.split.space) == 96 and not given.notices
 
 
 def test_a_column_that_is_called_true_label_is_no_label(vectors: str, tmp_path: Path) -> None:

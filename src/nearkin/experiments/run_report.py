@@ -146,13 +146,13 @@ def _splits(settings: Settings, dataset: Dataset | None, notices: list[str]) -> 
 
 
 def _facts(run: Run, settings: Settings) -> list[str]:
-    model = settings.model
+    model, epochs = settings.model, settings.training.epochs
     saved = date.fromtimestamp((run.model_folder / "model.json").stat().st_mtime).isoformat()
     return [
         f"backbone {model.backbone}" + (", frozen" if model.freeze_backbone else ""),
         f"{model.dim or 'no head, all'} dimensions, "
         + ("not normalised" if model.normalize == "never" else "of unit length"),
-        f"{settings.training.epochs} epochs",
+        "1 epoch" if epochs == 1 else f"{epochs} epochs",
         f"seed {settings.training.seed}",
         f"model saved {saved}",
     ]
