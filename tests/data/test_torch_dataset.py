@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from nearkin.report.run_sheet import Sheet
 from PIL import Image
 from torch.utils.data import ConcatDataset, IterableDataset, Subset, TensorDataset, random_split
 from torchvision.datasets import MNIST, ImageFolder
@@ -207,8 +206,6 @@ class TestUse:
         assert lines[-1] == "  size        20×30 to 31×30 pixels, median 26×30"
         picture = thumbnail(dataset.items, 9, 12)
         assert picture is not None and picture.size == (12, 12) and picture.getpixel((0, 0)) == (180, 0, 0)
-        sheet = Sheet("near", dataset.items, 16)
-        assert sheet.cell(3) == 0 and sheet.uri().startswith("data:image/jpeg")
 
     def test_a_picture_that_cannot_be_read_is_not_drawn(self) -> None:
         data = WithTargets(lambda n, p, y: (None if n == 9 else p, y))
