@@ -23,7 +23,7 @@ from nearkin.data.thumbnails import thumbnail
 from nearkin.data.transforms import Preprocess
 from nearkin.errors import UserError
 from nearkin.models import EmbeddingModel, ModelSpec
-from nearkin.models.feature_cache import cached_embeddings
+from nearkin.models.embed import cached_features
 
 SMALL = Preprocess(16, 20, 3, (0.5,) * 3, (0.5,) * 3)
 TO_TENSOR = v2.Compose([v2.ToImage(), v2.ToDtype(torch.float32, scale=True)])
@@ -200,7 +200,7 @@ class TestUse:
     def test_it_is_embedded_summarised_and_drawn(self) -> None:
         dataset = as_dataset(WithTargets())
         model = EmbeddingModel(ModelSpec("small", dim=4, preprocess=SMALL))
-        assert cached_embeddings(model, dataset.items, workers=0).shape == (12, 4)
+        assert cached_features(model, dataset.items, workers=0).shape == (12, model.width)
         lines = describe_splits(make_splits(dataset))
         assert lines[0] == "data          WithTargets: 12 images of 3 classes"
         assert lines[-1] == "  size        20×30 to 31×30 pixels, median 26×30"

@@ -22,8 +22,8 @@ from nearkin.data.sources import is_dataset_name, load_labelled_or_flat
 from nearkin.data.transforms import make_transform
 from nearkin.errors import Interrupted, UserError
 from nearkin.models import Embedder
-from nearkin.models.embed import apply
-from nearkin.models.feature_cache import FeatureCache, Key, embed_rows, file_key
+from nearkin.models.embed import apply, embed_rows
+from nearkin.models.feature_cache import FeatureCache, Key, file_key
 from nearkin.models.model import device_of
 from nearkin.progress import bar
 from nearkin.search.results import IndexResult
