@@ -165,8 +165,8 @@ class TestLabels:
         assert as_dataset(ConcatDataset([data, data])).classes == ["0", "1", "2"]
 
     def test_a_random_split_keeps_the_classes_of_the_whole(self) -> None:
-        part, _ = random_split(WithTargets(), [0.5, 0.5], torch.Generator().manual_seed(0))
-        dataset = as_dataset(part)
+        half, _ = random_split(WithTargets(), [0.5, 0.5], torch.Generator().manual_seed(0))
+        dataset = as_dataset(half)
         assert dataset.classes == ["cat", "dog", "eel"]
         assert [pixels(dataset.items, n) % 3 for n in range(6)] == dataset.labels.tolist()
 
