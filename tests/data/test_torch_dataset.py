@@ -29,6 +29,9 @@ SMALL = Preprocess(16, 20, 3, (0.5,) * 3, (0.5,) * 3)
 TO_TENSOR = v2.Compose([v2.ToImage(), v2.ToDtype(torch.float32, scale=True)])
 
 
+NAMES = ("cat", "dog", "eel")
+
+
 class Pairs(torch.utils.data.Dataset[Any]):
     """Twelve pictures of three classes and of many sizes; the item is ``change(row, picture, label)``."""
 
@@ -45,7 +48,7 @@ class Pairs(torch.utils.data.Dataset[Any]):
 
 
 class WithTargets(Pairs):
-    classes = ("cat", "dog", "eel")
+    classes: Any = NAMES
     targets = torch.arange(12) % 3
 
 
@@ -154,14 +157,15 @@ class TestLabels:
         dataset = as_dataset(data)
         assert dataset.labels.tolist() == [0, 1, 2] * 4 and set(data.asked) == set(range(12))
 
-    def test_names_that_do_not_fit_the_labels_are_not_taken(self) -> None:
+    @pytest.mark.parametrize("classes", [3, ["cat"], np.array(NAMES), None])
+    def test_what_is_called_classes_but_is_something_else_is_not_taken(self, classes: Any) -> None:
         data = WithTargets()
-        data.classes = ("cat",)
-        assert as_dataset(data).classes == ["0", "1", "2"]
+        data.classes = classes
+        assert as_dataset(ConcatDataset([data, data])).classes == ["0", "1", "2"]
 
     def test_a_random_split_keeps_the_classes_of_the_whole(self) -> None:
-        part, _ = random_split(WithTargets(), [0.5, 0.5], torch.Generator().manual_seed(0))
-        dataset = as_dataset(part)
+        half, _ = random_split(WithTargets(), [0.5, 0.5], torch.Generator().manual_seed(0))
+        dataset = as_dataset(half)
         assert dataset.classes == ["cat", "dog", "eel"]
         assert [pixels(dataset.items, n) % 3 for n in range(6)] == dataset.labels.tolist()
 
@@ -251,13 +255,15 @@ class Endless(IterableDataset[Any]):
     [
         (Pairs(lambda _n, p, _y: p), " is of type Image, not a pair (image, label)"),
         (Pairs(lambda _n, p, _y: {"image": p}), " is of type dict, not a pair (image, label)"),
-        (Pairs(lambda n, p, y: (p, y, n)), " is 3 things, not a pair (image, label)"),
+        (Pairs(lambda n, p, y: (p, y, n)), " is a tuple of 3, not a pair (image, label)"),
         (
             Pairs(lambda _n, p, y: (p, [0, y])),
-            "text per item, not int64 (12, 2)",
+            "text per item, not int64 of shape (12, 2)",
         ),
-        (Pairs(lambda _n, p, _y: (p, 0.5)), "one whole number or text per item, not float64 (12,)"),
-        (Pairs(lambda _n, p, _y: (p, None)), "one whole number or text per item, not object (12,)"),
+        (Pairs(lambda n, p, _y: (p, [0] * (1 + n % 2))), "one whole number or text per item"),
+        (WithTargets(lambda _n, _p, y: (torch.zeros(3, 4, 4) - 2, y)), "must be in 0…1, not -2…-2: leave out normal"),
+        (Pairs(lambda _n, p, _y: (p, 0.5)), "one whole number or text per item, not float64 of shape (12,)"),
+        (Pairs(lambda _n, p, _y: (p, None)), "one whole number or text per item, not object of shape (12,)"),
         (
             Pairs(lambda _n, _p, y: ("a.jpg", y)),
             "item 0 of <test_torch_dataset.Pairs of 12 items> can",
