@@ -23,7 +23,7 @@ from nearkin.data import images
 from nearkin.errors import UserError
 from nearkin.report.map import flat_places
 from nearkin.search.gallery import Gallery
-from nearkin.search.store import Entry, Gone
+from nearkin.search.store import Entry, ItemNotFound
 from nearkin.serve import app, caching, service, space_map
 from nearkin.serve.app import make_app
 from nearkin.serve.caching import ThumbnailCache, TTLCache
@@ -350,7 +350,7 @@ def slowed(work: Callable[..., object], spans: list[tuple[float, float]]) -> Cal
     return slowly
 
 
-@pytest.mark.parametrize(("path", "look"), [("map", "some"), ("labels", "counts")])
+@pytest.mark.parametrize(("path", "look"), [("map", "ids"), ("labels", "counts")])
 def test_looks_at_a_slow_store_leave_it_to_the_searches(
     gallery: Gallery, monkeypatch: pytest.MonkeyPatch, path: str, look: str
 ) -> None:
@@ -473,7 +473,7 @@ class Ids:
     def __len__(self) -> int:
         return len(self._ids)
 
-    def some(self, k: int) -> list[int]:
+    def ids(self, k: int) -> list[int]:
         return self._ids[:k]
 
 
@@ -522,7 +522,7 @@ def test_a_store_that_cannot_be_reached_says_so_and_works_again(
 
     monkeypatch.setattr(caching, "PAUSE", 0)  # beside other work a failed lookup takes long, and the pause after it
     with monkeypatch.context() as patch:
-        for name in ("entries_of", "vectors", "search", "counts", "some", "__len__"):
+        for name in ("entries_of", "vectors", "search", "counts", "ids", "__len__"):
             patch.setattr(type(gallery.store), name, unreachable)
         answers = [client.get(f"/api/{path}") for path in ("items/1/neighbours", "items/1/thumbnail", "labels", "map")]
         answers.append(client.post("/api/search", files={"file": picture_bytes()}))
@@ -536,7 +536,7 @@ def test_a_store_that_cannot_be_reached_says_so_and_works_again(
 
 
 @pytest.mark.parametrize(
-    ("error", "code"), [(UserError("no answer"), 503), (Gone(3), 503), (RuntimeError("/secret"), 500)]
+    ("error", "code"), [(UserError("no answer"), 503), (ItemNotFound(3), 503), (RuntimeError("/secret"), 500)]
 )
 def test_a_map_that_failed_is_begun_again(
     client: TestClient, gallery: Gallery, monkeypatch: pytest.MonkeyPatch, error: Exception, code: int

@@ -42,7 +42,7 @@ def serve(
         address = f"http://{_in_address(host)}:{listening.getsockname()[1]}"
         print(f"{len(gallery):,} items at {address} (stop with Ctrl-C)", flush=True)
         if not local:
-            print("everyone who reaches this address can search and see the pictures", flush=True)
+            print("everyone who reaches this address can search and see the images", flush=True)
         if open_browser:
             webbrowser.open(address)  # it already listens: the browser waits until it is answered
         app = make_app(gallery, hosts=names(host, allowed, local))
@@ -52,7 +52,7 @@ def serve(
 
 
 def names(host: str, allowed: Sequence[str], local: bool) -> set[str] | None:
-    """The names by which the server may be called; None, any, where others reach it by names that nobody gave.
+    """The names by which the server may be called; None (any) where other machines reach it, by whatever name.
 
     Args:
         local: whether only this machine reaches it.

@@ -16,7 +16,7 @@ from PIL import Image
 
 from nearkin.errors import UserError
 from nearkin.search.gallery import Gallery
-from nearkin.search.store import Embeddings, Entry, Gone, Hit
+from nearkin.search.store import Embeddings, Entry, Hit, ItemNotFound
 from nearkin.serve.batching import Batcher
 from nearkin.serve.caching import Thumbnail, ThumbnailCache, TTLCache
 from nearkin.serve.schemas import Item, Map, Neighbour, SearchResponse
@@ -77,7 +77,7 @@ class SearchService:
 
     async def some_items(self, k: int, label: str | None) -> list[Item]:
         await self._check_label(label)
-        ids = await self._ask(lambda: self._store.some(k, label)) if label else (await self._sample())[:k]
+        ids = await self._ask(lambda: self._store.ids(k, label)) if label else (await self._sample())[:k]
         entries = await self._ask(lambda: self._store.entries_of(ids))
         return [Item.of(id, entry) for id, entry in entries.items()]
 
@@ -100,7 +100,7 @@ class SearchService:
         """The answer of the store, whose queries run in one thread."""
         try:
             return await asyncio.get_running_loop().run_in_executor(self._store_thread, query)
-        except Gone as error:  # since an earlier query
+        except ItemNotFound as error:  # since an earlier query
             raise HTTPException(404, str(error)) from None
         except UserError as error:
             raise self._unavailable(error) from None
@@ -113,13 +113,13 @@ class SearchService:
 
     async def _check_label(self, label: str | None) -> None:
         # The labels may be a minute old, and the store knows those that came since.
-        if label and label not in await self.labels() and not await self._ask(lambda: self._store.some(1, label)):
+        if label and label not in await self.labels() and not await self._ask(lambda: self._store.ids(1, label)):
             raise HTTPException(422, f"no item has the label '{label}'; choose one of /api/labels, or none")
 
     async def _entry(self, id: int) -> Entry:
         entries = await self._ask(lambda: self._store.entries_of([id]))
         if not entries:
-            raise HTTPException(404, str(Gone(id)))
+            raise HTTPException(404, str(ItemNotFound(id)))
         return entries[id]
 
     def _mapped(self, ids: list[int]) -> tuple[dict[int, Entry], Embeddings]:
@@ -129,7 +129,7 @@ class SearchService:
         entries = self._store.entries_of(ids)
         try:
             return entries, self._store.vectors(list(entries))
-        except Gone:  # one was removed between the two queries
+        except ItemNotFound:  # one was removed between the two queries
             if retries == 0:
                 raise
             return self._read(ids, retries - 1)

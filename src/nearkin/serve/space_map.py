@@ -69,7 +69,7 @@ class SpaceMap:
 
 def sample_ids(store: Store, count: int) -> list[int]:
     """Ids drawn evenly and in random order: those with the lowest hash, so that a gallery that grows changes few."""
-    ids = np.array(store.some(len(store)), np.uint64)
+    ids = np.array(store.ids(len(store)), np.uint64)
     lowest: list[int] = ids[np.argsort(_hashes(ids))[:count]].tolist()
     return lowest
 
