@@ -26,7 +26,7 @@ from nearkin.methods import known_methods
 from nearkin.training import Run
 from nearkin.training.settings import make_settings
 
-METHODS = [method.name for method in known_methods() if method.by_name]
+METHODS = [method.name for method in known_methods() if method.in_all]
 KINDS: dict[str, dict[str, Any]] = {
     "head": {"freeze_backbone": True},
     "finetune": {"keep_decoded": True, "micro_batch": 128},  # for speed, and for spectral's large batches

@@ -33,8 +33,8 @@ import numpy as np
 import torch
 
 from nearkin.data import load_dataset, make_splits
-from nearkin.demo import pixel_space
 from nearkin.evaluation import evaluate
+from nearkin.experiments.demo import pixel_space
 from nearkin.experiments.figure_numbers import curve, steps_to_reach
 from nearkin.experiments.known_classes import known_classes
 from nearkin.experiments.pool import Job, run_jobs
@@ -47,6 +47,7 @@ from nearkin.training.settings import make_settings
 DOCS = Path(__file__).parents[1] / "docs"
 BUDGET: dict[str, Any] = {"epochs": 20, "dim": 128, "backbone": "small"}
 KNOWN: dict[str, Any] = {"epochs": 20, "dim": 128, "backbone": "small", "batch_size": 48}
+PAPER: dict[str, Any] = {"positive_in_denominator": False}
 CHOICES: dict[str, list[dict[str, Any]]] = {  # two settings of its own for each method, each at two learning rates
     method: [settings | {"learning_rate": rate} for settings in both for rate in (1e-3, 3e-3)]
     for method, both in {
@@ -58,10 +59,10 @@ CHOICES: dict[str, list[dict[str, Any]]] = {  # two settings of its own for each
         "triplet": ({"margin": 0.2}, {"margin": 0.5}),
         "lifted": ({"margin": 1.0}, {"margin": 2.0}),
         "npairs": ({"regularization": 0.002}, {"regularization": 0.1}),
-        "contrastive": ({"margin": 1.0}, {"margin": 1.8}),
+        "contrastive": ({"margin": 1.0, "squared": True}, {"margin": 1.8, "squared": True}),
         "margin": ({"beta": 1.2}, {"beta": 0.8}),
         "nca": ({"scale": 1.0}, {"scale": 3.0}),
-        "proxy-nca": ({}, {"loss_learning_rate": 1e-2}),
+        "proxy-nca": (PAPER, PAPER | {"loss_learning_rate": 1e-2}),
         "softmax": ({}, {"loss_learning_rate": 1e-2}),
     }.items()
 }
@@ -81,10 +82,10 @@ CHOSEN: dict[str, dict[str, Any]] = {
     "triplet": {"margin": 0.5, "learning_rate": 3e-3},
     "lifted": {"margin": 1.0, "learning_rate": 3e-3},
     "npairs": {"regularization": 0.1, "learning_rate": 1e-3},
-    "contrastive": {"margin": 1.8, "learning_rate": 1e-3},
+    "contrastive": {"margin": 1.8, "squared": True, "learning_rate": 1e-3},
     "margin": {"beta": 1.2, "learning_rate": 3e-3},
     "nca": {"scale": 3.0, "learning_rate": 3e-3},
-    "proxy-nca": {"loss_learning_rate": 1e-2, "learning_rate": 3e-3},
+    "proxy-nca": PAPER | {"loss_learning_rate": 1e-2, "learning_rate": 3e-3},
     "softmax": {"learning_rate": 3e-3},
 }
 KNOWN_CHOSEN: dict[str, dict[str, Any]] = {
@@ -110,7 +111,7 @@ class Trial:
 
 
 def table_trials(seeds: Sequence[int]) -> list[Trial]:
-    names = [method.name for method in known_methods() if method.by_name]
+    names = [method.name for method in known_methods() if method.in_all]
     return [Trial(name, seed, "glyphs", name, BUDGET | CHOSEN.get(name, {})) for seed in seeds for name in names]
 
 

@@ -105,7 +105,7 @@ def approximately(kind: str, ids: Ids, vectors: Embeddings) -> tuple[str, Search
     chunks = [(ids[start : start + CHUNK], vectors[start : start + CHUNK]) for start in range(0, len(ids), CHUNK)]
     index = ApproximateIndex.build(len(ids), vectors[some[: vector_index.sample_size(len(ids))]], chunks)
     index.tune(
-        lambda queries, k: np.sqrt(index.candidates(queries, k)[0]), vectors[some[: vector_index.JUDGED_BY]], chunks
+        lambda queries, k: np.sqrt(index.candidates(queries, k)[0]), vectors[some[: vector_index.TUNE_QUERIES]], chunks
     )
     return str(index), lambda queries: index.candidates(queries, 10)[1]
 

@@ -64,7 +64,7 @@ def train_with_magnet(model: nn.Module) -> None:
         found = kmeans_per_group(whole.embeddings, whole.labels, 2)  # two clusters in every class
         batches.refresh(ClusterIndex(found.assignment.numpy(), found.centroids.numpy(), found.group_of.numpy()))
         for step, items in enumerate(batches, start=epoch * len(batches)):
-            losses = loss(model(pictures[items]), labels[items], found.assignment[items])
+            losses = loss(model(pictures[items]), labels[items], clusters=found.assignment[items])
             optimizer.zero_grad()
             losses.mean().backward()
             optimizer.step()

@@ -12,7 +12,7 @@ from tempfile import TemporaryDirectory
 
 import torch
 from pytorch_metric_learning.trainers import MetricLossOnly
-from torch import Tensor, nn
+from torch import nn
 from torch.utils.data import BatchSampler, TensorDataset
 
 import nearkin
@@ -21,13 +21,6 @@ from nearkin.sampling import GroupSampler
 
 EPOCHS, CLASSES = (4, 60) if "--quick" in sys.argv else (8, 120)
 GLYPHS = f"glyphs:classes={CLASSES},per_class=16"
-
-
-class RankForTrainer(RankApproximationLoss):
-    """PML's trainers hand a loss what their miner chose, too; nearkin's losses read the whole batch."""
-
-    def forward(self, embeddings: Tensor, labels: Tensor, chosen: None = None) -> Tensor:  # noqa: ARG002
-        return super().forward(embeddings, labels)
 
 
 class GroupsForTrainer(GroupSampler, BatchSampler):
@@ -55,7 +48,7 @@ MetricLossOnly(
     models=models,
     optimizers={f"{name}_optimizer": torch.optim.Adam(part.parameters(), lr=1e-3) for name, part in models.items()},
     batch_size=None,  # the sampler's
-    loss_funcs={"metric_loss": RankForTrainer()},
+    loss_funcs={"metric_loss": RankApproximationLoss()},
     dataset=TensorDataset(pictures[train], labels[train]),
     sampler=GroupsForTrainer(labels[train], batch_size=64, per_class=8),
     data_device=torch.device("cpu"),

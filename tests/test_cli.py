@@ -104,7 +104,7 @@ def test_vehicles_are_also_searched_in_random_galleries(
 
     def vehicles(*arguments: Any) -> Any:
         dataset, *others = part(*arguments)
-        return replace(dataset, name="vehicleid:small"), *others
+        return replace(dataset, protocol="random-gallery"), *others
 
     monkeypatch.setattr(workflows, "_part", vehicles)
     assert nearkin("evaluate", "run", "--recall-at", "1,5", "--out", "scores.json").code == 0

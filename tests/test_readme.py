@@ -20,6 +20,7 @@ PAGES = [ROOT / "README.md", *(ROOT / "docs" / f"{name}.md" for name in ("guide"
 SMALLER = {
     "make demo": "nearkin demo --epochs 1 --data glyphs:classes=40,per_class=12",
     "make test": "",  # this is it
+    "backbone=MyNet())\nmodel": "backbone=MyNet(), image_size=16, epochs=1, batch_size=9, per_class=3)\nmodel",
     'backbone="resnet50"': 'backbone="small", image_size=16, epochs=1, batch_size=9, per_class=3',
     "--backbone resnet50 --method divide-and-conquer --set wraps=rank": (
         "--backbone small --set image_size=16 --epochs 1 --batch-size 9 --method divide-and-conquer "
@@ -119,5 +120,5 @@ def test_every_loss_has_its_section() -> None:
 
     page = (ROOT / "docs" / "losses.md").read_text(encoding="utf-8")
     for name in losses.__all__:
-        if name.endswith("Loss"):
+        if name.endswith("Loss") and name != "Loss":  # the base
             assert f"\n## {name}\n" in page

@@ -33,7 +33,6 @@ from nearkin.models import Embedder, load_model
 from nearkin.models.backbones.own import module_name
 from nearkin.models.pretrained import network_name
 from nearkin.search import Gallery as SearchableGallery
-from nearkin.search.indexing import Data
 from nearkin.space import Space
 from nearkin.training import DataSettings, Run, Settings, loop
 from nearkin.training.fit_all import fit_all as train_on_all
@@ -280,7 +279,7 @@ class Gallery(SearchableGallery):
 
 def index(
     model: str | Path | Embedder | Run,
-    data: Data,
+    data: Any,
     out: str | Path = "gallery.index",
     weights: str | Path | None = None,
     store: str = "",

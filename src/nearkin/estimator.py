@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from numbers import Integral
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any, Self
 
 import numpy as np
@@ -17,11 +15,11 @@ from sklearn.utils import Tags, check_random_state
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
 
-from nearkin.errors import Interrupted, UserError
+from nearkin.data import from_arrays
+from nearkin.errors import UserError
 from nearkin.evaluation import evaluate
 from nearkin.messages import show_messages
 from nearkin.methods import method_class
-from nearkin.models import Embedder
 from nearkin.progress import quiet
 from nearkin.space import Space
 from nearkin.training import Settings, train
@@ -94,16 +92,9 @@ class MetricLearner(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstim
             raise UserError("y has one class only; give vectors of at least two, to be told apart")
         seed = int(check_random_state(self.random_state).randint(2**31))
         devices = range(torch.cuda.device_count())
-        with TemporaryDirectory() as folder, torch.random.fork_rng(devices), self._bars():
-            data = Path(folder) / "data.npz"
-            np.savez(data, vectors=vectors, labels=labels)
-            try:
-                run = train(self._settings(data, labels, seed), Path(folder) / "run")
-            except Interrupted:  # what it saved to go on with is lost with the folder
-                raise KeyboardInterrupt from None
-            except UserError as error:  # an option of the commands is an argument here
-                raise UserError(str(error).replace("--set ", "").replace("--", "")) from error
-            self.embedder_ = Embedder.load(run.folder)
+        with torch.random.fork_rng(devices), self._bars():
+            dataset = from_arrays(vectors, labels)
+            self.embedder_ = train(self._settings(labels, seed), None, dataset=dataset).model
         self._n_features_out = self.embedder_.model.spec.dim
         return self
 
@@ -130,9 +121,9 @@ class MetricLearner(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstim
         tags.transformer_tags.preserves_dtype = ["float32"]
         return tags
 
-    def _settings(self, data: Path, labels: npt.NDArray[np.int64], seed: int) -> Settings:
+    def _settings(self, labels: npt.NDArray[np.int64], seed: int) -> Settings:
         tables: dict[str, dict[str, Any]] = {
-            "data": {"source": str(data), "split": "all", "validation": 0.0},
+            "data": {"source": "arrays", "split": "all", "validation": 0.0},
             "model": {"backbone": self.backbone, "dim": self.dim, "head_init": "random"},
             "method": {**self._per_class(labels), **(self.method_settings or {}), "name": self.method},
             "training": {
@@ -143,6 +134,7 @@ class MetricLearner(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstim
                 "seed": seed,
                 "evaluate_every": 0,
                 "warmup_steps": 0,
+                "logger": "none",
             },
         }
         return Settings.from_tables({section: _plain(table) for section, table in tables.items()}, "MetricLearner")

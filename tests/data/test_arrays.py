@@ -90,10 +90,10 @@ def test_labels_of_any_kind(y: Any, classes: list[str], labels: list[int]) -> No
         (np.array([[0.0], [1e300]]), [0, 1], "1 vectors hold NaN or infinity, the first in row 1"),
         ([[1.0], [1.0, 2.0]], [0, 1], "vectors must have one length"),
         (np.array([["a"], ["b"]]), [0, 1], "must be numbers"),
-        (np.zeros((2, 3)), [0.5, 1], "one whole number or text per item, not float64 (2,)"),
+        (np.zeros((2, 3)), [0.5, 1], "one whole number or text per item, not float64 of shape (2,)"),
         (np.zeros((2, 3)), [np.nan, 1], "one whole number or text per item"),
-        (np.zeros((2, 3)), [None, 1], "one whole number or text per item, not object (2,)"),
-        (np.zeros((2, 3)), [[0, 1], [1, 0]], "one whole number or text per item, not int64 (2, 2)"),
+        (np.zeros((2, 3)), [None, 1], "one whole number or text per item, not object of shape (2,)"),
+        (np.zeros((2, 3)), [[0, 1], [1, 0]], "one whole number or text per item, not int64 of shape (2, 2)"),
         (np.zeros((2, 3)), [[0], [0, 1]], "one whole number or text per item"),
     ],
 )

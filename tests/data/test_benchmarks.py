@@ -378,6 +378,12 @@ def test_every_benchmark_is_found_in_its_folder_and_in_the_folder_above(tmp_path
 
 
 @pytest.mark.parametrize("name", WRITERS)
+def test_vehicles_are_measured_in_random_galleries_and_all_others_in_their_own(tmp_path: Path, name: str) -> None:
+    dataset = load(name, WRITERS[name](tmp_path))
+    assert dataset.protocol == ("random-gallery" if name.startswith("vehicleid") else "")
+
+
+@pytest.mark.parametrize("name", WRITERS)
 def test_every_benchmark_refuses_other_counts_than_the_published(tmp_path: Path, name: str) -> None:
     folder = WRITERS[name](tmp_path)
     with pytest.raises(UserError, match=r"1?[0-9] train images instead of [0-9]+,[0-9]{3}.*check_counts=False"):

@@ -86,6 +86,14 @@ def test_a_format_of_the_users_own_is_followed(kind: str) -> None:
     assert dataset.items.picture(3).size == ((5, 5) if kind == "transform" else (23, 30))  # type: ignore[union-attr]
 
 
+def test_a_transform_may_read_all_columns() -> None:
+    data = pets().with_transform(
+        lambda rows: {"image": [Image.new("L", (1 + label, 1)) for label in rows["label"]], "label": rows["label"]}
+    )
+    items = as_dataset(data).items
+    assert isinstance(items, LazyImages) and [items.picture(n).size[0] for n in range(3)] == [1, 2, 3]
+
+
 def test_splits_are_an_official_split() -> None:
     splits = make_splits(as_dataset(DatasetDict(train=pets(6), validation=pets(4, 6), test=pets(2, 10))))
     assert splits.validation is not None and splits.test is not None

@@ -19,8 +19,8 @@ def dataset(labels: list[int], split: list[str] | None = None) -> Dataset:
     return Dataset("toy", items, np.array(labels), classes, None if split is None else np.array(split))
 
 
-def classes_of(part: Dataset | None) -> list[int]:
-    return [] if part is None else part.present_classes.tolist()
+def classes_of(split: Dataset | None) -> list[int]:
+    return [] if split is None else split.present_classes.tolist()
 
 
 def test_the_first_half_of_the_classes_trains_and_the_second_tests_if_wanted() -> None:
@@ -56,9 +56,9 @@ def test_an_official_split_is_followed_unless_told_otherwise() -> None:
 
 def test_validation_classes_are_disjoint_from_training_and_test() -> None:
     splits = make_splits(dataset(list(range(20)) * 2), validation=0.3, seed=1)
-    parts = [set(classes_of(part)) for part in (splits.train, splits.validation, splits.test)]
-    assert [len(part) for part in parts] == [7, 3, 10]
-    assert not (parts[0] & parts[1] or parts[0] & parts[2] or parts[1] & parts[2])
+    train, validation, test = (set(classes_of(split)) for split in (splits.train, splits.validation, splits.test))
+    assert [len(train), len(validation), len(test)] == [7, 3, 10]
+    assert len(train | validation | test) == 20
 
 
 def test_the_validation_classes_depend_on_the_seed_alone() -> None:

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from nearkin.report.run_sheet import Sheet
 from PIL import Image
 from torch.utils.data import ConcatDataset, IterableDataset, Subset, TensorDataset, random_split
 from torchvision.datasets import MNIST, ImageFolder
@@ -24,10 +23,13 @@ from nearkin.data.thumbnails import thumbnail
 from nearkin.data.transforms import Preprocess
 from nearkin.errors import UserError
 from nearkin.models import EmbeddingModel, ModelSpec
-from nearkin.models.feature_cache import cached_embeddings
+from nearkin.models.embed import cached_features
 
 SMALL = Preprocess(16, 20, 3, (0.5,) * 3, (0.5,) * 3)
 TO_TENSOR = v2.Compose([v2.ToImage(), v2.ToDtype(torch.float32, scale=True)])
+
+
+NAMES = ("cat", "dog", "eel")
 
 
 class Pairs(torch.utils.data.Dataset[Any]):
@@ -46,7 +48,7 @@ class Pairs(torch.utils.data.Dataset[Any]):
 
 
 class WithTargets(Pairs):
-    classes = ("cat", "dog", "eel")
+    classes: Any = NAMES
     targets = torch.arange(12) % 3
 
 
@@ -155,14 +157,15 @@ class TestLabels:
         dataset = as_dataset(data)
         assert dataset.labels.tolist() == [0, 1, 2] * 4 and set(data.asked) == set(range(12))
 
-    def test_names_that_do_not_fit_the_labels_are_not_taken(self) -> None:
+    @pytest.mark.parametrize("classes", [3, ["cat"], np.array(NAMES), None])
+    def test_what_is_called_classes_but_is_something_else_is_not_taken(self, classes: Any) -> None:
         data = WithTargets()
-        data.classes = ("cat",)
-        assert as_dataset(data).classes == ["0", "1", "2"]
+        data.classes = classes
+        assert as_dataset(ConcatDataset([data, data])).classes == ["0", "1", "2"]
 
     def test_a_random_split_keeps_the_classes_of_the_whole(self) -> None:
-        part, _ = random_split(WithTargets(), [0.5, 0.5], torch.Generator().manual_seed(0))
-        dataset = as_dataset(part)
+        half, _ = random_split(WithTargets(), [0.5, 0.5], torch.Generator().manual_seed(0))
+        dataset = as_dataset(half)
         assert dataset.classes == ["cat", "dog", "eel"]
         assert [pixels(dataset.items, n) % 3 for n in range(6)] == dataset.labels.tolist()
 
@@ -201,14 +204,12 @@ class TestUse:
     def test_it_is_embedded_summarised_and_drawn(self) -> None:
         dataset = as_dataset(WithTargets())
         model = EmbeddingModel(ModelSpec("small", dim=4, preprocess=SMALL))
-        assert cached_embeddings(model, dataset.items, workers=0).shape == (12, 4)
+        assert cached_features(model, dataset.items, workers=0).shape == (12, model.width)
         lines = describe_splits(make_splits(dataset))
         assert lines[0] == "data          WithTargets: 12 images of 3 classes"
         assert lines[-1] == "  size        20×30 to 31×30 pixels, median 26×30"
         picture = thumbnail(dataset.items, 9, 12)
         assert picture is not None and picture.size == (12, 12) and picture.getpixel((0, 0)) == (180, 0, 0)
-        sheet = Sheet("near", dataset.items, 16)
-        assert sheet.cell(3) == 0 and sheet.uri().startswith("data:image/jpeg")
 
     def test_a_picture_that_cannot_be_read_is_not_drawn(self) -> None:
         data = WithTargets(lambda n, p, y: (None if n == 9 else p, y))
@@ -254,13 +255,15 @@ class Endless(IterableDataset[Any]):
     [
         (Pairs(lambda _n, p, _y: p), " is of type Image, not a pair (image, label)"),
         (Pairs(lambda _n, p, _y: {"image": p}), " is of type dict, not a pair (image, label)"),
-        (Pairs(lambda n, p, y: (p, y, n)), " is 3 things, not a pair (image, label)"),
+        (Pairs(lambda n, p, y: (p, y, n)), " is a tuple of 3, not a pair (image, label)"),
         (
             Pairs(lambda _n, p, y: (p, [0, y])),
-            "text per item, not int64 (12, 2)",
+            "text per item, not int64 of shape (12, 2)",
         ),
-        (Pairs(lambda _n, p, _y: (p, 0.5)), "one whole number or text per item, not float64 (12,)"),
-        (Pairs(lambda _n, p, _y: (p, None)), "one whole number or text per item, not object (12,)"),
+        (Pairs(lambda n, p, _y: (p, [0] * (1 + n % 2))), "one whole number or text per item"),
+        (WithTargets(lambda _n, _p, y: (torch.zeros(3, 4, 4) - 2, y)), "must be in 0…1, not -2…-2: leave out normal"),
+        (Pairs(lambda _n, p, _y: (p, 0.5)), "one whole number or text per item, not float64 of shape (12,)"),
+        (Pairs(lambda _n, p, _y: (p, None)), "one whole number or text per item, not object of shape (12,)"),
         (
             Pairs(lambda _n, _p, y: ("a.jpg", y)),
             "item 0 of <test_torch_dataset.Pairs of 12 items> can",

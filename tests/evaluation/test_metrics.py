@@ -65,6 +65,16 @@ def test_a_metric_of_ones_own_is_among_the_scores_and_in_the_table() -> None:
     assert "found_clusters" not in evaluate(space, clustering=None).scores
 
 
+@pytest.mark.parametrize(("value", "found"), [(0.5, "a float"), (torch.zeros(2, 2), r"shape \(2, 2\)")])
+def test_a_metric_that_gives_something_else_is_one_sentence(
+    monkeypatch: pytest.MonkeyPatch, value: object, found: str
+) -> None:
+    monkeypatch.setattr(metrics, "_metrics", dict(metrics._metrics))
+    metric("odd", "Odd", "odd", higher_is_better=True, needs="ranks")(lambda _: value)
+    with pytest.raises(UserError, match=rf"metric 'odd' gave {found}; give a tensor with one value for each query"):
+        evaluate(torch.eye(4), [0, 0, 1, 1], clustering=None)
+
+
 def test_needs_that_nobody_gives_are_refused() -> None:
     with pytest.raises(UserError, match="needs 'rank' is unknown; did you mean 'ranks'"):
         metric("x", "X", "x", higher_is_better=True, needs="rank")

@@ -14,8 +14,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 import nearkin
+from nearkin.data import ImageFiles, LazyImages, Vectors, as_dataset
 from nearkin.errors import UserError
 from nearkin.experiments import run_report
 from nearkin.experiments.run_report import gather, write_report
@@ -146,6 +148,15 @@ def test_vectors_have_a_report_without_pictures(vectors: str, tmp_path: Path) ->
     assert set(page.map["cell"]) == {-1} and set(page.map["nearest"]) != {-1}
 
 
+def test_data_that_no_string_describes_are_given_again(vectors: str, tmp_path: Path) -> None:
+    with np.load(vectors) as columns:
+        arrays = columns["vectors"].astype(np.float32), columns["labels"]
+    folder = nearkin.train(arrays, out=tmp_path / "run", **QUICK).folder
+    alone, given = gather(folder), gather(folder, dataset=as_dataset(arrays))
+    assert alone.split is None and "The data cannot be read" in alone.notices[0]
+    assert given.split is not None and len(given.split.space) == 96 and not given.notices
+
+
 def test_a_column_that_is_called_true_label_is_no_label(vectors: str, tmp_path: Path) -> None:
     with np.load(vectors) as columns:
         np.savez(tmp_path / "named.npz", **columns, true_label=np.arange(192) % 2)
@@ -245,3 +256,14 @@ def test_groups_of_the_method_are_shown(blots: str, tmp_path: Path, method: str,
         else:
             sizes = [int(size) for size in re.findall(r"learner \d+ (\d+) items of", text)]
             assert len(sizes) == 4 and sum(sizes) == 48
+
+
+def test_pictures_of_an_object_are_read_one_after_the_other() -> None:
+    lazy = LazyImages([Image.new("RGB", (4, 4), (200, 0, 0))], None, np.array([0]), "a list")
+    found = run_report.pictures_of(lazy)
+    assert found is not None and not found.threads and not found.grey
+    picture = found.thumbnail(0, 8)
+    assert picture is not None and picture.size == (8, 8) and picture.getpixel((0, 0)) == (200, 0, 0)
+    files = run_report.pictures_of(ImageFiles([Path("gone.jpg")]))
+    assert files is not None and files.threads and files.thumbnail(0, 8) is None
+    assert run_report.pictures_of(Vectors(np.zeros((2, 2), np.float32))) is None

@@ -1,4 +1,4 @@
-"""The contrastive loss: equal to Eq. 4 averaged over each kind of pair."""
+"""The contrastive loss: equal to Eq. 4 averaged over each kind of pair, and to pytorch-metric-learning's form."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from reference.batches import random_batch
+from pytorch_metric_learning import losses
+from reference.batches import gradient, random_batch
 from reference.contrastive import contrastive_loss as oracle
 
 from nearkin.errors import UserError
@@ -19,27 +20,39 @@ def test_it_is_what_the_equation_says(seed: int, items: int, dim: int, classes: 
     x, y = random_batch(seed, items, dim, classes)
     unit = x / x.norm(dim=1, keepdim=True)
     for normalize, points in ((False, x), (True, unit)):
-        expected = oracle(points.numpy(), y.numpy(), margin)
-        assert contrastive_loss(x, y, margin, normalize).item() == pytest.approx(expected, rel=1e-9, abs=1e-12)
+        for squared in (False, True):
+            expected = oracle(points.numpy(), y.numpy(), margin, squared)
+            found = contrastive_loss(x, y, margin, normalize, squared).item()
+            assert found == pytest.approx(expected, rel=1e-9, abs=1e-12)
+
+
+def test_unless_squared_it_is_the_one_of_pytorch_metric_learning() -> None:
+    x, y = random_batch(items=30, dim=8)
+    theirs, ours = losses.ContrastiveLoss(neg_margin=0.7), ContrastiveLoss(margin=0.7)
+    assert ours(x, y).item() == pytest.approx(theirs(x, y).item())
+    assert torch.allclose(gradient(ours, x, y), gradient(theirs, x, y))
 
 
 @pytest.mark.parametrize(
-    ("labels", "expected"),
+    ("labels", "squared", "expected"),
     [
-        ([0, 0], 0.3**2 / 2),  # a positive pair at 0.3, and no negatives
-        ([0, 1], 0.7**2 / 2),  # a negative pair that lacks 0.7, and no positives
-        ([0, 0, 1], 0.3**2 / 2 + 0.2**2 / 4),  # of two negative pairs one is far enough
+        ([0, 0], True, 0.3**2 / 2),  # a positive pair at 0.3, and no negatives
+        ([0, 1], True, 0.7**2 / 2),  # a negative pair that lacks 0.7, and no positives
+        ([0, 0, 1], True, 0.3**2 / 2 + 0.2**2 / 4),  # of two negative pairs one is far enough
+        ([0, 0], False, 0.3),
+        ([0, 1], False, 0.7),
+        ([0, 0, 1], False, 0.3 + 0.2),  # and does not count
     ],
 )
-def test_each_kind_is_averaged_over_its_own_pairs(labels: list[int], expected: float) -> None:
+def test_each_kind_is_averaged_over_its_own_pairs(labels: list[int], squared: bool, expected: float) -> None:
     x = torch.tensor([[0.0], [0.3], [1.1]], dtype=torch.float64)[: len(labels)]
-    assert contrastive_loss(x, torch.tensor(labels), normalize=False).item() == pytest.approx(expected)
+    assert contrastive_loss(x, labels, normalize=False, squared=squared).item() == pytest.approx(expected)
 
 
 def test_the_module_is_the_function() -> None:
     x, y = random_batch()
-    assert torch.equal(ContrastiveLoss(2.0, False)(x, y), contrastive_loss(x, y, 2.0, False))
-    assert repr(ContrastiveLoss()) == "ContrastiveLoss(margin=1.0, normalize=True)"
+    assert torch.equal(ContrastiveLoss(2.0, False, True)(x, y), contrastive_loss(x, y, 2.0, False, True))
+    assert repr(ContrastiveLoss()) == "ContrastiveLoss(margin=1.0, normalize=True, squared=False)"
 
 
 def test_settings_that_make_no_sense_are_refused() -> None:

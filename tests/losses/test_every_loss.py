@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import pickle
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -26,14 +27,15 @@ from nearkin.losses import (
     SoftmaxLoss,
     SpectralClusteringLoss,
     TripletSemiHardLoss,
-    known_losses,
 )
+from nearkin.losses.registry import registered_losses
 
 CLASSES, DIM = 6, 3
 # A loss for up to 6 classes in 3 dimensions. Losses with learnable parameters are built from one seed.
 LOSSES: dict[str, Callable[[], nn.Module]] = {
     "contrastive": ContrastiveLoss,
     "contrastive, any length": lambda: ContrastiveLoss(normalize=False),
+    "contrastive, squared": lambda: ContrastiveLoss(squared=True),
     "facility-location": FacilityLocationLoss,
     "facility-location, any length": lambda: FacilityLocationLoss(normalize=False, exchange="all", margin="ami"),
     "lifted": LiftedStructureLoss,
@@ -46,7 +48,7 @@ LOSSES: dict[str, Callable[[], nn.Module]] = {
     "nca, unit length": lambda: NCALoss(scale=4.0, normalize=True),
     "npairs": NPairsLoss,
     "proxy-nca": lambda: ProxyNCALoss(CLASSES, DIM),
-    "proxy-nca, softmax": lambda: ProxyNCALoss(CLASSES, DIM, scale=4.0, positive_in_denominator=True),
+    "proxy-nca, others": lambda: ProxyNCALoss(CLASSES, DIM, scale=4.0, positive_in_denominator=False),
     "rank": RankApproximationLoss,
     "rank, linear": lambda: RankApproximationLoss(alpha=1.0),
     "rank, root": lambda: RankApproximationLoss(alpha=0.5),
@@ -57,7 +59,7 @@ LOSSES: dict[str, Callable[[], nn.Module]] = {
     "triplet, any length": lambda: TripletSemiHardLoss(normalize=False),
 }
 # These know their classes beforehand and need labels 0…classes−1.
-DENSE_LABELS = {"margin, per class", "proxy-nca", "proxy-nca, softmax", "softmax"}
+DENSE_LABELS = {"margin, per class", "proxy-nca", "proxy-nca, others", "softmax"}
 SCALE_FREE = {"contrastive", "magnet", "margin", "nca, unit length", "proxy-nca", "rank", "rank, sighted", "spectral"}
 SCALE_FREE |= {"facility-location", "triplet"}
 # These compute their gradient themselves.
@@ -130,7 +132,9 @@ def test_coincident_points_have_a_finite_second_derivative(name: str) -> None:
 
 
 def test_every_loss_that_has_a_name_is_tested_here() -> None:
-    assert {name.split(",")[0] for name in LOSSES} == {name for name in known_losses() if not name.startswith("pml:")}
+    assert {name.split(",")[0] for name in LOSSES} == {
+        name for name, kind in registered_losses().items() if kind.__module__.startswith("nearkin.")
+    }
 
 
 def test_the_order_of_the_batch_does_not_matter(loss: Loss, name: str) -> None:
@@ -187,6 +191,19 @@ def test_integers_of_any_width_are_labels(loss: Loss) -> None:
     x, y = random_batch()
     for dtype in (torch.int8, torch.uint8, torch.int16, torch.uint16, torch.int32, torch.uint32, torch.uint64):
         assert torch.equal(loss(x, y.to(dtype)), loss(x, y))
+
+
+@pytest.mark.parametrize(
+    "given", [Tensor.float, Tensor.half, Tensor.numpy, Tensor.tolist, lambda y: y.float()[:, None]]
+)
+def test_labels_may_be_floats_arrays_lists_and_columns(loss: Loss, given: Callable[[Tensor], Any]) -> None:
+    x, y = random_batch()
+    assert torch.equal(loss(x, given(y)), loss(x, y))
+
+
+def test_two_classes_may_be_true_and_false(loss: Loss) -> None:
+    x, y = random_batch(classes=2)
+    assert torch.equal(loss(x, y.bool()), loss(x, y))
 
 
 @pytest.mark.parametrize("name", [name for name in LOSSES if ", " not in name])
@@ -248,14 +265,18 @@ NAN = torch.tensor([[0.0, 1.0, 2.0], [3.0, float("nan"), 1.0]])
 @pytest.mark.parametrize(
     ("x", "y", "expected"),
     [
-        (torch.zeros(4, DIM), [0, 0, 1, 1], r"labels must be a tensor, not list; try torch.as_tensor\(labels\)"),
+        (torch.zeros(4, DIM), ["a", "b", "c", "d"], r"must be whole numbers; number texts by numpy.unique\(labels"),
+        (torch.zeros(4, DIM), [[0, 1], [2]], "must be whole numbers"),
         (torch.zeros(4, DIM).numpy(), torch.zeros(4, dtype=torch.long), "embeddings must be a tensor"),
         (torch.zeros(4), torch.zeros(4, dtype=torch.long), "shape"),
         (torch.zeros(4, DIM, dtype=torch.long), torch.zeros(4, dtype=torch.long), "floating point"),
         (torch.zeros(4, DIM), torch.zeros(3, dtype=torch.long), "do not match"),
-        (torch.zeros(4, DIM), torch.zeros(4, 1, dtype=torch.long), "do not match"),
-        (torch.zeros(4, DIM), torch.zeros(4), "must be integers"),
-        (torch.zeros(4, DIM), torch.zeros(4, dtype=torch.bool), "must be integers"),
+        (torch.zeros(4, DIM), torch.zeros(1, 4, dtype=torch.long), "do not match"),
+        (torch.zeros(4, DIM), torch.zeros(4, 2, dtype=torch.long), "do not match"),
+        (torch.zeros(4, DIM), torch.tensor([0.0, 0.5, 1.0, 2.0]), "must be whole numbers, not torch.float32"),
+        (torch.zeros(4, DIM), torch.tensor([0.0, float("nan"), 1.0, 2.0]), "must be whole numbers"),
+        (torch.zeros(4, DIM), torch.tensor([0.0, float("inf"), 1.0, 2.0]), "must be whole numbers"),
+        (torch.zeros(4, DIM), torch.zeros(4, dtype=torch.complex64), "must be whole numbers"),
         (torch.zeros(0, DIM), torch.zeros(0, dtype=torch.long), "empty"),
         (torch.zeros(2, 0), torch.zeros(2, dtype=torch.long), "empty"),
         (NAN, torch.tensor([0, 1]), "NaN or infinite"),

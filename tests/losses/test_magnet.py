@@ -26,7 +26,7 @@ def test_loss_and_gradient_are_the_golden_ones(file: Path, variance: str, key: s
     magnet = MagnetLoss(float(stored["alpha"]), variance)
 
     def loss(x: Tensor, y: Tensor) -> Tensor:
-        return magnet(x, y, clusters)
+        return magnet(x, y, clusters=clusters)
 
     assert_loss_is(loss, x, y, float(stored[f"{key}/loss"]))
     assert_gradient_is(loss, x, y, stored[f"{key}/grad"])
@@ -51,7 +51,7 @@ def test_the_gradient_goes_through_means_and_variance() -> None:
     x, cluster = random_batch(items=16, dim=3, classes=6)
     for variance in ("eq4", "eq5"):
         magnet = MagnetLoss(variance=variance)
-        assert torch.autograd.gradcheck(lambda x, f=magnet: f(x, cluster // 2, cluster), x.requires_grad_())
+        assert torch.autograd.gradcheck(lambda x, f=magnet: f(x, cluster // 2, clusters=cluster), x.requires_grad_())
 
 
 def test_without_clusters_each_class_is_one() -> None:

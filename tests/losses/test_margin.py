@@ -17,7 +17,8 @@ from torch import Tensor
 
 from nearkin.errors import UserError
 from nearkin.losses import MarginLoss, distance_weighted_sampling, margin_loss
-from nearkin.losses.sampled_negatives import Triplets, negative_probabilities
+from nearkin.losses.pairs import Triplets, compared
+from nearkin.losses.sampled_negatives import negative_probabilities
 
 GOLDEN_BETA = torch.tensor(1.2, dtype=torch.float64)
 
@@ -58,7 +59,7 @@ def test_loss_and_gradient_are_the_golden_ones(file: Path) -> None:
 def test_the_probabilities_are_the_golden_ones(file: Path) -> None:
     stored = np.load(file)
     x, y = torch.from_numpy(stored["x"]), torch.from_numpy(stored["labels"])
-    found = negative_probabilities(x, y[:, None] != y[None, :], 0.5).numpy()
+    found = negative_probabilities(compared(x, y), 0.5).numpy()
     np.testing.assert_allclose(found, stored["dws/oracle64_prob_cut0.5"], rtol=1e-5, atol=1e-12)
 
 
@@ -68,9 +69,8 @@ def test_the_probabilities_are_what_the_equation_says(
     seed: int, items: int, dim: int, classes: int, cutoff: float
 ) -> None:
     x, y = unit_batch(seed, items, dim, classes)
-    negative = y[:, None] != y[None, :]
-    if negative.any():
-        found = negative_probabilities(x, negative, cutoff).numpy()
+    if len(y.unique()) > 1:
+        found = negative_probabilities(compared(x, y), cutoff).numpy()
         np.testing.assert_allclose(found, probability_oracle(x.numpy(), y.numpy(), cutoff), rtol=1e-6, atol=1e-9)
 
 
@@ -107,7 +107,7 @@ def test_negatives_are_drawn_as_often_as_they_are_probable() -> None:
     x, y = torch.stack([angles.cos(), angles.sin()], dim=1), torch.tensor([0] * 200 + [1] * 4)
     anchor, _, negative = distance_weighted_sampling(x, y)
     drawn = negative[anchor < 200].bincount(minlength=204) / (200 * 199)
-    expected = negative_probabilities(x, y[:, None] != y[None, :], 0.5)[0]
+    expected = negative_probabilities(compared(x, y), 0.5)[0]
     assert torch.allclose(drawn.double(), expected, atol=0.01)
 
 
@@ -124,13 +124,10 @@ def test_one_seed_draws_one_set_of_negatives() -> None:
 @pytest.mark.parametrize("dim", [1, 2, 3, 64])
 def test_probabilities_are_finite_for_every_finite_batch(case: str, dim: int) -> None:
     x, y = DEGENERATE[case]
-    negative = y[:, None] != y[None, :]
     x = torch.cat([x, -x], dim=1).repeat(1, 11)[:, :dim]
     x = torch.cat([x, -x])  # antipodes: 1 − D²/4 = 0
-    negative = negative.repeat(2, 2)
-    if negative.any():
-        found = negative_probabilities(x, negative, 0.5)
-        assert torch.allclose(found.sum(dim=1), torch.ones(len(x), dtype=found.dtype))
+    found = negative_probabilities(compared(x, y.repeat(2)), 0.5)
+    assert torch.allclose(found.sum(dim=1), torch.ones(len(x), dtype=found.dtype))
 
 
 def test_the_gradient_reaches_the_boundary() -> None:

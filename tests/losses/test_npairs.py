@@ -24,7 +24,7 @@ def of_stacked_pairs(loss: NPairsLoss) -> Loss:
 
     def paired(stacked: Tensor, y: Tensor) -> Tensor:
         anchors, positives = stacked.chunk(2)
-        result: Tensor = loss(anchors, y, positives)
+        result: Tensor = loss(anchors, y, positives=positives)
         return result
 
     return paired
@@ -77,7 +77,7 @@ def test_without_positive_pairs_or_negatives_there_is_neither_loss_nor_gradient(
 def test_the_module_is_the_function() -> None:
     x, y = random_batch()
     assert torch.equal(NPairsLoss(0.5)(x, y), n_pairs_loss(x, y, 0.5))
-    assert torch.equal(NPairsLoss(0.5)(x, y, x + 1), n_pairs_loss(x, y, 0.5, x + 1))
+    assert torch.equal(NPairsLoss(0.5)(x, y, positives=x + 1), n_pairs_loss(x, y, 0.5, x + 1))
     assert repr(NPairsLoss()) == "NPairsLoss(regularization=0.002)"
 
 
@@ -89,6 +89,8 @@ def test_what_makes_no_sense_is_refused() -> None:
         n_pairs_loss(x, y, positives=x[1:])
     with pytest.raises(UserError, match="NaN"):
         n_pairs_loss(x, y, positives=x / 0)
+    with pytest.raises(UserError, match="leave out indices_tuple and ref_emb"):
+        n_pairs_loss(x, y, positives=x, ref_emb=x, ref_labels=y)
 
 
 def test_large_products_keep_their_differences() -> None:

@@ -28,7 +28,7 @@ def test_loss_and_gradient_are_the_golden_ones(file: Path) -> None:
     proxies = torch.from_numpy(stored["proxynca/proxies"])
 
     def paper(x: Tensor, y: Tensor) -> Tensor:
-        return proxy_nca_loss(x, y, proxies.to(x.dtype))
+        return proxy_nca_loss(x, y, proxies.to(x.dtype), positive_in_denominator=False)
 
     def softmax(x: Tensor, y: Tensor) -> Tensor:
         return proxy_nca_loss(x, y, proxies.to(x.dtype), positive_in_denominator=True)
@@ -61,7 +61,7 @@ def test_with_the_positive_it_is_the_one_of_pytorch_metric_learning() -> None:
 
 
 def test_with_one_class_the_paper_compares_with_nothing() -> None:
-    loss = ProxyNCALoss(classes=1, dim=2)
+    loss = ProxyNCALoss(classes=1, dim=2, positive_in_denominator=False)
     x, y = torch.randn(3, 2), torch.zeros(3, dtype=torch.long)
     assert loss(x, y).item() == 0.0
     assert not gradient(loss, x, y).any()

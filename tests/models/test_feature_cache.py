@@ -7,6 +7,7 @@ import sqlite3
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,11 +17,14 @@ import pytest
 import torch
 from PIL import Image
 
+from nearkin.data.dataset import Dataset
 from nearkin.data.items import ImageArray, ImageFiles, Items
+from nearkin.data.loader import Draw, input_batches
 from nearkin.data.transforms import Preprocess
 from nearkin.errors import UserError
-from nearkin.models import EmbeddingModel, ModelSpec, embed_items, feature_cache
-from nearkin.models.feature_cache import FeatureCache, cached_embeddings, cached_features
+from nearkin.models import EmbeddingModel, ModelSpec, embed, feature_cache
+from nearkin.models.embed import cached_features, embed_dataset
+from nearkin.models.feature_cache import FeatureCache
 
 COLOUR = Preprocess(size=16, resize=16, channels=3, mean=(0.5,) * 3, std=(0.5,) * 3)
 SPEC = ModelSpec("small", 8, "test", COLOUR)
@@ -44,13 +48,13 @@ def model() -> EmbeddingModel:
 def computed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many items went through the backbone, one number each time that some did."""
     counts: list[int] = []
-    batches = feature_cache.embedded_batches
+    outputs = embed._outputs
 
-    def counted(model: EmbeddingModel, items: Items, *arguments: object) -> Iterator[torch.Tensor]:
+    def counted(model: EmbeddingModel, items: Items, *arguments: Any, **more: Any) -> Iterator[torch.Tensor]:
         counts.append(len(items))
-        return batches(model, items, *arguments)  # type: ignore[arg-type]
+        return outputs(model, items, *arguments, **more)
 
-    monkeypatch.setattr(feature_cache, "embedded_batches", counted)
+    monkeypatch.setattr(embed, "_outputs", counted)
     return counts
 
 
@@ -58,8 +62,16 @@ def files(photos: Path) -> ImageFiles:
     return ImageFiles(sorted(photos.rglob("*.png")))
 
 
-def plain(model: EmbeddingModel, items: Items) -> torch.Tensor:
-    return embed_items(model, items, COLOUR, workers=0, forward=model.features)
+def plain(model: EmbeddingModel, items: Items, head: bool = False) -> torch.Tensor:
+    """All items in one batch, by the backbone, or by the whole model."""
+    [inputs] = input_batches(items, model.spec.preprocess, [Draw(np.arange(len(items)))], workers=0)
+    model = deepcopy(model).eval()
+    return (model(inputs) if head else model.features(inputs)).detach()
+
+
+def embeddings(model: EmbeddingModel, items: Items) -> torch.Tensor:
+    dataset = Dataset("photos", items, np.zeros(len(items), int), ["one"])
+    return embed_dataset(model, dataset, workers=0).embeddings
 
 
 def test_rows_are_those_of_the_backbone_and_computed_once(
@@ -78,11 +90,11 @@ def test_embeddings_are_the_head_on_the_same_rows(photos: Path, model: Embedding
     model.train()
     cached_features(model, items, workers=0)
     torch.nn.init.normal_(model.head.project[0].weight)  # another head, the same backbone
-    torch.testing.assert_close(cached_embeddings(model, items), embed_items(model, items, COLOUR, workers=0))
+    torch.testing.assert_close(embeddings(model, items), plain(model, items, head=True))
     assert computed == [36] and model.training
     other = EmbeddingModel(replace(SPEC, dim=3))
     other.backbone.load_state_dict(model.backbone.state_dict())
-    torch.testing.assert_close(cached_embeddings(other, items), embed_items(other, items, COLOUR, workers=0))
+    torch.testing.assert_close(embeddings(other, items), plain(other, items, head=True))
     assert computed == [36]
 
 
@@ -98,8 +110,7 @@ def test_another_backbone_has_other_rows(photos: Path, model: EmbeddingModel, co
         state = model.state_dict()
         model = EmbeddingModel(replace(SPEC, preprocess=replace(COLOUR, resize=20)))
         model.load_state_dict(state)
-    expected = embed_items(model, items, model.spec.preprocess, workers=0, forward=model.features)
-    torch.testing.assert_close(cached_features(model, items, workers=0), expected)
+    torch.testing.assert_close(cached_features(model, items, workers=0), plain(model, items))
     assert computed == [36, 36]
 
 
@@ -140,13 +151,13 @@ def test_of_several_who_ask_at_once_one_computes(
     photos: Path, model: EmbeddingModel, computed: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Threads stand for processes: a lock on a file is the same for both."""
-    compute = feature_cache.embedded_batches
+    compute = embed._outputs
 
-    def slow(*arguments: Any) -> Iterator[torch.Tensor]:
+    def slow(*arguments: Any, **more: Any) -> Iterator[torch.Tensor]:
         time.sleep(0.2)
-        return compute(*arguments)
+        return compute(*arguments, **more)
 
-    monkeypatch.setattr(feature_cache, "embedded_batches", slow)
+    monkeypatch.setattr(embed, "_outputs", slow)
     with ThreadPoolExecutor(3) as pool:
         rows = list(pool.map(lambda _: cached_features(model, files(photos), workers=0), range(3)))
     assert computed == [36]
@@ -189,7 +200,7 @@ def test_a_cache_that_fails_is_one_warning(
         torch.testing.assert_close(cached_features(model, items, 6, workers=0), plain(model, items))
     assert len(caplog.records) == 1 and "the work goes on without" in caplog.text
     if how == "damaged":  # a new file was begun
-        monkeypatch.setattr(feature_cache, "embedded_batches", None)
+        monkeypatch.setattr(embed, "_outputs", None)
         cached_features(model, items, workers=0)
 
 

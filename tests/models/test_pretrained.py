@@ -114,7 +114,7 @@ def test_a_network_by_name_is_measured_and_embeds(nearkin: Command, weights: Pat
     outcome = nearkin("evaluate", NAME, "--weights", weights, "--data", photos)
     assert outcome.code == 0 and "Recall@1" in outcome.out, outcome.err
     outcome = nearkin("evaluate", NAME, "--weights", weights)
-    assert outcome.code == 1 and "name some with --data" in outcome.err
+    assert outcome.code == 1 and "has no data of its own" in outcome.err
     outcome = nearkin("embed", f"timm:{NAME}", photos, "--weights", weights, "-o", "x.npz")
     assert "36 vectors of 96 numbers" in outcome.out, outcome.err
     with np.load("x.npz") as found:

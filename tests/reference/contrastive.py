@@ -1,4 +1,4 @@
-"""Contrastive loss straight from Eq. 4, one pair at a time, in float64; each kind averaged over its own pairs."""
+"""Contrastive loss one pair at a time, in float64: Eq. 4 averaged over the pairs of each kind, or without squares."""
 
 from __future__ import annotations
 
@@ -7,14 +7,20 @@ import math
 import numpy as np
 
 
-def contrastive_loss(x: np.ndarray, y: np.ndarray, margin: float = 1.0) -> float:
+def contrastive_loss(x: np.ndarray, y: np.ndarray, margin: float = 1.0, squared: bool = False) -> float:
     x = np.asarray(x, dtype=np.float64)
-    alike, unlike = [0.0], [0.0]  # a kind without pairs adds 0
+    alike, unlike = [], []
     for i in range(len(x)):
         for j in range(i):
             distance = math.dist(x[i], x[j])
             if y[i] == y[j]:
-                alike.append(distance**2 / 2)
+                alike.append(distance)
             else:
-                unlike.append(max(0.0, margin - distance) ** 2 / 2)
-    return sum(alike) / max(1, len(alike) - 1) + sum(unlike) / max(1, len(unlike) - 1)
+                unlike.append(max(0.0, margin - distance))
+    return _mean(alike, squared) + _mean(unlike, squared)
+
+
+def _mean(losses: list[float], squared: bool) -> float:
+    """Over all pairs of Eq. 4, or over those that have a loss; a kind without pairs adds 0."""
+    terms = [loss**2 / 2 for loss in losses] if squared else [loss for loss in losses if loss > 0]
+    return sum(terms) / len(terms) if terms else 0.0

@@ -24,8 +24,8 @@ DIM = 8
 def store(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalStore]:
     monkeypatch.setattr(vector_index, "EXACT_UP_TO", 300)
     monkeypatch.setattr(vector_index, "HNSW_UP_TO", 10**6 if request.param == "HNSW" else 0)
-    monkeypatch.setattr(vector_index, "TRAINED_ON", 2)
-    monkeypatch.setattr(vector_index, "JUDGED_BY", 200)
+    monkeypatch.setattr(vector_index, "TRAIN_PER_CELL", 2)
+    monkeypatch.setattr(vector_index, "TUNE_QUERIES", 200)
     opened = LocalStore(tmp_path, DIM)
     put(opened, 0, 1000)
     opened.finish()
@@ -56,7 +56,7 @@ def share_found(store: LocalStore, queries: Embeddings, k: int = 10) -> float:
 
 
 def used(store: LocalStore) -> bool:
-    return store._index() is not None
+    return store._approximate_index() is not None
 
 
 def test_nearly_all_of_the_nearest_are_found_and_the_sentence_says_how_many(store: LocalStore) -> None:
@@ -127,10 +127,10 @@ def test_it_is_built_again_when_more_than_a_tenth_has_changed(store: LocalStore,
 
 def test_a_reader_takes_up_a_new_index(store: LocalStore, tmp_path: Path) -> None:
     reader = LocalStore(tmp_path, DIM)
-    assert len(reader._index() or ()) == 1000
+    assert len(reader._approximate_index() or ()) == 1000
     put(store, 1000, 1500)
     store.finish()
-    assert len(reader._index() or ()) == 1500
+    assert len(reader._approximate_index() or ()) == 1500
     assert share_found(reader, vectors(900, 1000)) >= 0.95
     reader.close()
 
@@ -201,6 +201,6 @@ def test_what_counts_as_found_is_as_fine_as_the_gallery() -> None:
     small = vectors(0, 500) * np.float32(1e-7)
     limits = vector_index._limits(small[:20], [(np.arange(300), small[:300]), (np.arange(300, 500), small[300:])])[0]
     distances = np.sort(np.linalg.norm(small.astype(float)[:20, None] - small.astype(float), axis=2), axis=1)
-    assert limits == pytest.approx(distances[:, vector_index.JUDGED_AT].tolist(), rel=1e-5)
-    assert all(distances[:, vector_index.JUDGED_AT] <= limits)
-    assert all(distances[:, vector_index.JUDGED_AT + 1] > limits)
+    assert limits == pytest.approx(distances[:, vector_index.TUNE_K].tolist(), rel=1e-5)
+    assert all(distances[:, vector_index.TUNE_K] <= limits)
+    assert all(distances[:, vector_index.TUNE_K + 1] > limits)

@@ -23,7 +23,7 @@ from nearkin.data.images import read_image
 from nearkin.data.items import ImageFiles
 from nearkin.errors import Interrupted, UserError
 from nearkin.models import Embedder, EmbeddingModel
-from nearkin.models.feature_cache import cached_embeddings
+from nearkin.models.embed import cached_features
 from nearkin.search import IndexResult, indexing
 from nearkin.search.gallery import Gallery
 from nearkin.search.local import LocalStore
@@ -112,7 +112,7 @@ def test_files_that_the_backbone_saw_elsewhere_are_not_decoded(
 ) -> None:
     """Measuring, reports and other galleries leave the backbone's features behind."""
     files = sorted(photos.rglob("*.png"))
-    cached_embeddings(Embedder.load(model).model, ImageFiles(files[:20]), workers=0)
+    cached_features(Embedder.load(model).model, ImageFiles(files[:20]), workers=0)
     indexed = index(model, photos, tmp_path / "g", batch=7)
     assert sorted(decoded) == files[20:] and indexed.added == 36
     index(model, photos, tmp_path / "another")

@@ -35,7 +35,7 @@ FORMS = {
     "a text": lambda file, _: str(file),
     "an image": lambda file, _: Image.open(file),
     "an array": lambda file, _: pixels(file),
-    "a tensor": lambda file, _: torch.tensor(pixels(file)),
+    "a tensor": lambda file, _: torch.tensor(pixels(file)).permute(2, 0, 1),
     "an embedding": lambda file, model: model.encode([file])[0],
     "an embedding on its way": lambda file, model: torch.from_numpy(model.encode([file])[0]).requires_grad_(),
 }
@@ -93,9 +93,9 @@ def test_queries_without_a_path_are_numbered(model: Embedder, file: Path) -> Non
     ("queries", "reason"),
     [
         ([], "there are no queries"),
-        (np.zeros((3, 8, 8, 3), np.float32), r"float32 with the shape \(3, 8, 8, 3\) is not an image; give .* uint8"),
-        (np.zeros(7, np.int64), "int64 .* is not an image"),
-        ([np.zeros(4), Image.new("RGB", (8, 8))], "or embeddings alone"),
+        (np.zeros((3, 8, 8, 3), np.float32), "must have the size of the model's input"),
+        (np.zeros(7, np.int64), r"one image as array has shape .*, not \(7,\)"),
+        ([np.zeros(4), Image.new("RGB", (8, 8))], "one image as array"),
         (["nowhere.jpg"], "nowhere.jpg: no such file"),
     ],
 )

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from nearkin.errors import UserError
 from nearkin.search import Entry, Hit, Store, open_store
-from nearkin.search.store import Embeddings, Gone
+from nearkin.search.store import Embeddings, ItemNotFound
 
 DIM = 3
 ADDRESSES = {"local": "", "milvus": "milvus://./vectors.db"}
@@ -163,23 +163,23 @@ def test_entries_come_in_the_order_asked_for_without_those_that_are_not_there(re
     assert len(store.vectors(backwards)) == count
     store.remove(backwards[:2])
     assert list(store.entries_of(backwards[:3])) == backwards[2:3]
-    with pytest.raises(Gone, match=f"no item {backwards[1]}; it may have been removed or replaced"):
+    with pytest.raises(ItemNotFound, match=f"no item {backwards[1]}; it may have been removed or replaced"):
         store.vectors([backwards[2], backwards[1]])
 
 
 def test_a_page_asks_for_a_few_ids_and_how_many_each_label_has(reopen: Open) -> None:
     store = reopen()
-    assert (store.counts(), store.some(5)) == ({}, [])
+    assert (store.counts(), store.ids(5)) == ({}, [])
     labels = ["", "cat", 'the "dog"\n', "cat", ""]
     store.put([entry(f"/{n}", label) for n, label in enumerate(labels)], points(*[(0, 0, 0)] * 5))
     known = store.entries()
     assert list(store.counts().items()) == [("", 2), ("cat", 2), ('the "dog"\n', 1)]
-    assert sorted(store.some(99)) == list(known) and store.some(0) == []
-    assert len(store.some(3)) == 3 and set(store.some(3)) <= known.keys()
+    assert sorted(store.ids(99)) == list(known) and store.ids(0) == []
+    assert len(store.ids(3)) == 3 and set(store.ids(3)) <= known.keys()
     for label in ("", "cat", "cow"):
-        assert store.some(99, label) == [id for id, each in known.items() if each.label == label]
-    assert known[store.some(1, "cat")[0]].label == "cat"
-    store.remove(store.some(1, "cat"))
+        assert store.ids(99, label) == [id for id, each in known.items() if each.label == label]
+    assert known[store.ids(1, "cat")[0]].label == "cat"
+    store.remove(store.ids(1, "cat"))
     assert store.counts()["cat"] == 1
 
 

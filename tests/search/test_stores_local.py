@@ -40,7 +40,7 @@ def store(tmp_path: Path) -> Iterator[LocalStore]:
 def test_a_second_writer_waits_and_a_reader_sees_what_was_committed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(local, "WAIT", 0.1)
+    monkeypatch.setattr(local, "TIMEOUT", 0.1)
     store = LocalStore(tmp_path, 2)
     written, end = processes.Event(), processes.Event()
 

@@ -61,7 +61,7 @@ def entries(count: int) -> list[Entry]:
 def test_milvus_that_does_not_answer_is_one_sentence_after_a_few_attempts(
     port: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(milvus, "WAITS", (0.01, 0.02))
+    monkeypatch.setattr(milvus, "RETRY_AFTER", (0.01, 0.02))
     start = time.monotonic()
     with pytest.raises(UserError, match=f"Milvus at http://127.0.0.1:{port} does not answer; .* nothing .* is lost"):
         open_store(f"milvus://127.0.0.1:{port}/things", tmp_path, 2)
@@ -76,7 +76,7 @@ def test_a_put_goes_on_when_milvus_is_back(
     server: Server, port: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(milvus, "BATCH", 4)
-    monkeypatch.setattr(milvus, "WAITS", (0.2,) * 50)
+    monkeypatch.setattr(milvus, "RETRY_AFTER", (0.2,) * 50)
     store = open_store(f"milvus://127.0.0.1:{port}/things", tmp_path, 2)
     store.put(entries(3), np.zeros((3, 2), np.float32))
     server.stop()
@@ -138,7 +138,7 @@ def test_a_replacement_that_was_stopped_shows_every_item_once(
     monkeypatch.setattr(store._client, stopped, interrupted)
     with suppress(KeyboardInterrupt):
         store.put(entries(2), np.ones((2, 2), np.float32))
-    assert len(store) == len(store.entries()) == 3 and store.counts() == {"": 3} and len(store.some(9)) == 3
+    assert len(store) == len(store.entries()) == 3 and store.counts() == {"": 3} and len(store.ids(9)) == 3
     (hits,) = store.search(np.ones((1, 2), np.float32), 9)
     assert sorted((hit.entry.path, round(hit.distance, 4)) for hit in hits) == [("/0", 0), ("/1", 0), ("/2", 1.4142)]
     store.close()
@@ -207,7 +207,7 @@ def test_as_many_ids_and_labels_are_read_at_once_as_milvus_gives_but_fewer_vecto
         return iterator
 
     monkeypatch.setattr(store._client, "query_iterator", counted)
-    for look in (lambda: store.some(20), store.counts, store.entries):
+    for look in (lambda: store.ids(20), store.counts, store.entries):
         pages.clear()
         look()
         assert pages == [7, 7, 6, 0]
@@ -223,7 +223,7 @@ def test_a_collection_that_is_no_gallery_is_refused(port: int, tmp_path: Path) -
 
     client = MilvusClient(f"http://127.0.0.1:{port}")
     client.create_collection("other", dimension=2)
-    with pytest.raises(UserError, match=r"other at .* is no gallery's, or another version's; name another one"):
+    with pytest.raises(UserError, match=r"other at .* is not a gallery's, or another version's; name another one"):
         open_store(f"milvus://127.0.0.1:{port}/other", tmp_path, 2)
     client.close()
 

@@ -23,12 +23,12 @@ from nearkin.data import images
 from nearkin.errors import UserError
 from nearkin.report.map import flat_places
 from nearkin.search.gallery import Gallery
-from nearkin.search.store import Entry, Gone
-from nearkin.serve import app, desk, kept, space_map
-from nearkin.serve.answers import shown_name
+from nearkin.search.store import Entry, ItemNotFound
+from nearkin.serve import app, caching, service, space_map
 from nearkin.serve.app import make_app
-from nearkin.serve.pictures import Pictures
-from nearkin.serve.sample import sample
+from nearkin.serve.caching import ThumbnailCache, TTLCache
+from nearkin.serve.schemas import shown_name
+from nearkin.serve.space_map import sample_ids
 
 ALL = [(label, number) for label in LABELS for number in range(PER_LABEL)]  # by id, from 1
 NO_ITEM = "the gallery has no item {}; it may have been removed or replaced: search again"
@@ -132,11 +132,11 @@ def test_a_picture_of_too_many_pixels_is_not_decoded(tmp_path: Path, monkeypatch
     (tmp_path / "x.png").write_bytes(picture_bytes(side=10))
     monkeypatch.setattr(images, "MAX_PIXELS", 99)
     with pytest.raises(OSError, match="10×10 pixels are more than 99"):
-        Pictures().get(tmp_path / "x.png", 64)
+        ThumbnailCache().get(tmp_path / "x.png", 64)
 
 
 def test_pictures_kept_in_memory_are_bounded(tmp_path: Path) -> None:
-    kept = Pictures(most_bytes=3000)
+    kept = ThumbnailCache(max_bytes=3000)
     for number in range(12):
         path = tmp_path / f"{number}.png"
         path.write_bytes(picture_bytes((number, 0, 0), side=64))
@@ -206,7 +206,7 @@ def test_the_api_is_explained_without_another_server(client: TestClient) -> None
     page = client.get("/docs").text
     for path in client.get("/openapi.json").json()["paths"]:
         assert path in page
-    assert "integer from 1 to 200, 20 unless given" in page
+    assert "integer from 1 to 200, default 20" in page
     assert "http://" not in page
     assert "https://" not in page
     assert "<script" not in page
@@ -239,7 +239,7 @@ def test_one_bad_picture_does_not_fail_those_beside_it(client: TestClient, embed
 def test_beyond_a_limit_requests_are_told_to_come_again(
     gallery: Gallery, embedder: MeanColour, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(app, "AT_ONCE", 1)
+    monkeypatch.setattr(app, "MAX_REQUESTS", 1)
     with TestClient(make_app(gallery)) as client, ThreadPoolExecutor(1) as pool:
         embedder.may_go_on.clear()
         inside = pool.submit(client.post, "/api/search", files={"file": picture_bytes()})
@@ -275,7 +275,7 @@ def test_a_gallery_that_changes_while_served_is_shown_as_it_is(
     gallery: Gallery, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     look_at_every_question(monkeypatch)
-    monkeypatch.setattr(space_map, "REST", 0)
+    monkeypatch.setattr(space_map, "PAUSE", 0)
     with TestClient(make_app(gallery)) as client:
         assert client.get("/api/items/3/thumbnail").status_code == 200
         drawn_map(client)
@@ -296,7 +296,7 @@ def test_a_map_that_is_no_longer_true_says_so_and_shows_no_removed_items(
     gallery: Gallery, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     look_at_every_question(monkeypatch)
-    monkeypatch.setattr(space_map, "REST", 0)
+    monkeypatch.setattr(space_map, "PAUSE", 0)
     with TestClient(make_app(gallery)) as client:
         assert len(drawn_map(client)) == 24
         hold = threading.Event()
@@ -313,7 +313,7 @@ def test_after_a_map_there_is_a_rest_in_which_items_only_vanish(
     gallery: Gallery, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     look_at_every_question(monkeypatch)
-    monkeypatch.setattr(space_map, "REST", 1e6)
+    monkeypatch.setattr(space_map, "PAUSE", 1e6)
     with TestClient(make_app(gallery)) as client:
         drawn_map(client)
         gallery.store.remove([3])
@@ -325,9 +325,9 @@ def test_after_a_map_there_is_a_rest_in_which_items_only_vanish(
 
 
 def look_at_every_question(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(desk, "LOOK_AGAIN", 0)
-    monkeypatch.setattr(desk, "DRAW_AGAIN", 0)
-    monkeypatch.setattr(kept, "REST", 0)
+    monkeypatch.setattr(service, "LABELS_TTL", 0)
+    monkeypatch.setattr(service, "SAMPLE_TTL", 0)
+    monkeypatch.setattr(caching, "PAUSE", 0)
 
 
 def rest_after_work(ask: Callable[[], object], spans: list[tuple[float, float]]) -> float:
@@ -350,12 +350,12 @@ def slowed(work: Callable[..., object], spans: list[tuple[float, float]]) -> Cal
     return slowly
 
 
-@pytest.mark.parametrize(("path", "look"), [("map", "some"), ("labels", "counts")])
+@pytest.mark.parametrize(("path", "look"), [("map", "ids"), ("labels", "counts")])
 def test_looks_at_a_slow_store_leave_it_to_the_searches(
     gallery: Gallery, monkeypatch: pytest.MonkeyPatch, path: str, look: str
 ) -> None:
-    monkeypatch.setattr(desk, "LOOK_AGAIN", 0)
-    monkeypatch.setattr(desk, "DRAW_AGAIN", 0)
+    monkeypatch.setattr(service, "LABELS_TTL", 0)
+    monkeypatch.setattr(service, "SAMPLE_TTL", 0)
     looks: list[tuple[float, float]] = []
     monkeypatch.setattr(gallery.store, look, slowed(getattr(gallery.store, look), looks))
     with TestClient(make_app(gallery)) as client:
@@ -363,7 +363,7 @@ def test_looks_at_a_slow_store_leave_it_to_the_searches(
 
 
 def test_looks_that_fail_leave_the_store_to_the_searches_too(gallery: Gallery, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(desk, "LOOK_AGAIN", 0)
+    monkeypatch.setattr(service, "LABELS_TTL", 0)
     looks: list[int] = []
 
     def failing() -> dict[str, int]:
@@ -379,7 +379,7 @@ def test_looks_that_fail_leave_the_store_to_the_searches_too(gallery: Gallery, m
 
 def test_a_look_rests_a_minute_at_most(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [0.0]
-    monkeypatch.setattr(kept, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr(caching, "time", SimpleNamespace(monotonic=lambda: now[0]))
     looks: list[int] = []
 
     async def slow() -> int:
@@ -388,7 +388,7 @@ def test_a_look_rests_a_minute_at_most(monkeypatch: pytest.MonkeyPatch) -> None:
         return len(looks)
 
     async def answers() -> list[int]:
-        look = kept.Kept(slow, seconds=0)
+        look = TTLCache(slow, seconds=0)
         first = [await look(), await look()]
         now[0] += 61
         return [*first, await look()]
@@ -458,10 +458,10 @@ def test_no_page_reads_the_whole_gallery(client: TestClient, gallery: Gallery, m
 
 @pytest.mark.parametrize("most", [0, 1, 7, 24, 100])
 def test_a_sample_is_drawn_evenly_from_all_labels(gallery: Gallery, most: int) -> None:
-    drawn = sample(gallery.store, most)
+    drawn = sample_ids(gallery.store, most)
     assert len(drawn) == len(set(drawn)) == min(most, 24)
     assert set(drawn) <= set(range(1, 25))
-    assert drawn == sample(gallery.store, most)
+    assert drawn == sample_ids(gallery.store, most)
 
 
 class Ids:
@@ -473,12 +473,12 @@ class Ids:
     def __len__(self) -> int:
         return len(self._ids)
 
-    def some(self, k: int) -> list[int]:
+    def ids(self, k: int) -> list[int]:
         return self._ids[:k]
 
 
 def drawn(ids: Iterable[int], most: int) -> list[int]:
-    return sample(Ids(ids), most)  # type: ignore[arg-type]
+    return sample_ids(Ids(ids), most)  # type: ignore[arg-type]
 
 
 some_ids = st.sets(st.integers(1, 2**63 - 1), max_size=60)
@@ -520,8 +520,9 @@ def test_a_store_that_cannot_be_reached_says_so_and_works_again(
     def unreachable(*_: object) -> None:
         raise UserError(f"could not read {gallery.path}/items.sqlite; see to its disk")
 
+    monkeypatch.setattr(caching, "PAUSE", 0)  # beside other work a failed lookup takes long, and the pause after it
     with monkeypatch.context() as patch:
-        for name in ("entries_of", "vectors", "search", "counts", "some", "__len__"):
+        for name in ("entries_of", "vectors", "search", "counts", "ids", "__len__"):
             patch.setattr(type(gallery.store), name, unreachable)
         answers = [client.get(f"/api/{path}") for path in ("items/1/neighbours", "items/1/thumbnail", "labels", "map")]
         answers.append(client.post("/api/search", files={"file": picture_bytes()}))
@@ -535,7 +536,7 @@ def test_a_store_that_cannot_be_reached_says_so_and_works_again(
 
 
 @pytest.mark.parametrize(
-    ("error", "code"), [(UserError("no answer"), 503), (Gone(3), 503), (RuntimeError("/secret"), 500)]
+    ("error", "code"), [(UserError("no answer"), 503), (ItemNotFound(3), 503), (RuntimeError("/secret"), 500)]
 )
 def test_a_map_that_failed_is_begun_again(
     client: TestClient, gallery: Gallery, monkeypatch: pytest.MonkeyPatch, error: Exception, code: int

@@ -20,7 +20,7 @@ def test_simultaneous_requests_share_calls_and_each_gets_its_own_result() -> Non
         return [number * number for number in numbers]
 
     async def ask() -> list[int]:
-        batcher = Batcher(squares, most=8)
+        batcher = Batcher(squares, batch_size=8)
         return await asyncio.gather(*(batcher(number) for number in range(20)))
 
     assert asyncio.run(ask()) == [number * number for number in range(20)]
@@ -56,7 +56,7 @@ def test_one_who_gave_up_is_passed_over() -> None:
         return words
 
     async def ask() -> str:
-        batcher = Batcher(remember, moment=0.05)
+        batcher = Batcher(remember, wait=0.05)
         impatient = asyncio.create_task(batcher("impatient"))
         patient = asyncio.create_task(batcher("patient"))
         await asyncio.sleep(0)
@@ -75,7 +75,7 @@ def test_closing_ends_the_waiting_of_all_without_waiting_for_the_model() -> None
         return items
 
     async def ask() -> float:
-        batcher = Batcher(slowly, most=1)
+        batcher = Batcher(slowly, batch_size=1)
         waiting = [asyncio.create_task(batcher(number)) for number in range(3)]
         await asyncio.sleep(0.02)
         began = time.perf_counter()

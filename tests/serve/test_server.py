@@ -53,7 +53,7 @@ def test_whether_only_this_machine_reaches_it_does_not_depend_on_how_its_address
 
 @pytest.mark.parametrize("given", ["https://pictures.example", "pictures.example:443", "pictures.example/a", "*", ""])
 def test_what_is_no_name_is_one_sentence(given: str) -> None:
-    with pytest.raises(UserError, match=r"is no host name; give it alone, like pictures\.example"):
+    with pytest.raises(UserError, match=r"is not a host name; give it alone, like pictures\.example"):
         host_name(given)
 
 

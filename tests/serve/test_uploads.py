@@ -23,8 +23,8 @@ from httpx2 import Response
 from PIL import Image
 from serve.colours import MeanColour, colour_of, picture_bytes
 
-from nearkin.serve import decoding, uploads
-from nearkin.serve.decoding import Lane, Lanes
+from nearkin.serve import uploads
+from nearkin.serve.uploads import DecodeLimiter, DecodeLimiters
 
 
 def send(client: TestClient, content: bytes, name: str = "a.png", **fields: str | int) -> Response:
@@ -69,8 +69,8 @@ def test_too_many_pixels_are_refused_before_they_are_decoded(client: TestClient,
 
 
 def test_what_is_no_picture_is_refused(client: TestClient) -> None:
-    refused(send(client, b"<svg onload=alert(1)>" * 9), 415, "no picture")
-    refused(send(client, b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n"), 415, "no picture")
+    refused(send(client, b"<svg onload=alert(1)>" * 9), 415, "not a picture")
+    refused(send(client, b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n"), 415, "not a picture")
     refused(send(client, b""), 422, "0 bytes")
 
 
@@ -152,14 +152,14 @@ def test_a_body_that_never_ends_is_given_up(client: TestClient, monkeypatch: pyt
     async def never_ends(*_: object) -> None:
         await asyncio.sleep(30)
 
-    monkeypatch.setattr(uploads, "SECONDS", 0.05)
+    monkeypatch.setattr(uploads, "TIMEOUT", 0.05)
     monkeypatch.setattr(uploads.MultiPartParser, "parse", never_ends)
     refused(send(client, picture_bytes()), 408, "did not arrive")
 
 
 def test_decoded_pictures_wait_until_there_is_room() -> None:
     async def most_at_once() -> int:
-        budget, inside, most = Lane(10, decoders=1), 0, 0
+        budget, inside, most = DecodeLimiter(10, decoders=1), 0, 0
 
         async def work() -> None:
             nonlocal inside, most
@@ -184,8 +184,8 @@ def test_a_large_picture_does_not_make_a_photo_wait(client: TestClient, monkeypa
             may_go_on.wait(10)
         return image
 
-    monkeypatch.setattr(decoding, "PHOTO", 100 * 100)
-    monkeypatch.setattr(decoding, "decode", slow_if_large)
+    monkeypatch.setattr(uploads, "PHOTO", 100 * 100)
+    monkeypatch.setattr(uploads, "decode", slow_if_large)
     with ThreadPoolExecutor(4) as pool:
         large = [pool.submit(send, client, picture_bytes(side=101)) for _ in range(4)]
         assert begun.wait(5)
@@ -197,7 +197,7 @@ def test_a_large_picture_does_not_make_a_photo_wait(client: TestClient, monkeypa
 
 def test_the_largest_upload_finds_room() -> None:
     async def enter(image: Image.Image) -> None:
-        async with asyncio.timeout(1), Lanes().of(image).room_for(decoding.cost(image)):
+        async with asyncio.timeout(1), DecodeLimiters().of(image).room_for(uploads.cost(image)):
             pass
 
     asyncio.run(enter(SimpleNamespace(width=8_000, height=5_000, mode="F")))  # type: ignore[arg-type]
@@ -206,11 +206,11 @@ def test_the_largest_upload_finds_room() -> None:
 
 @pytest.mark.parametrize("kind", ["PNG", "JPEG"])
 def test_a_picture_larger_than_a_photo_is_made_smaller(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(decoding, "PHOTO", 100 * 100)
-    decoded = decoding.decode(decoding.open_picture(picture_bytes((40, 90, 200), kind, side=160)))
+    monkeypatch.setattr(uploads, "PHOTO", 100 * 100)
+    decoded = uploads.decode(uploads.open_picture(picture_bytes((40, 90, 200), kind, side=160)))
     assert decoded.size == (80, 80)
     assert np.abs(np.asarray(decoded, dtype=int) - (40, 90, 200)).max() <= 2
-    assert decoding.decode(decoding.open_picture(picture_bytes(kind=kind, side=100))).size == (100, 100)
+    assert uploads.decode(uploads.open_picture(picture_bytes(kind=kind, side=100))).size == (100, 100)
 
 
 @pytest.mark.parametrize(("mode", "kind"), [("F", "TIFF"), ("RGBA", "WEBP"), ("P", "PNG")])
@@ -221,7 +221,7 @@ def test_decoding_takes_no_more_memory_than_was_counted(mode: str, kind: str, tm
         import sys
         from pathlib import Path
         from resource import RUSAGE_SELF, getrusage
-        from nearkin.serve.decoding import cost, decode, open_picture
+        from nearkin.serve.uploads import cost, decode, open_picture
         image = open_picture(Path(sys.argv[1]).read_bytes())
         counted, before = cost(image), getrusage(RUSAGE_SELF).ru_maxrss
         decode(image)

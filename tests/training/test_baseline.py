@@ -14,7 +14,7 @@ from nearkin.api import make_settings
 from nearkin.data import load_dataset
 from nearkin.errors import UserError
 from nearkin.evaluation import evaluate
-from nearkin.models import embed_items, feature_cache
+from nearkin.models import embed
 from nearkin.space import Space
 from nearkin.training.baseline import backbone_scores
 from nearkin.training.prepare import backbone_features, build_model
@@ -44,10 +44,11 @@ def test_files_divided_in_another_way_keep_their_features(photos: Path, monkeypa
     settings = make_settings(str(photos), "rank", {"backbone": "small", "image_size": 16, "dim": 8})
     model = build_model(settings.changed(model={"weights": "none", "normalize": "always"}), dataset, slices=1)
     odd, even = dataset.take(np.arange(1, 36, 2)), dataset.take(np.arange(0, 36, 2))
-    alone = embed_items(model, odd.items, model.spec.preprocess, forward=model.features)
+    alone = embed.cached_features(model, odd.items)
+    monkeypatch.setenv("NEARKIN_CACHE", str(photos.parent / "another"))
     _, others = backbone_features(model, even, {"test": odd, "validation": None}, 8, 0)
     assert others["test"] is not None and others["validation"] is None
     np.testing.assert_allclose(others["test"].items.values, alone, atol=1e-6)  # type: ignore[union-attr]
-    monkeypatch.setattr(feature_cache, "embedded_batches", None)
+    monkeypatch.setattr(embed, "_outputs", None)
     again, _ = backbone_features(model, odd, {"validation": even}, 8, 0)
     np.testing.assert_allclose(again.items.values, alone, atol=1e-6)  # type: ignore[union-attr]

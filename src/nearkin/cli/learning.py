@@ -22,7 +22,7 @@ def demo(
     data: Annotated[str, typer.Option(help="The glyphs, in another size: glyphs:classes=40,per_class=10")] = "glyphs",
 ) -> None:
     """Train on the embedded glyphs, measure on classes never seen, save the model, draw two pictures."""
-    from nearkin.demo import run_demo
+    from nearkin.experiments.demo import run_demo
 
     run_demo(out, data, epochs, seed)
 

@@ -114,7 +114,7 @@ def class_labels(values: Any, where: str, names: Sequence[str] | None = None) ->
     try:
         column = as_array(values)
     except ValueError:  # lists of different lengths
-        column = np.empty((0, 0))
+        column = np.array([None])
     if column.ndim == 2 and column.shape[1] == 1:
         column = column[:, 0]
     if column.dtype.kind == "O" and all(isinstance(value, str) for value in column.flat):
@@ -122,7 +122,9 @@ def class_labels(values: Any, where: str, names: Sequence[str] | None = None) ->
     if column.dtype.kind == "b" or (column.dtype.kind == "f" and np.array_equal(column, np.round(column))):
         column = column.astype(np.int64)
     if column.ndim != 1 or column.dtype.kind not in "iuU":
-        raise UserError(f"{where}: labels must be one whole number or text per item, not {column.dtype} {column.shape}")
+        raise UserError(
+            f"{where}: labels must be one whole number or text per item, not {column.dtype} of shape {column.shape}"
+        )
     if names is None or column.dtype.kind == "U":
         return encode_labels([str(value) for value in column.tolist()])
     unknown = column[(column < 0) | (column >= len(names))]

@@ -194,8 +194,11 @@ Images = ImageFiles | ImageArray | LazyImages | DecodedImages
 Items = Images | Vectors
 
 
-def joined(several: Sequence[Items]) -> Items | None:
-    """The items of all, one after the other; None where they are of different kinds or shapes."""
+def joined(several: Sequence[Items], description: str) -> Items | None:
+    """The items of all, one after the other; None where they are of different kinds or shapes.
+
+    ``description``: what they are together, for messages.
+    """
     if files := _all_of(ImageFiles, several):
         return ImageFiles([path for each in files for path in each.paths])
     if arrays := _all_of(ImageArray, several):
@@ -210,7 +213,7 @@ def joined(several: Sequence[Items]) -> Items | None:
         source: ConcatDataset[Any] = ConcatDataset([each.source for each in lazy])
         rows = [start + each.rows for start, each in zip([0, *source.cumulative_sizes], lazy, strict=False)]
         same = len({each.key for each in lazy}) == 1
-        return LazyImages(source, lazy[0].key, np.concatenate(rows), lazy[0].description) if same else None
+        return LazyImages(source, lazy[0].key, np.concatenate(rows), description) if same else None
     return None
 
 

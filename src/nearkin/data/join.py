@@ -28,19 +28,20 @@ def join_splits(splits: Mapping[str, Dataset], made_of: Any) -> Dataset:
         found = f"'{unknown[0]}'" if unknown else "nothing"
         raise UserError(f"splits are called train, validation and test, not {found}; rename it or leave it out")
     several = list(splits.values())
-    items = joined([each.items for each in several])
+    source = described(made_of, sum(map(len, several)))
+    items = joined([each.items for each in several], source)
     if items is None:
         raise UserError("the splits hold items of different kinds or shapes; give the same kind in all of them")
     first = several[0]
-    names = [str(each.classes[label]) for each in several for label in each.labels]
-    labels, classes = encode_labels(names)
-    if all(list(each.classes) == list(first.classes) for each in several):  # in their own order
+    if all(list(each.classes) == list(first.classes) for each in several):  # which keep their order
         labels, classes = np.concatenate([each.labels for each in several]), list(first.classes)
+    else:
+        labels, classes = encode_labels([str(each.classes[label]) for each in several for label in each.labels])
     return Dataset(
         name=first.name,
         items=items,
         labels=labels,
         classes=classes,
         split=np.repeat([SPLITS[name.lower()] for name in splits], [len(each) for each in several]),
-        source=described(made_of, len(items)),
+        source=source,
     )

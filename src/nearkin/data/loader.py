@@ -69,16 +69,6 @@ def sequential(count: int, batch_size: int) -> list[Draw]:
     return [Draw(np.arange(start, min(start + batch_size, count))) for start in range(0, count, batch_size)]
 
 
-def _fits(items: ImageArray, preprocess: Preprocess) -> bool:
-    side = preprocess.size
-    return items.pixels.shape[1:3] == (side, side) and items.channels == preprocess.channels
-
-
-def _pixels(items: ImageArray, indices: Indices) -> Tensor:
-    chosen = torch.from_numpy(items.pixels[indices])
-    return chosen.unsqueeze(1) if items.channels == 1 else chosen.permute(0, 3, 1, 2).contiguous()
-
-
 def each_item(read: Callable[[int], T], count: int, what: str) -> list[T]:
     """``read(0)`` … ``read(count - 1)``, by worker processes and with a bar; the first error is raised."""
     found: list[T] = []
@@ -109,6 +99,16 @@ def cut(images: DecodedImages, indices: Indices, size: int, augment: str, seed: 
     lines, columns = torch.from_numpy(corners).to(squares.device).unbind(dim=1)
     channels = torch.arange(squares.shape[1], device=squares.device)
     return squares[rows[:, None, None, None], channels[:, None, None], lines[:, None, :, None], columns[:, None, None]]
+
+
+def _fits(items: ImageArray, preprocess: Preprocess) -> bool:
+    side = preprocess.size
+    return items.pixels.shape[1:3] == (side, side) and items.channels == preprocess.channels
+
+
+def _pixels(items: ImageArray, indices: Indices) -> Tensor:
+    chosen = torch.from_numpy(items.pixels[indices])
+    return chosen.unsqueeze(1) if items.channels == 1 else chosen.permute(0, 3, 1, 2).contiguous()
 
 
 class _Mapped(torch.utils.data.Dataset[Any]):

@@ -55,20 +55,18 @@ class _Known:
 
     items: Items | None = None
     labels: Sequence[Any] | None = None
-    classes: Sequence[Any] | None = None
+    classes: list[str] | None = None
 
     def take(self, indices: Sequence[int]) -> _Known:
-        items = None if self.items is None else self.items.take(np.asarray(indices))
+        items = None if self.items is None else self.items.take(np.array(indices, dtype=np.int64))
         labels = None if self.labels is None else [self.labels[index] for index in indices]
         return _Known(items, labels, self.classes)
 
     def names(self) -> list[str] | None:
         """The class names, if the labels are numbers of them."""
-        numbers = as_array(self.labels)
-        if not isinstance(self.classes, list | tuple) or numbers.dtype.kind not in "iu" or not numbers.size:
-            return None
-        fits = numbers.min() >= 0 and numbers.max() < len(self.classes)
-        return [name if isinstance(name, str) else ", ".join(name) for name in self.classes] if fits else None
+        labels = self.labels or []
+        numbered = all(isinstance(label, int) and 0 <= label < len(self.classes or ()) for label in labels)
+        return self.classes if numbered else None
 
 
 def _known(data: Any, source: str) -> _Known:
@@ -80,7 +78,7 @@ def _known(data: Any, source: str) -> _Known:
         items = [each.items for each in several if each.items is not None]
         kept = [each.labels for each in several if each.labels is not None]
         return _Known(
-            joined(items) if len(items) == len(several) else None,
+            joined(items, source) if len(items) == len(several) else None,
             list(chain(*kept)) if len(kept) == len(several) else None,
             several[0].classes if all(each.classes == several[0].classes for each in several) else None,
         )
@@ -88,7 +86,7 @@ def _known(data: Any, source: str) -> _Known:
         return _Known(items_in_memory(data.tensors[0], source), as_array(data.tensors[1]).tolist())
     if _changes_labels(data):
         return _Known()
-    classes = getattr(data, "classes", None)
+    classes = _class_names(data)
     if _is_plain_folder(data):
         return _Known(ImageFiles([Path(path) for path, _ in data.samples]), [each for _, each in data.samples], classes)
     labels = _kept_labels(data)
@@ -101,14 +99,13 @@ def _known(data: Any, source: str) -> _Known:
 
 def _read(data: Any, source: str, known: _Known) -> _Known:
     """The items, and the labels if they must be read: some of them will tell whether those that are known are right."""
-    first, _ = _pair(data, source, 0)
-    if as_array(first).ndim == 1:
+    if _plain_pair(data, source, 0)[0].ndim == 1:
         pairs = each_item(partial(_plain_pair, data, source), len(data), "reading items")
         vectors = items_in_memory([vector for vector, _ in pairs], source)
         return _Known(vectors, [label for _, label in pairs], known.classes)
     items = LazyImages(data, 0, np.arange(len(data)), source)
     rows = {0, len(data) // 2, len(data) - 1}
-    if known.labels and all(known.labels[row] == _plain_pair(data, source, row)[1] for row in rows):
+    if known.labels and all(known.labels[row] == _label(data, source, row) for row in rows):
         return replace(known, items=items)
     labels = each_item(partial(_label, data, source), len(data), "reading labels")
     remember_readable(items)
@@ -122,6 +119,13 @@ def _kept_labels(data: Any) -> list[Any] | None:
             if isinstance(labels, list) and len(labels) == len(data):
                 return labels
     return None
+
+
+def _class_names(data: Any) -> list[str] | None:
+    classes = getattr(data, "classes", None)
+    if not isinstance(classes, list | tuple):
+        return None
+    return [", ".join(name) if isinstance(name, tuple) else str(name) for name in classes]  # ImageNet's are synonyms
 
 
 def _changes_labels(data: Any) -> bool:
@@ -164,7 +168,10 @@ def _label(data: Any, source: str, row: int) -> Any:
 def _plain_pair(data: Any, source: str, row: int) -> tuple[Any, Any]:
     """An item without tensors, to leave a worker process."""
     image, label = _pair(data, source, row)
-    return as_array(image), as_array(label).tolist()
+    try:
+        return as_array(image), as_array(label).tolist()
+    except Exception as error:
+        raise cannot_read(row, source, error) from error
 
 
 def _pair(data: Any, source: str, row: int) -> tuple[Any, Any]:
@@ -173,7 +180,7 @@ def _pair(data: Any, source: str, row: int) -> tuple[Any, Any]:
     except Exception as error:  # somebody else's code may raise anything
         raise cannot_read(row, source, error) from error
     if not isinstance(item, tuple | list) or len(item) != 2:
-        found = f"{len(item)} things" if isinstance(item, tuple | list) else f"of type {type(item).__name__}"
+        found = f"a tuple of {len(item)}" if isinstance(item, tuple | list) else f"of type {type(item).__name__}"
         raise UserError(
             f"item {row} of {source} is {found}, not a pair (image, label); give a dataset of such pairs, or arrays "
             "with their labels as (X, y)"

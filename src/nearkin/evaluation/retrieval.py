@@ -15,7 +15,7 @@ from torch import Tensor
 
 from nearkin.clustering.distances import Distances, block_bytes_on, row_blocks
 from nearkin.errors import UserError
-from nearkin.evaluation.metrics import known_metrics, metric
+from nearkin.evaluation.metrics import Metric, known_metrics, metric
 from nearkin.evaluation.ranking import rank
 from nearkin.evaluation.ranks import PositiveRanks
 from nearkin.progress import track
@@ -46,7 +46,7 @@ class Retrieval:
         first = self.first_rank[found]
         for family in known_metrics("first rank"):
             for each in map(family.at, self.recall_at):  # not kept: K may be a thousand numbers
-                yield each.name, each.compute(first).double()
+                yield each.name, _per_query(each, first, len(first))
         for name, values in self.values.items():
             yield name, values[found]
 
@@ -130,7 +130,7 @@ def retrieve(
         query, column = positives.pairs(rows)
         ranks, nearest = rank(block, query, column, kept)
         found = PositiveRanks(ranks, query, positives.counts[rows])
-        values = [each.compute(found).double() for each in metrics]
+        values = [_per_query(each, found, len(found.positives)) for each in metrics]
         blocks.append((found.positives, found.first, gallery[nearest], *values))
     counts, first, nearest, *columns = (torch.cat(column) for column in zip(*blocks, strict=True))
     return Retrieval(counts, first, dict(zip((each.name for each in metrics), columns, strict=True)), nearest, at)
@@ -144,6 +144,14 @@ def check_finite(space: Space) -> None:
             f"{broken} of {len(space)} embeddings contain NaN or infinite values; training has probably diverged: "
             "lower the learning rate, or evaluate an earlier checkpoint"
         )
+
+
+def _per_query(metric: Metric, given: Tensor | PositiveRanks, queries: int) -> Tensor:
+    values = metric.compute(given)
+    if not isinstance(values, Tensor) or values.shape != (queries,):
+        found = f"shape {tuple(values.shape)}" if isinstance(values, Tensor) else f"a {type(values).__name__}"
+        raise UserError(f"metric '{metric.name}' gave {found}; give a tensor with one value for each query")
+    return values.double()
 
 
 class _Positives:

@@ -60,7 +60,7 @@ def methods_by_name(methods: str | Sequence[str | Method]) -> dict[str, dict[str
     """
     given = [methods] if isinstance(methods, str) else list(methods)
     if given == ["all"]:
-        return {method.name: {} for method in known_methods() if method.by_name}
+        return {method.name: {} for method in known_methods() if method.in_all}
     found: dict[str, dict[str, Any]] = {}
     for each in given:
         name = method_class(each.strip()).name if isinstance(each, str) else each.name

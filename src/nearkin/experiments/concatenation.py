@@ -12,9 +12,7 @@ import torch
 from nearkin.evaluation import evaluate
 from nearkin.experiments.comparison_result import COLUMNS
 from nearkin.experiments.runs import cached
-from nearkin.models import Embedder
-from nearkin.models.embed import space_of
-from nearkin.models.feature_cache import cached_embeddings
+from nearkin.models import Embedder, embed_dataset
 from nearkin.space import Space
 from nearkin.training import Run
 from nearkin.training.devices import make_fabric
@@ -43,7 +41,7 @@ def concatenated_scores(out: Path, method: str, seeds: int) -> dict[str, float]:
         device = make_fabric(settings.training).device
         models = (Embedder.load(run.folder).to(device).model for run in runs)
         at_once, workers = settings.training.batch_size, settings.data.processes
-        spaces = [space_of(cached_embeddings(model, test.items, at_once, workers), test) for model in models]
+        spaces = [embed_dataset(model, test, batch_size=at_once, workers=workers) for model in models]
         return evaluate(concatenated(spaces).to(device)).scores
 
     scores = cached(out / "concatenated", (method, [run.scores for run in runs]), measure)

@@ -46,7 +46,7 @@ def write_report(
     out: str | Path | None = None,
     split: str = "test",
     figures: bool = True,
-    splits: Splits | None = None,
+    dataset: Dataset | None = None,
     embedder: Embedder | None = None,
 ) -> Path:
     """Writes ``report.html`` into the run's folder, or to ``out``; returns where.
@@ -55,18 +55,18 @@ def write_report(
         run: the run's folder.
         split: which split of its data to show: test, validation or train.
         figures: whether the pictures are also written to the run's ``figures/``, as PNG and SVG.
-        splits, embedder: the run's data and model, where its folder alone cannot tell them; None: from the folder.
+        dataset, embedder: the run's data and model, where its folder alone cannot tell them; None: from the folder.
 
     >>> write_report("runs/demo")  # doctest: +SKIP
     PosixPath('runs/demo/report.html')
     """
     target = Path(out) if out else Path(run) / "report.html"
-    write_run_report(gather(run, split, splits, embedder), target, Path(run) / "figures" if figures else None)
+    write_run_report(gather(run, split, dataset, embedder), target, Path(run) / "figures" if figures else None)
     return target
 
 
 def gather(
-    folder: str | Path, split: str = "test", splits: Splits | None = None, embedder: Embedder | None = None
+    folder: str | Path, split: str = "test", dataset: Dataset | None = None, embedder: Embedder | None = None
 ) -> RunReport:
     """Reads a run and embeds one of its splits, once; what cannot be had becomes a notice.
 
@@ -80,7 +80,7 @@ def gather(
     notices: list[str] = []
     settings, records = run.settings(), run.metrics
     scores = run.scores if run.scores_file.is_file() else _scores_so_far(run, settings, records, notices)
-    splits = splits or _splits(settings, notices)
+    splits = _splits(settings, dataset, notices)
     embedded, grouping, facts = None, None, _facts(run, settings)
     if splits is not None:
         embedder = embedder or Embedder.load(run.folder)
@@ -91,10 +91,10 @@ def gather(
                 "The scores are those of the data as they are now; those that training measured are left out."
             )
         shown = _shown_split(splits, split, notices)
-        dataset = true_classes(getattr(splits, shown))
-        embedded = _embedded(embedder, shown, dataset, notices)
+        items = true_classes(getattr(splits, shown))
+        embedded = _embedded(embedder, shown, items, notices)
         grouping = _grouping(run, settings, splits.train, embedder)
-        facts.append(f"{shown} split: {len(dataset):,} items of {len(dataset.present_classes):,} classes")
+        facts.append(f"{shown} split: {len(items):,} items of {len(items.present_classes):,} classes")
     versions = {"Python": platform.python_version()} | {name: version(name) for name in ("torch", "timm")}
     return RunReport(
         title=f"{settings.method} on {embedded.dataset if embedded else settings.data.source}",
@@ -135,9 +135,9 @@ def _scores_so_far(
     return {"before": {name: value for name, value in next(start, {}).items() if isinstance(value, float)}}
 
 
-def _splits(settings: Settings, notices: list[str]) -> Splits | None:
+def _splits(settings: Settings, dataset: Dataset | None, notices: list[str]) -> Splits | None:
     try:
-        return load_splits(settings.data, settings.training.seed)
+        return load_splits(settings.data, settings.training.seed, dataset)
     except UserError as error:
         notices.append(
             f"The data cannot be read ({error}). Left out: intervals, map, neighbours, classes, distances, spectrum."
@@ -146,13 +146,13 @@ def _splits(settings: Settings, notices: list[str]) -> Splits | None:
 
 
 def _facts(run: Run, settings: Settings) -> list[str]:
-    model = settings.model
+    model, epochs = settings.model, settings.training.epochs
     saved = date.fromtimestamp((run.model_folder / "model.json").stat().st_mtime).isoformat()
     return [
         f"backbone {model.backbone}" + (", frozen" if model.freeze_backbone else ""),
         f"{model.dim or 'no head, all'} dimensions, "
         + ("not normalised" if model.normalize == "never" else "of unit length"),
-        f"{settings.training.epochs} epochs",
+        "1 epoch" if epochs == 1 else f"{epochs} epochs",
         f"seed {settings.training.seed}",
         f"model saved {saved}",
     ]

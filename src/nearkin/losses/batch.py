@@ -3,25 +3,34 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from functools import wraps
 from typing import Any, TypeVar
 
+import numpy.typing as npt
 import torch
 from torch import Tensor
+from torch.compiler import is_compiling
 
 from nearkin.errors import UserError
 
+Labels = Tensor | Sequence[float] | npt.NDArray[Any]  # whole numbers of any type, (batch,) or (batch, 1)
 
-def checked(embeddings: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+
+def checked(embeddings: Tensor, labels: Labels) -> tuple[Tensor, Tensor]:
     """A valid batch on one device, half precision raised to float32; otherwise an error that says what is wrong.
 
-    >>> embeddings, labels = checked(torch.zeros(2, 3, dtype=torch.float16), torch.tensor([-7, 10**12]))
-    >>> embeddings.dtype
-    torch.float32
+    What can only be seen in the data is not checked in a compiled loss, whose graph it would break.
+
+    >>> embeddings, labels = checked(torch.zeros(2, 3, dtype=torch.float16), [-7, 10**12])
+    >>> embeddings.dtype, labels.dtype
+    (torch.float32, torch.int64)
     """
-    _check_is_tensor(embeddings, "embeddings")
+    if not isinstance(embeddings, Tensor):
+        raise UserError(
+            f"embeddings must be a tensor, not {type(embeddings).__name__}; try torch.as_tensor(embeddings)"
+        )
     if embeddings.ndim != 2 or not embeddings.is_floating_point():
         raise UserError(
             f"embeddings must be floating point of shape (batch, dim), not {embeddings.dtype} {tuple(embeddings.shape)}"
@@ -29,26 +38,34 @@ def checked(embeddings: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
     labels = checked_ids(labels, embeddings, "labels")
     if embeddings.numel() == 0:
         raise UserError(f"the batch is empty: its embeddings have the shape {tuple(embeddings.shape)}")
-    if not math.isfinite(torch.linalg.vector_norm(embeddings.detach(), math.inf).item()):
+    if not is_compiling() and not torch.linalg.vector_norm(embeddings.detach(), math.inf).isfinite():
         raise UserError(
             "the embeddings contain NaN or infinite values; lower the learning rate, or look for odd values in the data"
         )
     return embeddings.float() if embeddings.dtype in (torch.float16, torch.bfloat16) else embeddings, labels
 
 
-def checked_ids(ids: Tensor, embeddings: Tensor, name: str) -> Tensor:
-    """One integer per embedding, on its device, as int64."""
-    _check_is_tensor(ids, name)
-    if ids.is_floating_point() or ids.is_complex() or ids.dtype == torch.bool:
-        raise UserError(f"{name} must be integers, not {ids.dtype}")
-    if ids.shape != embeddings.shape[:1]:
+def checked_ids(ids: Labels, embeddings: Tensor, name: str) -> Tensor:
+    """One whole number per embedding, on its device, as int64.
+
+    >>> checked_ids([[1.0], [3.0]], torch.zeros(2, 3), "labels")
+    tensor([1, 3])
+    >>> checked_ids(["cat", "dog"], torch.zeros(2, 3), "labels")
+    Traceback (most recent call last):
+    nearkin.errors.UserError: labels must be whole numbers; number texts by numpy.unique(labels, return_inverse=True)[1]
+    """
+    if not isinstance(ids, Tensor):
+        try:
+            ids = torch.as_tensor(ids)
+        except (TypeError, ValueError) as error:
+            raise UserError(
+                f"{name} must be whole numbers; number texts by numpy.unique({name}, return_inverse=True)[1]"
+            ) from error
+    if ids.shape not in (embeddings.shape[:1], (len(embeddings), 1)):
         raise UserError(f"{name} of shape {tuple(ids.shape)} do not match {len(embeddings)} embeddings")
-    return ids.to(embeddings.device, torch.long)
-
-
-def _check_is_tensor(value: object, name: str) -> None:
-    if not isinstance(value, Tensor):
-        raise UserError(f"{name} must be a tensor, not {type(value).__name__}; try torch.as_tensor({name})")
+    if ids.is_complex() or (ids.is_floating_point() and not is_compiling() and ids.frac().ne(0).any()):
+        raise UserError(f"{name} must be whole numbers, not {ids.dtype} with fractions, NaN or infinite values")
+    return ids.to(embeddings.device, torch.long).flatten()
 
 
 def dense_labels(labels: Tensor, classes: int) -> Tensor:
@@ -58,8 +75,7 @@ def dense_labels(labels: Tensor, classes: int) -> Tensor:
     Traceback (most recent call last):
     nearkin.errors.UserError: labels must lie in 0…5 because this loss learns something for each class, but 7 is there
     """
-    outside = labels[(labels < 0) | (labels >= classes)]
-    if len(outside):
+    if not is_compiling() and len(outside := labels[(labels < 0) | (labels >= classes)]):
         raise UserError(
             f"labels must lie in 0…{classes - 1} because this loss learns something for each class, "
             f"but {int(outside[0])} is there"
@@ -67,7 +83,7 @@ def dense_labels(labels: Tensor, classes: int) -> Tensor:
     return labels
 
 
-def checked_for_classes(embeddings: Tensor, labels: Tensor, per_class: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def checked_for_classes(embeddings: Tensor, labels: Labels, per_class: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """A valid batch for a loss that learns a vector per class, (classes, dim), and these vectors in its precision.
 
     >>> _ = checked_for_classes(torch.zeros(1, 3), torch.tensor([0]), torch.zeros(6, 8))
@@ -122,15 +138,6 @@ def same_class_masks(labels: Tensor) -> tuple[Tensor, Tensor]:
     return positive, ~same
 
 
-def comparable(positive: Tensor, negative: Tensor) -> bool:
-    """Whether a batch has a positive pair and a negative one, from the masks of both.
-
-    >>> comparable(*same_class_masks(torch.tensor([0, 0, 1]))), comparable(*same_class_masks(torch.tensor([0, 0])))
-    (True, False)
-    """
-    return bool(positive.any() & negative.any())
-
-
 def zero_loss(embeddings: Tensor) -> Tensor:
     """The loss of a batch with nothing to compare: 0, and backward() still works and gives a gradient of zeros.
 
@@ -141,30 +148,27 @@ def zero_loss(embeddings: Tensor) -> Tensor:
 
 
 def group_means(rows: Tensor, group: Tensor, sizes: Tensor) -> Tensor:
-    """The mean row of each group, (batch, dim) to (groups, dim), for groups numbered 0…groups−1 of the given sizes.
+    """The mean row of each group, (batch, dim) to (groups, dim), for groups numbered 0…groups−1 of the given sizes;
+    0 for an empty one.
 
     >>> group_means(torch.tensor([[1.0], [3.0], [5.0]]), torch.tensor([0, 0, 1]), torch.tensor([2, 1])).tolist()
     [[2.0], [5.0]]
     """
-    return rows.new_zeros(len(sizes), rows.shape[1]).index_add(0, group, rows) / sizes[:, None]
+    return rows.new_zeros(len(sizes), rows.shape[1]).index_add(0, group, rows) / sizes.clamp(min=1)[:, None]
 
 
-def classmates(labels: Tensor) -> tuple[Tensor, Tensor]:
-    """Row numbers of each item's class, (batch, size of the largest class), and which of them are other items.
+def numbered(ids: Tensor) -> tuple[Tensor, Tensor]:
+    """Ids as 0, 1, … in their order, (batch,), and how often each occurs, (batch,) with 0 from the last one on.
 
-    These are the positive pairs without a (batch, batch) mask. Smaller classes repeat their last row.
+    This is ``unique``, in a shape that does not depend on the data, so that it compiles.
 
-    >>> rows, others = classmates(torch.tensor([7, 5, 7]))
-    >>> rows.tolist(), others.tolist()
-    ([[0, 2], [1, 1], [0, 2]], [[False, True], [False, False], [True, False]])
+    >>> numbered(torch.tensor([7, 5, 7]))
+    (tensor([1, 0, 1]), tensor([1, 2, 0]))
     """
-    order = labels.argsort(stable=True)
-    in_order = labels[order]
-    first, beyond = torch.searchsorted(in_order, labels), torch.searchsorted(in_order, labels, right=True)
-    places = first[:, None] + torch.arange(int((beyond - first).max()), device=labels.device)
-    rows = order[places.minimum(beyond[:, None] - 1)]
-    others = (places < beyond[:, None]) & (rows != torch.arange(len(labels), device=labels.device)[:, None])
-    return rows, others
+    in_order, order = ids.sort(stable=True)
+    steps = torch.cat([in_order.new_zeros(1), (in_order[1:] != in_order[:-1]).long()])
+    number = torch.empty_like(ids).scatter(0, order, steps.cumsum(0))
+    return number, torch.zeros_like(ids).scatter_add(0, number, torch.ones_like(ids))
 
 
 Gradients = TypeVar("Gradients")
@@ -179,7 +183,7 @@ def once_differentiable(backward: Callable[[Any, Tensor], Gradients]) -> Callabl
 
     @wraps(backward)
     def once(ctx: Any, gradient: Tensor) -> Gradients:
-        if torch.is_grad_enabled():
+        if torch.is_grad_enabled() and not is_compiling():
             raise UserError("this loss has no second derivative; leave out create_graph=True")
         return backward(ctx, gradient)
 

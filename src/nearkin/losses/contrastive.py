@@ -1,20 +1,36 @@
 """Contrastive loss.
 
-Hadsell, Chopra, LeCun: Dimensionality Reduction by Learning an Invariant Mapping, 2006, Eq. 4. Deviations: the paper
-sums over the pairs it is given; here all pairs of a batch are taken, each kind is averaged over its own pairs and the
-two means are added, so that the many negatives do not outweigh the few positives. A kind without pairs adds 0. The
+Hadsell, Chopra, LeCun: Dimensionality Reduction by Learning an Invariant Mapping, 2006, Eq. 4, with ``squared=True``.
+The default is the form of pytorch-metric-learning: distances are not squared, and each kind of pair is averaged over
+those that have a loss, so that the few hard negatives are not outweighed by the many easy ones.
+
+Deviations: the paper sums over the pairs it is given; here all pairs of a batch are taken, each kind is averaged and
+the two means are added, so that the many negatives do not outweigh the few positives. A kind without pairs adds 0. The
 paper does not normalise; here embeddings are brought to unit length unless told otherwise.
 """
 
 from __future__ import annotations
 
-from torch import Tensor, nn
+from typing import Unpack
 
-from nearkin.losses.batch import checked, full_precision, positive_number, same_class_masks
-from nearkin.losses.distances import pairwise_distances, unit_length
+from torch import Tensor
+from torch.nn import functional as F
+
+from nearkin.losses.base import Loss
+from nearkin.losses.batch import Labels, full_precision, positive_number
+from nearkin.losses.distances import pairwise_distances
+from nearkin.losses.pairs import PairArguments, compared
+from nearkin.losses.registry import register_loss
 
 
-def contrastive_loss(embeddings: Tensor, labels: Tensor, margin: float = 1.0, normalize: bool = True) -> Tensor:
+def contrastive_loss(
+    embeddings: Tensor,
+    labels: Labels,
+    margin: float = 1.0,
+    normalize: bool = True,
+    squared: bool = False,
+    **pairs: Unpack[PairArguments],
+) -> Tensor:
     """Draws positive pairs together, and pushes negative pairs apart until a margin lies between them.
 
     Args:
@@ -22,6 +38,9 @@ def contrastive_loss(embeddings: Tensor, labels: Tensor, margin: float = 1.0, no
         labels: (batch,) integers.
         margin: m in Eq. 4, the distance from which negatives have no loss.
         normalize: Whether embeddings are brought to unit length first.
+        squared: Eq. 4: half the squares, averaged over all pairs of a kind; otherwise the distances themselves,
+            averaged over the pairs that have a loss.
+        pairs: ``indices_tuple``, ``ref_emb``, ``ref_labels``; see `nearkin.losses.pairs.compared`.
 
     Returns:
         A scalar.
@@ -29,20 +48,24 @@ def contrastive_loss(embeddings: Tensor, labels: Tensor, margin: float = 1.0, no
     >>> import torch
     >>> points = torch.tensor([[0.0], [1.0], [10.0], [11.0]])
     >>> contrastive_loss(points, torch.tensor([0, 0, 1, 1]), normalize=False).item()
-    0.5
+    1.0
     """
     positive_number(margin=margin)
-    embeddings, labels = checked(embeddings, labels)
-    positive, negative = same_class_masks(labels)
+    batch = compared(embeddings, labels, **pairs, normalize=normalize)
     with full_precision(embeddings):
-        distances = pairwise_distances(unit_length(embeddings) if normalize else embeddings)
-        pull = distances[positive]
-        push = margin - distances[negative.logical_and_(distances < margin)]
-        negatives = distances.numel() - len(distances) - len(pull)
-        return (pull.square().sum() / max(1, len(pull)) + push.square().sum() / max(1, negatives)) / 2
+        distances = pairwise_distances(batch.embeddings, batch.references)
+        pull = distances.where(batch.positive, 0.0)
+        push = F.relu(margin - distances).where(batch.negative, 0.0)
+        if squared:
+            pull, push = pull.square() / 2, push.square() / 2
+            counts = batch.positive.sum(), batch.negative.sum()
+        else:
+            counts = pull.count_nonzero(), push.count_nonzero()
+        return pull.sum() / counts[0].clamp(min=1) + push.sum() / counts[1].clamp(min=1)
 
 
-class ContrastiveLoss(nn.Module):
+@register_loss("contrastive")
+class ContrastiveLoss(Loss):
     """Contrastive loss (Hadsell et al. 2006): positives to one place, negatives beyond a margin, pair by pair.
 
     Needs two or more items per class in a batch; with none it only pushes, and with one class it only pulls.
@@ -53,14 +76,15 @@ class ContrastiveLoss(nn.Module):
     torch.Size([])
     """
 
-    def __init__(self, margin: float = 1.0, normalize: bool = True) -> None:
+    def __init__(self, margin: float = 1.0, normalize: bool = True, squared: bool = False) -> None:
         super().__init__()
         positive_number(margin=margin)
         self.margin = margin
         self.normalize = normalize
+        self.squared = squared
 
-    def forward(self, embeddings: Tensor, labels: Tensor) -> Tensor:
-        return contrastive_loss(embeddings, labels, self.margin, self.normalize)
+    def compute(self, embeddings: Tensor, labels: Labels, **pairs: Unpack[PairArguments]) -> Tensor:
+        return contrastive_loss(embeddings, labels, self.margin, self.normalize, self.squared, **pairs)
 
     def extra_repr(self) -> str:
-        return f"margin={self.margin}, normalize={self.normalize}"
+        return f"margin={self.margin}, normalize={self.normalize}, squared={self.squared}"

@@ -1,4 +1,4 @@
-"""The distances within a batch: as fast as a matrix product, and as exact as differences squared one by one.
+"""Distances within a batch or to references: as fast as a matrix product, as exact as differences squared one by one.
 
 |a − b|² = |a|² + |b|² − 2 a·b loses half of the digits where points lie close together, which is where losses look.
 In float64, around the batch's mean, half of the digits are about those of float32: distances of float32 embeddings
@@ -12,31 +12,34 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.compiler import is_compiling
 
 CACHED = 2**16  # elements of a block: its several passes then stay within half a megabyte
 # Squared distances below this share of the squared lengths are rounding, not distance: such points coincide.
 COINCIDENT = 64 * torch.finfo(torch.float64).eps
 
 
-def pairwise_distances(embeddings: Tensor) -> Tensor:
-    """Euclidean distances within a batch, (batch, dim) to (batch, batch).
+def pairwise_distances(embeddings: Tensor, references: Tensor | None = None) -> Tensor:
+    """Euclidean distances, (batch, dim) and (references, dim) to (batch, references); without, within the batch.
 
     The gradient at coincident points is zero.
 
     >>> pairwise_distances(torch.tensor([[0.0, 0.0], [3.0, 4.0]])).tolist()
     [[0.0, 5.0], [5.0, 0.0]]
+    >>> pairwise_distances(torch.tensor([[0.0, 0.0], [3.0, 4.0]]), torch.tensor([[3.0, 0.0]])).tolist()
+    [[3.0], [4.0]]
     """
-    distances: Tensor = _Distances.apply(embeddings, False)  # type: ignore[no-untyped-call]
+    distances: Tensor = _Distances.apply(embeddings, references, False)  # type: ignore[no-untyped-call]
     return distances
 
 
-def pairwise_squared_distances(embeddings: Tensor) -> Tensor:
-    """Squared Euclidean distances within a batch, (batch, dim) to (batch, batch).
+def pairwise_squared_distances(embeddings: Tensor, references: Tensor | None = None) -> Tensor:
+    """Squared Euclidean distances, (batch, dim) and (references, dim) to (batch, references).
 
     >>> pairwise_squared_distances(torch.tensor([[0.0, 0.0], [3.0, 4.0]])).tolist()
     [[0.0, 25.0], [25.0, 0.0]]
     """
-    distances: Tensor = _Distances.apply(embeddings, True)  # type: ignore[no-untyped-call]
+    distances: Tensor = _Distances.apply(embeddings, references, True)  # type: ignore[no-untyped-call]
     return distances
 
 
@@ -62,51 +65,64 @@ def widened(embeddings: Tensor) -> Tensor:
 
 class _Distances(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, embeddings: Tensor, squared: bool) -> Tensor:
-        points = widened(embeddings.detach())
-        points = points - points.mean(dim=0)
-        norms = points.square().sum(dim=1)
-        distances = embeddings.new_empty(len(points), len(points))
-        for rows in _row_blocks(points):
-            block = torch.addmm(norms, points[rows], points.T, alpha=-2).add_(norms[rows, None])
-            block.masked_fill_(block <= COINCIDENT * torch.maximum(norms[rows, None], norms), 0.0)
+    def forward(ctx: Any, embeddings: Tensor, references: Tensor | None, squared: bool) -> Tensor:
+        others = widened((embeddings if references is None else references).detach())
+        centre = others.mean(dim=0)
+        others = others - centre
+        points = others if references is None else widened(embeddings.detach()) - centre
+        norms, of_others = points.square().sum(dim=1), others.square().sum(dim=1)
+        distances = embeddings.new_empty(len(points), len(others))
+        for rows in _row_blocks(points, others):
+            block = torch.addmm(of_others, points[rows], others.T, alpha=-2).add_(norms[rows, None])
+            block.masked_fill_(block <= COINCIDENT * torch.maximum(norms[rows, None], of_others), 0.0)
             distances[rows] = (block if squared else block.sqrt_()).clamp_(max=torch.finfo(embeddings.dtype).max)
-        distances.fill_diagonal_(0.0)
+        if references is None:
+            distances.fill_diagonal_(0.0)
         ctx.squared = squared
-        ctx.save_for_backward(embeddings, points, distances)
+        ctx.save_for_backward(embeddings, references, points, others, distances)
         return distances
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
-        embeddings, points, distances = ctx.saved_tensors
-        if torch.is_grad_enabled():  # create_graph=True
-            return _slope(embeddings, gradient, ctx.squared), None
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor | None, None]:
+        embeddings, references, points, others, distances = ctx.saved_tensors
+        if torch.is_grad_enabled() and not is_compiling():  # create_graph=True
+            return *_slope(embeddings, references, gradient, ctx.squared), None
         along = torch.empty_like(points)
-        for rows in _row_blocks(points):
-            weights = gradient[rows] + gradient[:, rows].T
+        of_references = None if references is None else torch.zeros_like(others)
+        for rows in _row_blocks(points, others):
+            weights = gradient[rows] + gradient[:, rows].T if references is None else gradient[rows].clone()
             if ctx.squared:
                 weights.mul_(2)
             else:
                 weights.div_(distances[rows]).masked_fill_(distances[rows] == 0, 0.0)
             wide = weights.to(points.dtype)
-            along[rows] = wide.sum(dim=1, keepdim=True) * points[rows] - wide @ points
-        return along.to(gradient.dtype), None
+            along[rows] = wide.sum(dim=1, keepdim=True) * points[rows] - wide @ others
+            if of_references is not None:
+                of_references += wide.sum(dim=0)[:, None] * others - wide.T @ points[rows]
+        return along.to(gradient.dtype), None if of_references is None else of_references.to(gradient.dtype), None
 
 
-def _slope(embeddings: Tensor, gradient: Tensor, squared: bool) -> Tensor:
-    """The same gradient, of operations that can be differentiated again."""
-    weights = widened(gradient + gradient.T)
+def _slope(
+    embeddings: Tensor, references: Tensor | None, gradient: Tensor, squared: bool
+) -> tuple[Tensor, Tensor | None]:
+    """The same gradients, of operations that can be differentiated again."""
+    weights = widened(gradient + gradient.T if references is None else gradient)
     if squared:
         weights = 2 * weights
     else:
-        distances = widened(pairwise_distances(embeddings))
+        distances = widened(pairwise_distances(embeddings, references))
         weights = (weights / torch.where(distances > 0, distances, 1.0)).where(distances > 0, 0.0)
-    points = widened(embeddings)
-    points = points - points.detach().mean(dim=0)
-    return (weights.sum(dim=1, keepdim=True) * points - weights @ points).to(gradient.dtype)
+    others = widened(embeddings if references is None else references)
+    centre = others.detach().mean(dim=0)
+    points, others = widened(embeddings) - centre, others - centre
+    along = (weights.sum(dim=1, keepdim=True) * points - weights @ others).to(gradient.dtype)
+    if references is None:
+        return along, None
+    return along, (weights.sum(dim=0)[:, None] * others - weights.T @ points).to(gradient.dtype)
 
 
-def _row_blocks(points: Tensor) -> list[slice]:
-    """Rows of the distance matrix that fit into a processor's cache together; all of them on other devices."""
-    step = max(16, CACHED // len(points)) if points.device.type == "cpu" else len(points)
+def _row_blocks(points: Tensor, others: Tensor) -> list[slice]:
+    """Rows of the distance matrix that fit into a processor's cache together; all of them where that does not help."""
+    blocked = points.device.type == "cpu" and not is_compiling()
+    step = max(16, CACHED // len(others)) if blocked else len(points)
     return [slice(start, start + step) for start in range(0, len(points), step)]

@@ -8,13 +8,11 @@ Lemma 1 does; the paper's listing (``exchange="algorithm-2"``) scores stale clus
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
-from typing import Any
+from typing import cast
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from nearkin.clustering.facilities import (
     AgreementName,
@@ -25,14 +23,15 @@ from nearkin.clustering.facilities import (
     solve_medoids,
 )
 from nearkin.errors import UserError
-from nearkin.losses.batch import checked, once_differentiable
+from nearkin.losses.base import Loss
+from nearkin.losses.batch import Labels, checked
+from nearkin.losses.closed_form import closed_form
+from nearkin.losses.registry import register_loss
 
 
-# As torch.optim does: the public decorator would load the compiler, a second, with this file.
-@torch._disable_dynamo  # type: ignore[attr-defined]
 def facility_location_loss(
     embeddings: Tensor,
-    labels: Tensor,
+    labels: Labels,
     gamma: float = 1.0,
     exchange: Exchange | None = "objective",
     exchange_steps: int = 5,
@@ -61,20 +60,11 @@ def facility_location_loss(
     """
     check_settings(gamma, exchange, exchange_steps, margin, stochastic)
     embeddings, labels = checked(embeddings, labels)
-    search = partial(
-        solve_facilities,
-        gamma=gamma,
-        exchange=exchange,
-        exchange_steps=exchange_steps,
-        margin=margin,
-        stochastic=stochastic,
-        seed=0 if stochastic is None else int(torch.randint(2**31, ())),
-    )
-    loss: Tensor = _FacilityLocation.apply(embeddings, labels, gamma, normalize, search)  # type: ignore[no-untyped-call]
-    return loss
+    return _facility_location(embeddings, labels, gamma, exchange, exchange_steps, margin, normalize, stochastic)
 
 
-class FacilityLocationLoss(nn.Module):
+@register_loss("facility-location")
+class FacilityLocationLoss(Loss):
     """Facility-location loss (Song et al. 2017): clusters as a whole, instead of pairs or triplets.
 
     Needs classes with several items, and several classes: the paper holds the number of classes in a batch at a
@@ -107,8 +97,10 @@ class FacilityLocationLoss(nn.Module):
         self.normalize = normalize
         self.stochastic = stochastic
 
-    def forward(self, embeddings: Tensor, labels: Tensor) -> Tensor:
-        loss: Tensor = facility_location_loss(
+    without_pairs = "it compares clusterings of the whole batch"
+
+    def compute(self, embeddings: Tensor, labels: Labels) -> Tensor:
+        return facility_location_loss(
             embeddings,
             labels,
             self.gamma,
@@ -118,7 +110,6 @@ class FacilityLocationLoss(nn.Module):
             self.normalize,
             self.stochastic,
         )
-        return loss
 
     def decay(self, rate: float = 0.94) -> None:
         """Multiplies γ by the rate."""
@@ -137,33 +128,40 @@ class FacilityLocationLoss(nn.Module):
         return ", ".join(f"{name}={getattr(self, name)!r}" for name in settings)
 
 
-class _FacilityLocation(torch.autograd.Function):
+@closed_form
+def _facility_location(
+    embeddings: Tensor,
+    labels: Tensor,
+    gamma: float,
+    exchange: str | None,
+    exchange_steps: int,
+    margin: str,
+    normalize: bool,
+    stochastic: float | None,
+) -> tuple[Tensor, Tensor]:
     """Value and gradient, computed on the host in float64: hundreds of small steps, one after the other.
 
     A batch on a GPU is solved by the very same code; its embeddings travel once in each direction.
     """
+    from nearkin.losses._facility_gradient import points_and_distances, slope_of
 
-    @staticmethod
-    def forward(
-        ctx: Any, embeddings: Tensor, labels: Tensor, gamma: float, normalize: bool, search: Callable[..., Any]
-    ) -> Tensor:
-        from nearkin.losses._facility_gradient import points_and_distances, slope_of
-
-        vectors = embeddings.detach().cpu().numpy().astype(np.float64)
-        points, lengths, distances = points_and_distances(vectors, normalize, embeddings.dtype == torch.float32)
-        problem = Problem.of(distances, labels.cpu().numpy())
-        medoids = solve_medoids(problem)
-        facilities, assignment, agreement, _ = search(problem, len(problem.class_sizes))
-        nearest = facilities[assignment]
-        everyone = np.arange(len(points))
-        further = problem.unit * (problem.distances[everyone, medoids] - problem.distances[everyone, nearest]).sum()
-        loss = further + gamma * (1 - agreement)
-        slope = slope_of(points, lengths, normalize, medoids, nearest) if loss > 0 else np.zeros_like(points)
-        ctx.save_for_backward(torch.from_numpy(slope).to(embeddings))
-        return embeddings.new_tensor(max(0.0, loss))
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None, None, None]:
-        (slope,) = ctx.saved_tensors
-        return gradient * slope, None, None, None, None
+    vectors = embeddings.cpu().numpy().astype(np.float64)
+    points, lengths, distances = points_and_distances(vectors, normalize, embeddings.dtype == torch.float32)
+    problem = Problem.of(distances, labels.cpu().numpy())
+    medoids = solve_medoids(problem)
+    facilities, assignment, agreement, _ = solve_facilities(
+        problem,
+        len(problem.class_sizes),
+        gamma=gamma,
+        exchange=cast("Exchange | None", exchange),
+        exchange_steps=exchange_steps,
+        margin=cast("AgreementName", margin),
+        stochastic=stochastic,
+        seed=0 if stochastic is None else int(torch.randint(2**31, ())),
+    )
+    nearest = facilities[assignment]
+    everyone = np.arange(len(points))
+    further = problem.unit * (problem.distances[everyone, medoids] - problem.distances[everyone, nearest]).sum()
+    loss = further + gamma * (1 - agreement)
+    slope = slope_of(points, lengths, normalize, medoids, nearest) if loss > 0 else np.zeros_like(points)
+    return embeddings.new_tensor(max(0.0, loss)), torch.from_numpy(slope).to(embeddings)

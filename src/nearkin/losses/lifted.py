@@ -7,23 +7,30 @@ paper leaves two cases open; here a batch without positive pairs or without nega
 
 from __future__ import annotations
 
-import math
+from typing import Unpack
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 
-from nearkin.losses.batch import checked, comparable, full_precision, positive_number, same_class_masks, zero_loss
+from nearkin.losses.base import Loss
+from nearkin.losses.batch import Labels, full_precision, positive_number
 from nearkin.losses.distances import pairwise_distances
+from nearkin.losses.pairs import PairArguments, compared, masked_logsumexp, positive_columns
+from nearkin.losses.registry import register_loss
 
 
-def lifted_structure_loss(embeddings: Tensor, labels: Tensor, margin: float = 1.0) -> Tensor:
+def lifted_structure_loss(
+    embeddings: Tensor, labels: Labels, margin: float = 1.0, **pairs: Unpack[PairArguments]
+) -> Tensor:
     """Compares every positive pair with all negatives of both of its ends, the nearest weighing most.
 
     Args:
         embeddings: (batch, dim), not normalised in the paper.
         labels: (batch,) integers.
         margin: α in Eq. 2.
+        pairs: ``indices_tuple``, ``ref_emb``, ``ref_labels``; see `nearkin.losses.pairs.compared`. The negatives of
+            a reference are the anchors that it is paired with.
 
     Returns:
         A scalar.
@@ -35,19 +42,19 @@ def lifted_structure_loss(embeddings: Tensor, labels: Tensor, margin: float = 1.
     True
     """
     positive_number(margin=margin)
-    embeddings, labels = checked(embeddings, labels)
-    positive, negative = same_class_masks(labels)
-    if not comparable(positive, negative):
-        return zero_loss(embeddings)
+    batch = compared(embeddings, labels, **pairs)
     with full_precision(embeddings):
-        distances = pairwise_distances(embeddings)
-        push = (margin - distances).where(negative, -math.inf).logsumexp(dim=1)
-        one, other = positive.triu().nonzero(as_tuple=True)
-        violation = torch.logaddexp(push[one], push[other]) + distances[one, other]
-        return F.relu(violation).square().mean() / 2
+        distances = pairwise_distances(batch.embeddings, batch.references)
+        push = other_push = masked_logsumexp(margin - distances, batch.negative)
+        if batch.references is not None:
+            other_push = masked_logsumexp(margin - distances.T, batch.negative.T)
+        columns, there = positive_columns(batch.positive)  # both orders of each pair, which does not change the mean
+        violations = torch.logaddexp(push[:, None], other_push[columns]) + distances.gather(1, columns)
+        return F.relu(violations).where(there, 0.0).square().sum() / there.sum().clamp(min=1) / 2
 
 
-class LiftedStructureLoss(nn.Module):
+@register_loss("lifted")
+class LiftedStructureLoss(Loss):
     """Lifted structure loss (Song et al. 2016): every positive pair against all negatives of both ends.
 
     Needs several items per class in a batch.
@@ -62,8 +69,8 @@ class LiftedStructureLoss(nn.Module):
         positive_number(margin=margin)
         self.margin = margin
 
-    def forward(self, embeddings: Tensor, labels: Tensor) -> Tensor:
-        return lifted_structure_loss(embeddings, labels, self.margin)
+    def compute(self, embeddings: Tensor, labels: Labels, **pairs: Unpack[PairArguments]) -> Tensor:
+        return lifted_structure_loss(embeddings, labels, self.margin, **pairs)
 
     def extra_repr(self) -> str:
         return f"margin={self.margin}"

@@ -16,11 +16,14 @@ from __future__ import annotations
 import math
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
+from torch.compiler import is_compiling
 
 from nearkin.errors import UserError, unknown_name
-from nearkin.losses.batch import checked, checked_ids, full_precision, group_means
+from nearkin.losses.base import Loss
+from nearkin.losses.batch import Labels, checked, checked_ids, full_precision, group_means, numbered
 from nearkin.losses.distances import COINCIDENT, widened
+from nearkin.losses.registry import register_loss
 
 VARIANCES = ("eq4", "eq5")
 REDUCTIONS = ("mean", "none")
@@ -28,8 +31,8 @@ REDUCTIONS = ("mean", "none")
 
 def magnet_loss(
     embeddings: Tensor,
-    labels: Tensor,
-    clusters: Tensor | None = None,
+    labels: Labels,
+    clusters: Labels | None = None,
     alpha: float = 1.0,
     variance: str = "eq4",
     reduction: str = "mean",
@@ -57,9 +60,9 @@ def magnet_loss(
     _check(alpha, variance, reduction)
     embeddings, labels = checked(embeddings, labels)
     clusters = labels if clusters is None else checked_ids(clusters, embeddings, "clusters")
-    _, cluster, sizes = clusters.unique(return_inverse=True, return_counts=True)
-    class_of = labels.new_zeros(len(sizes)).scatter(0, cluster, labels)
-    if not torch.equal(class_of[cluster], labels):
+    cluster, sizes = numbered(clusters)
+    class_of = torch.zeros_like(labels).scatter(0, cluster, labels)
+    if not is_compiling() and not torch.equal(class_of[cluster], labels):
         mixed = clusters[class_of[cluster] != labels][0]
         raise UserError(f"cluster {int(mixed)} holds items of two classes; number the clusters of all classes apart")
     with full_precision(embeddings):
@@ -76,21 +79,25 @@ def magnet_loss(
             spread = spread.clamp(min=1e-15).square()
         # Finite, so that an example without impostors has a gradient (0) too.
         lowest = torch.finfo(points.dtype).min
-        impostors = (-distances / (2 * spread)).masked_fill(labels[:, None] == class_of, lowest)
+        absent = (labels[:, None] == class_of) | (sizes == 0)
+        impostors = (-distances / (2 * spread)).masked_fill(absent, lowest)
         losses = torch.relu(own / (2 * spread) + alpha + impostors.logsumexp(dim=1)).to(embeddings.dtype)
         return losses if reduction == "none" else losses.mean()
 
 
-class MagnetLoss(nn.Module):
+@register_loss("magnet")
+class MagnetLoss(Loss):
     """Magnet (Rippel et al. 2016): whole clusters, several to a class, attract and repel.
 
     Needs batches of some neighbouring clusters of several classes with a few examples each (the paper: 12 × 4), and
-    their cluster numbers as third argument; without, each class is one cluster.
+    their cluster numbers as ``clusters``; without, each class is one cluster.
 
-    >>> loss = MagnetLoss()(torch.randn(8, 4), torch.tensor([0, 0, 0, 0, 1, 1, 2, 2]), torch.arange(8) // 2)
+    >>> loss = MagnetLoss()(torch.randn(8, 4), torch.tensor([0, 0, 0, 0, 1, 1, 2, 2]), clusters=torch.arange(8) // 2)
     >>> loss.shape
     torch.Size([])
     """
+
+    without_pairs = "it compares items with the means of clusters"
 
     def __init__(self, alpha: float = 1.0, variance: str = "eq4", reduction: str = "mean") -> None:
         super().__init__()
@@ -99,7 +106,7 @@ class MagnetLoss(nn.Module):
         self.variance = variance
         self.reduction = reduction
 
-    def forward(self, embeddings: Tensor, labels: Tensor, clusters: Tensor | None = None) -> Tensor:
+    def compute(self, embeddings: Tensor, labels: Labels, clusters: Labels | None = None) -> Tensor:
         return magnet_loss(embeddings, labels, clusters, self.alpha, self.variance, self.reduction)
 
     def extra_repr(self) -> str:

@@ -8,17 +8,22 @@ loss is 0, the regulariser of β included.
 
 from __future__ import annotations
 
+from typing import Unpack
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from nearkin.losses.batch import checked, dense_labels, full_precision, not_negative, positive_number
-from nearkin.losses.distances import pairwise_squared_distances, unit_length
-from nearkin.losses.sampled_negatives import Triplets, distance_weighted_sampling
+from nearkin.losses.base import Loss
+from nearkin.losses.batch import Labels, dense_labels, full_precision, not_negative, positive_number
+from nearkin.losses.distances import pairwise_squared_distances
+from nearkin.losses.pairs import Comparison, PairArguments, Triplets, compared
+from nearkin.losses.registry import register_loss
+from nearkin.losses.sampled_negatives import drawn_triplets
 
 
 def margin_loss(
-    embeddings: Tensor, labels: Tensor, triplets: Triplets, beta: Tensor, margin: float = 0.2, nu: float = 0.0
+    embeddings: Tensor, labels: Labels, triplets: Triplets, beta: Tensor, margin: float = 0.2, nu: float = 0.0
 ) -> Tensor:
     """Wants positives nearer than β − margin to their anchor, and negatives farther than β + margin.
 
@@ -41,25 +46,16 @@ def margin_loss(
     """
     positive_number(margin=margin)
     not_negative(nu=nu)
-    embeddings, labels = checked(embeddings, labels)
-    anchor, positive, negative = triplets
-    if beta.ndim:
-        beta = beta[dense_labels(labels, len(beta))[anchor]]
-    with full_precision(embeddings):
-        boundary = beta.to(embeddings).expand(len(anchor))
-        squared = pairwise_squared_distances(embeddings)
-        too_far = F.relu((squared[anchor, positive] + 1e-8).sqrt() - boundary + margin)
-        too_near = F.relu(boundary - (squared[anchor, negative] + 1e-8).sqrt() + margin)
-        active = too_far.count_nonzero() + too_near.count_nonzero()
-        total = too_far.sum() + too_near.sum() + nu * boundary.sum()
-        return torch.where(active > 0, total / active.clamp(min=1), 0.0)
+    return _margin(compared(embeddings, labels, triplets), beta, margin, nu, cutoff=0.5)
 
 
-class MarginLoss(nn.Module):
+@register_loss("margin")
+class MarginLoss(Loss):
     """Margin loss with distance-weighted negatives (Wu et al. 2017): a learnt boundary between near and far.
 
-    Needs several items per class in a batch. Draws its negatives from torch's global generator. β is a parameter: give
-    ``loss.parameters()`` to the optimiser.
+    Needs several items per class in a batch. Draws its negatives from torch's global generator, among those of given
+    pairs if there are some; given triplets are taken as they are. β is a parameter: give ``loss.parameters()`` to the
+    optimiser.
 
     >>> loss = MarginLoss()
     >>> loss(torch.randn(8, 4), torch.tensor([0, 0, 1, 1, 2, 2, 3, 3])).backward()
@@ -87,13 +83,31 @@ class MarginLoss(nn.Module):
         self.normalize = normalize
         self.beta = nn.Parameter(torch.full(() if classes is None else (classes,), float(beta)))
 
-    def forward(self, embeddings: Tensor, labels: Tensor) -> Tensor:
-        embeddings, labels = checked(embeddings, labels)
-        if self.normalize:
-            embeddings = unit_length(embeddings)
-        triplets = distance_weighted_sampling(embeddings, labels, self.cutoff)
-        return margin_loss(embeddings, labels, triplets, self.beta, self.margin, self.nu)
+    def compute(self, embeddings: Tensor, labels: Labels, **pairs: Unpack[PairArguments]) -> Tensor:
+        batch = compared(embeddings, labels, **pairs, normalize=self.normalize)
+        return _margin(batch, self.beta, self.margin, self.nu, self.cutoff)
 
     def extra_repr(self) -> str:
         classes = f"classes={len(self.beta)}, " if self.beta.ndim else ""
         return f"margin={self.margin}, nu={self.nu}, {classes}cutoff={self.cutoff}, normalize={self.normalize}"
+
+
+def _margin(batch: Comparison, beta: Tensor, margin: float, nu: float, cutoff: float) -> Tensor:
+    """The loss of the batch's triplets, or of triplets drawn from its pairs."""
+    boundary = beta[dense_labels(batch.labels, len(beta))] if beta.ndim else beta.expand(len(batch.labels))
+    with full_precision(batch.embeddings):
+        squared = pairwise_squared_distances(batch.embeddings, batch.references)
+        boundary = boundary.to(squared)[:, None]
+        if batch.triplets is None:
+            positive, negative, there = drawn_triplets(batch, cutoff)
+            to_positive, to_negative = squared.gather(1, positive), squared.gather(1, negative)
+        else:
+            anchor, positive, negative = batch.triplets
+            to_positive, to_negative = squared[anchor, positive], squared[anchor, negative]
+            boundary = boundary[anchor, 0]
+            there = torch.ones_like(anchor, dtype=torch.bool)
+        too_far = F.relu((to_positive + 1e-8).sqrt() - boundary + margin).where(there, 0.0)
+        too_near = F.relu(boundary - (to_negative + 1e-8).sqrt() + margin).where(there, 0.0)
+        active = too_far.count_nonzero() + too_near.count_nonzero()
+        total = (too_far + too_near + nu * boundary.where(there, 0.0)).sum()
+        return torch.where(active > 0, total / active.clamp(min=1), 0.0)

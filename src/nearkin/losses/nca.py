@@ -9,16 +9,25 @@ class has an empty numerator; it drops out, and the mean is over the others.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Unpack
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from nearkin.losses.batch import checked, classmates, full_precision, once_differentiable, positive_number
-from nearkin.losses.distances import unit_length, widened
+from nearkin.losses.base import Loss
+from nearkin.losses.batch import Labels, full_precision, once_differentiable, positive_number
+from nearkin.losses.distances import widened
+from nearkin.losses.pairs import PairArguments, compared, positive_columns
+from nearkin.losses.registry import register_loss
 
 
-def nca_loss(embeddings: Tensor, labels: Tensor, scale: float = 1.0, normalize: bool = False) -> Tensor:
+def nca_loss(
+    embeddings: Tensor,
+    labels: Labels,
+    scale: float = 1.0,
+    normalize: bool = False,
+    **pairs: Unpack[PairArguments],
+) -> Tensor:
     """How unlikely an anchor is to pick one of its class, if it picks its neighbour by e^(−scale · distance²).
 
     Args:
@@ -26,6 +35,8 @@ def nca_loss(embeddings: Tensor, labels: Tensor, scale: float = 1.0, normalize: 
         labels: (batch,) integers.
         scale: how sharply nearness counts; 1 in Eq. 8.
         normalize: whether embeddings are brought to unit length first.
+        pairs: ``indices_tuple``, ``ref_emb``, ``ref_labels``; see `nearkin.losses.pairs.compared`. A neighbour is
+            picked among these pairs.
 
     Returns:
         A scalar.
@@ -37,14 +48,16 @@ def nca_loss(embeddings: Tensor, labels: Tensor, scale: float = 1.0, normalize: 
     True
     """
     positive_number(scale=scale)
-    embeddings, labels = checked(embeddings, labels)
+    batch = compared(embeddings, labels, **pairs, normalize=normalize)
     with full_precision(embeddings):
-        points = unit_length(embeddings) if normalize else embeddings
-        loss: Tensor = _NCA.apply(points, *classmates(labels), scale)  # type: ignore[no-untyped-call]
+        loss: Tensor = _NCA.apply(  # type: ignore[no-untyped-call]
+            batch.embeddings, batch.references, batch.positive | batch.negative, batch.positive, scale
+        )
         return loss
 
 
-class NCALoss(nn.Module):
+@register_loss("nca")
+class NCALoss(Loss):
     """NCA (Goldberger et al. 2004): the probability that a random near neighbour is of the same class.
 
     Needs at least two items of a class in a batch, and more than one class.
@@ -59,41 +72,50 @@ class NCALoss(nn.Module):
         self.scale = scale
         self.normalize = normalize
 
-    def forward(self, embeddings: Tensor, labels: Tensor) -> Tensor:
-        return nca_loss(embeddings, labels, self.scale, self.normalize)
+    def compute(self, embeddings: Tensor, labels: Labels, **pairs: Unpack[PairArguments]) -> Tensor:
+        return nca_loss(embeddings, labels, self.scale, self.normalize, **pairs)
 
     def extra_repr(self) -> str:
         return f"scale={self.scale}, normalize={self.normalize}"
 
 
 class _NCA(torch.autograd.Function):
-    """Written out because autograd would walk over the (batch, batch) matrix several times more."""
+    """Written out because autograd would walk over the (batch, references) matrix several times more."""
 
     @staticmethod
-    def forward(ctx: Any, embeddings: Tensor, rows: Tensor, others: Tensor, scale: float) -> Tensor:
-        points = widened(embeddings.detach())
-        points = points - points.mean(dim=0)
+    def forward(
+        ctx: Any, embeddings: Tensor, references: Tensor | None, compared_with: Tensor, positive: Tensor, scale: float
+    ) -> Tensor:
+        columns, there = positive_columns(positive)
+        others = widened((embeddings if references is None else references).detach())
+        centre = others.mean(dim=0)
+        others, points = others - centre, widened(embeddings.detach()) - centre
         # −scale · distance² but for a constant per anchor, which cancels; the nearest other at 0.
-        nearness = (2 * scale * points @ points.T).sub_(scale * points.square().sum(dim=1))
+        nearness = (2 * scale * points @ others.T).sub_(scale * others.square().sum(dim=1))
         lowest = torch.finfo(nearness.dtype).min
-        nearness.fill_diagonal_(lowest)
+        nearness.masked_fill_(~compared_with, lowest)
         nearest = nearness.amax(dim=1, keepdim=True)
-        of_class = (nearness.gather(1, rows) - nearest).where(others, lowest)
+        of_class = (nearness.gather(1, columns) - nearest).where(there, lowest)
         shares = nearness.sub_(nearest).to(embeddings.dtype).exp_()
         total = shares.sum(dim=1)
-        weight = others.any(dim=1).to(points.dtype)
+        weight = there.any(dim=1).to(points.dtype)
         weight /= weight.sum().clamp(min=1)
         losses = total.log() - of_class.logsumexp(dim=1)
         pulls = of_class.softmax(dim=1) * weight[:, None]
-        ctx.scale = scale
-        ctx.save_for_backward(*(part.to(shares.dtype) for part in (points, shares, pulls, weight / total)), rows)
+        ctx.scale, ctx.within = scale, references is None
+        saved = (points, others, shares, pulls, weight / total)
+        ctx.save_for_backward(*(part.to(shares.dtype) for part in saved), columns)
         return (losses * weight).sum().clamp(max=torch.finfo(embeddings.dtype).max).to(embeddings.dtype)
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None, None]:
-        points, shares, pulls, weight, rows = ctx.saved_tensors
-        pushes = (shares * weight[:, None]).scatter_add_(1, rows, -pulls)  # rows sum to 0
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor | None, None, None, None]:
+        points, others, shares, pulls, weight, columns = ctx.saved_tensors
+        pushes = (shares * weight[:, None]).scatter_add_(1, columns, -pulls)  # rows sum to 0
+        factor = 2 * ctx.scale * gradient
         with full_precision(points):
-            along = (pushes @ points).addmm_(pushes.T, points) - pushes.sum(dim=0)[:, None] * points
-        return 2 * ctx.scale * gradient * along, None, None, None
+            along = pushes @ others
+            of_others = pushes.T @ points - pushes.sum(dim=0)[:, None] * others
+        if ctx.within:
+            return factor * (along + of_others), None, None, None, None
+        return factor * along, factor * of_others, None, None, None

@@ -9,19 +9,26 @@ Eq. 3: others of the anchor's class are left out, where TensorFlow shares the an
 
 from __future__ import annotations
 
-import math
+from typing import Unpack
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 
 from nearkin.errors import UserError
-from nearkin.losses.batch import checked, comparable, full_precision, not_negative, same_class_masks, zero_loss
+from nearkin.losses.base import Loss
+from nearkin.losses.batch import Labels, full_precision, not_negative
 from nearkin.losses.distances import widened
+from nearkin.losses.pairs import PairArguments, compared, masked_logsumexp, positive_columns
+from nearkin.losses.registry import register_loss
 
 
 def n_pairs_loss(
-    embeddings: Tensor, labels: Tensor, regularization: float = 0.002, positives: Tensor | None = None
+    embeddings: Tensor,
+    labels: Labels,
+    regularization: float = 0.002,
+    positives: Tensor | None = None,
+    **pairs: Unpack[PairArguments],
 ) -> Tensor:
     """Softmax over dot products: every positive pair against all negatives of its anchor at once.
 
@@ -33,6 +40,7 @@ def n_pairs_loss(
         labels: (batch,) integers.
         regularization: λ in Eq. 3, holds the vectors short.
         positives: (batch, dim), of the same labels.
+        pairs: ``indices_tuple``, ``ref_emb``, ``ref_labels``; see `nearkin.losses.pairs.compared`.
 
     Returns:
         A scalar.
@@ -44,28 +52,30 @@ def n_pairs_loss(
     True
     """
     not_negative(regularization=regularization)
-    embeddings, labels = checked(embeddings, labels)
-    positive, negative = same_class_masks(labels)
-    vectors = partners = widened(embeddings)  # the loss lives on differences of what may be large products
     if positives is not None:
+        if pairs.get("indices_tuple") is not None or pairs.get("ref_emb") is not None:
+            raise UserError("positives are the only partners; leave out indices_tuple and ref_emb")
         if positives.shape != embeddings.shape:
             raise UserError(f"positives {tuple(positives.shape)} do not match embeddings {tuple(embeddings.shape)}")
-        partners = widened(checked(positives.to(embeddings), labels)[0])
-        positive = torch.eye(len(labels), dtype=torch.bool, device=labels.device)
-        vectors = torch.cat([vectors, partners])
-    if not comparable(positive, negative):
-        return zero_loss(embeddings)
+        pairs = {"ref_emb": positives, "ref_labels": labels}
+    batch = compared(embeddings, labels, **pairs)
+    positive = batch.positive if positives is None else torch.eye(len(positives), device=embeddings.device).bool()
     with full_precision(embeddings):
-        similarity = vectors[: len(labels)] @ partners.T
-        of_negatives = similarity.where(negative, -math.inf).logsumexp(dim=1)
-        anchor, partner = positive.nonzero(as_tuple=True)
+        # The loss lives on differences of what may be large products.
+        anchors, partners = widened(batch.embeddings), widened(batch.others)
+        similarity = anchors @ partners.T
+        of_negatives = masked_logsumexp(similarity, batch.negative)
+        columns, there = positive_columns(positive)
         # log(1 + Σ exp(S_ik − S_ij)) = −log σ(S_ij − log Σ exp S_ik)
-        data_term = -F.logsigmoid(similarity[anchor, partner] - of_negatives[anchor]).mean()
-        mean_squared_length = vectors.square().sum() / len(vectors)
-        return (data_term + regularization / 2 * mean_squared_length).to(embeddings.dtype)
+        terms = -F.logsigmoid(similarity.gather(1, columns) - of_negatives[:, None]).where(there, 0.0)
+        data_term = terms.sum() / there.sum().clamp(min=1)
+        vectors = anchors if batch.references is None else torch.cat([anchors, partners])
+        loss = data_term + regularization / 2 * vectors.square().sum() / len(vectors)
+        return loss.where(there.any() & batch.negative.any(), 0.0).to(batch.embeddings.dtype)
 
 
-class NPairsLoss(nn.Module):
+@register_loss("npairs")
+class NPairsLoss(Loss):
     """N-pairs loss (Sohn 2016): softmax over dot products, every positive pair against all negatives of its anchor.
 
     Needs two or more items per class in a batch and many classes; two per class is the paper's. Instead, partners may
@@ -81,8 +91,10 @@ class NPairsLoss(nn.Module):
         not_negative(regularization=regularization)
         self.regularization = regularization
 
-    def forward(self, embeddings: Tensor, labels: Tensor, positives: Tensor | None = None) -> Tensor:
-        return n_pairs_loss(embeddings, labels, self.regularization, positives)
+    def compute(
+        self, embeddings: Tensor, labels: Labels, positives: Tensor | None = None, **pairs: Unpack[PairArguments]
+    ) -> Tensor:
+        return n_pairs_loss(embeddings, labels, self.regularization, positives, **pairs)
 
     def extra_repr(self) -> str:
         return f"regularization={self.regularization}"

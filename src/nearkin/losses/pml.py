@@ -7,13 +7,15 @@ computed in full precision like everywhere here.
 from __future__ import annotations
 
 import inspect
-from typing import Any
+from typing import Any, Unpack
 
 from torch import Tensor, nn
 
 from nearkin.errors import UserError, unknown_name
 from nearkin.fields import build
-from nearkin.losses.batch import checked, dense_labels, full_precision
+from nearkin.losses.base import Loss
+from nearkin.losses.batch import Labels, checked, dense_labels, full_precision
+from nearkin.losses.pairs import PairArguments
 
 _FOUNDATIONS = {"BaseLossWrapper", "BaseMetricLossFunction", "GenericPairLoss"}
 _WITHOUT_LABELS = {
@@ -23,7 +25,7 @@ _WITHOUT_LABELS = {
 }
 
 
-class PMLLoss(nn.Module):
+class PMLLoss(Loss):
     """A loss of pytorch-metric-learning; its parameters, if it has any, are this module's too.
 
     Args:
@@ -45,14 +47,16 @@ class PMLLoss(nn.Module):
         self.classes: int | None = settings.get("num_classes")
         self.counts_labels = name == "SmoothAPLoss"  # from 0 up to the largest
 
-    def forward(self, embeddings: Tensor, labels: Tensor) -> Tensor:
+    def compute(self, embeddings: Tensor, labels: Labels, **pairs: Unpack[PairArguments]) -> Tensor:
         embeddings, labels = checked(embeddings, labels)
         if self.classes is not None:
             labels = dense_labels(labels, self.classes)
         if self.counts_labels:
             labels = labels.unique(return_inverse=True)[1]
         with full_precision(embeddings):
-            loss: Tensor = self.loss(embeddings, labels)
+            # Not every loss of theirs has all of these arguments.
+            given = {name: value for name, value in pairs.items() if value is not None}
+            loss: Tensor = self.loss(embeddings, labels, **given)
             return loss
 
 
@@ -63,3 +67,26 @@ def pml_losses() -> dict[str, type[nn.Module]]:
     classes = {name: kind for name, kind in vars(losses).items() if inspect.isclass(kind)}
     without = _FOUNDATIONS | _WITHOUT_LABELS.keys()
     return {name: kind for name, kind in classes.items() if issubclass(kind, nn.Module) and name not in without}
+
+
+def for_pml(loss: nn.Module) -> nn.Module:
+    """A loss from here as one of pytorch-metric-learning's, for DistributedLossWrapper and CrossBatchMemory.
+
+    The wrapper looks for a base class, the memory for the name of a class that it knows.
+
+    >>> from nearkin.losses import RankApproximationLoss
+    >>> from pytorch_metric_learning.losses import CrossBatchMemory
+    >>> memory = CrossBatchMemory(for_pml(RankApproximationLoss()), embedding_size=64)
+    """
+    from pytorch_metric_learning.losses import BaseMetricLossFunction
+
+    class ContrastiveLoss(BaseMetricLossFunction):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.loss = loss
+
+        def forward(self, *batch: Any, **pairs: Any) -> Tensor:
+            result: Tensor = self.loss(*batch, **pairs)
+            return result
+
+    return ContrastiveLoss()

@@ -1,9 +1,9 @@
 """Proxy-NCA: each class is represented by one learnt point.
 
 Movshovitz-Attias, Toshev, Leung, Ioffe, Singh: No Fuss Distance Metric Learning using Proxies, ICCV 2017, Eq. 4 with
-static assignment. As there, embeddings and proxies have unit length, distances are squared, and the denominator leaves
-out the example's own proxy, so that the loss may be negative; ``positive_in_denominator`` makes it a softmax, as most
-implementations do. With a single class the paper's denominator is empty; the loss is 0.
+static assignment. As there, embeddings and proxies have unit length and distances are squared. The paper's denominator
+leaves out the example's own proxy, so that the loss may be negative (``positive_in_denominator=False``); by default it
+sums over all proxies, which makes it a softmax, as most implementations do. With a single class the loss is 0.
 """
 
 from __future__ import annotations
@@ -12,16 +12,18 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from nearkin.losses.batch import checked_for_classes, full_precision, positive_number, zero_loss
+from nearkin.losses.base import Loss
+from nearkin.losses.batch import Labels, checked_for_classes, full_precision, positive_number, zero_loss
 from nearkin.losses.distances import unit_length
+from nearkin.losses.registry import register_loss
 
 
 def proxy_nca_loss(
     embeddings: Tensor,
-    labels: Tensor,
+    labels: Labels,
     proxies: Tensor,
     scale: float = 1.0,
-    positive_in_denominator: bool = False,
+    positive_in_denominator: bool = True,
 ) -> Tensor:
     """Pulls embeddings to the proxy of their class and pushes them off all other proxies.
 
@@ -30,13 +32,14 @@ def proxy_nca_loss(
         labels: (batch,) integers in 0…classes−1.
         proxies: (classes, dim), brought to unit length here.
         scale: factor of the squared distances; 1 in the paper.
-        positive_in_denominator: whether the denominator sums over all proxies or over those of other classes.
+        positive_in_denominator: whether the denominator sums over all proxies or, as in the paper, over those of other
+            classes.
 
     Returns:
         A scalar.
 
     >>> points, proxies = torch.tensor([[1.0, 0.0], [0.0, 2.0]]), torch.eye(2)
-    >>> proxy_nca_loss(points, torch.tensor([0, 1]), proxies).item()
+    >>> proxy_nca_loss(points, torch.tensor([0, 1]), proxies, positive_in_denominator=False).item()
     -2.0
     """
     positive_number(scale=scale)
@@ -53,7 +56,8 @@ def proxy_nca_loss(
         return (others - nearness.gather(1, own)).mean()
 
 
-class ProxyNCALoss(nn.Module):
+@register_loss("proxy-nca")
+class ProxyNCALoss(Loss):
     """Proxy-NCA (Movshovitz-Attias et al. 2017): no pairs within the batch, one learnt proxy per class instead.
 
     Needs no particular batches, but the number of classes beforehand and labels 0…classes−1. The proxies are
@@ -64,14 +68,16 @@ class ProxyNCALoss(nn.Module):
     torch.Size([])
     """
 
-    def __init__(self, classes: int, dim: int, scale: float = 1.0, positive_in_denominator: bool = False) -> None:
+    without_pairs = "it compares items with the proxies of all classes"
+
+    def __init__(self, classes: int, dim: int, scale: float = 1.0, positive_in_denominator: bool = True) -> None:
         super().__init__()
         positive_number(classes=classes, dim=dim, scale=scale)
         self.proxies = nn.Parameter(torch.randn(classes, dim))
         self.scale = scale
         self.positive_in_denominator = positive_in_denominator
 
-    def forward(self, embeddings: Tensor, labels: Tensor) -> Tensor:
+    def compute(self, embeddings: Tensor, labels: Labels) -> Tensor:
         return proxy_nca_loss(embeddings, labels, self.proxies, self.scale, self.positive_in_denominator)
 
     def extra_repr(self) -> str:

@@ -15,18 +15,27 @@ count from and drops both terms.
 from __future__ import annotations
 
 import math
+from typing import Unpack
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from nearkin.losses.batch import checked, full_precision, positive_number, same_class_masks
+from nearkin.losses.base import Loss
+from nearkin.losses.batch import Labels, full_precision, positive_number
 from nearkin.losses.distances import pairwise_distances, widened
+from nearkin.losses.pairs import Comparison, PairArguments, compared
+from nearkin.losses.registry import register_loss
 
 STRAIGHT_BELOW = 0.25  # the gap below which a sighted term is straight
 
 
 def rank_approximation_loss(
-    embeddings: Tensor, labels: Tensor, alpha: float = 4.0, eps: float = 1e-4, sighted: bool = False
+    embeddings: Tensor,
+    labels: Labels,
+    alpha: float = 4.0,
+    eps: float = 1e-4,
+    sighted: bool = False,
+    **pairs: Unpack[PairArguments],
 ) -> Tensor:
     """Pulls in each anchor's farthest positive and pushes off its nearest negative, by approximated rank.
 
@@ -43,6 +52,8 @@ def rank_approximation_loss(
         eps: ε in Eq. 13, bounds each term by −log ε unless ``sighted``.
         sighted: whether a term has a gradient also where the nearest point of all is a negative or the farthest a
             positive.
+        pairs: ``indices_tuple``, ``ref_emb``, ``ref_labels``; see `nearkin.losses.pairs.compared`. Ranks are among
+            these pairs.
 
     Returns:
         A scalar.
@@ -54,11 +65,11 @@ def rank_approximation_loss(
     True
     """
     positive_number(alpha=alpha, eps=eps)
-    embeddings, labels = checked(embeddings, labels)
+    batch = compared(embeddings, labels, **pairs)
     with full_precision(embeddings):
-        masks = torch.stack(same_class_masks(labels))
+        masks = torch.stack([batch.positive, batch.negative])
         there_are = masks.any(dim=2)  # positives, negatives: (2, batch)
-        nearest, farthest = _extremes(embeddings, masks, there_are)
+        nearest, farthest = _extremes(batch, masks, there_are)
         lowest = torch.where(there_are.all(dim=0), nearest.amin(dim=0), nearest.amax(dim=0))  # one kind may be absent
         spread = farthest.amax(dim=0) - lowest
         # Not only > 0: a quotient by a spread that underflows would have an infinite gradient.
@@ -70,10 +81,11 @@ def rank_approximation_loss(
         # s⁺ = 1 − w(r⁺) = w(1 − r⁺), because the curve is point-symmetric: both terms are −log w(some gap).
         gaps = torch.stack([end - farthest[0], nearest[1] - begin]) / torch.where(ranked, spread, 1.0)  # 1 − r⁺ and r⁻
         terms = torch.where(ranked & there_are, term(gaps, alpha, eps), 0.0)
-        return terms.sum(dim=0).mean().to(embeddings.dtype)
+        return terms.sum(dim=0).mean().to(batch.embeddings.dtype)
 
 
-class RankApproximationLoss(nn.Module):
+@register_loss("rank")
+class RankApproximationLoss(Loss):
     """NRA loss (Schall et al. 2019): ranks instead of distances, the two hardest pairs of every anchor.
 
     Needs several items per class in a batch (n-group sampling, for example 16 classes × 8).
@@ -90,22 +102,23 @@ class RankApproximationLoss(nn.Module):
         self.eps = eps
         self.sighted = sighted
 
-    def forward(self, embeddings: Tensor, labels: Tensor) -> Tensor:
-        return rank_approximation_loss(embeddings, labels, self.alpha, self.eps, self.sighted)
+    def compute(self, embeddings: Tensor, labels: Labels, **pairs: Unpack[PairArguments]) -> Tensor:
+        return rank_approximation_loss(embeddings, labels, self.alpha, self.eps, self.sighted, **pairs)
 
     def extra_repr(self) -> str:
         return f"alpha={self.alpha}, eps={self.eps}, sighted={self.sighted}"
 
 
-def _extremes(embeddings: Tensor, masks: Tensor, there_are: Tensor) -> tuple[Tensor, Tensor]:
-    """Per anchor the distances to the nearest and the farthest of each mask (2, batch, batch); 0 where there are none.
+def _extremes(batch: Comparison, masks: Tensor, there_are: Tensor) -> tuple[Tensor, Tensor]:
+    """Per anchor the distances to the nearest and the farthest of each mask, (2, batch) each; 0 where there are none.
 
     In float64, because ranks are differences of distances and 1/ε magnifies their rounding.
     """
-    distances = pairwise_distances(embeddings.detach())
+    references = None if batch.references is None else batch.references.detach()
+    distances = pairwise_distances(batch.embeddings.detach(), references)
     others = torch.stack([distances.where(masks, math.inf).argmin(dim=2), distances.where(masks, -1.0).argmax(dim=2)])
-    points = widened(embeddings)
-    found = torch.linalg.vector_norm(points - points[others], dim=3).where(there_are, 0.0)
+    apart = widened(batch.embeddings) - widened(batch.others)[others]
+    found = torch.linalg.vector_norm(apart, dim=3).where(there_are, 0.0)
     return found[0], found[1]
 
 

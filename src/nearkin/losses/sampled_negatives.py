@@ -14,15 +14,14 @@ import math
 import torch
 from torch import Tensor
 
-from nearkin.losses.batch import checked, comparable, positive_number, same_class_masks
+from nearkin.losses.batch import Labels, positive_number
 from nearkin.losses.distances import pairwise_squared_distances, widened
-
-Triplets = tuple[Tensor, Tensor, Tensor]  # rows of the anchors, of their positives, and of their negatives
+from nearkin.losses.pairs import Comparison, Triplets, compared, positive_columns
 
 ANTIPODAL = 1e-8  # below this 1 − D²/4 is rounding
 
 
-def distance_weighted_sampling(embeddings: Tensor, labels: Tensor, cutoff: float = 0.5) -> Triplets:
+def distance_weighted_sampling(embeddings: Tensor, labels: Labels, cutoff: float = 0.5) -> Triplets:
     """One triplet for every ordered positive pair of the batch, its negative drawn by distance from the anchor.
 
     Draws from torch's global generator. Without positive pairs or without negatives there are no triplets.
@@ -41,22 +40,27 @@ def distance_weighted_sampling(embeddings: Tensor, labels: Tensor, cutoff: float
     ([0, 1], [1, 0], [2, 2])
     """
     positive_number(cutoff=cutoff)
-    embeddings, labels = checked(embeddings, labels)
-    positive, negative = same_class_masks(labels)
-    if not comparable(positive, negative):
-        none = labels.new_empty(0, dtype=torch.long)
-        return none, none, none
-    anchor, partner = positive.nonzero(as_tuple=True)
-    number = (positive.cumsum(dim=1) - 1)[anchor, partner]  # a positive's place among its anchor's
-    probabilities = negative_probabilities(embeddings, negative, cutoff)
-    draws = torch.multinomial(probabilities, int(number.max()) + 1, replacement=True)
-    return anchor, partner, draws[anchor, number]
+    partner, negative, there = drawn_triplets(compared(embeddings, labels), cutoff)
+    anchor = torch.arange(len(partner), device=partner.device)[:, None].expand_as(partner)
+    return anchor[there], partner[there], negative[there]
+
+
+def drawn_triplets(batch: Comparison, cutoff: float) -> tuple[Tensor, Tensor, Tensor]:
+    """The columns of each anchor's positives, those of a negative for each, and which of these are triplets.
+
+    All are (batch, most positives of an anchor). Anchors without negatives have no triplets.
+    """
+    partner, there = positive_columns(batch.positive & batch.negative.any(dim=1, keepdim=True))
+    draws = torch.multinomial(negative_probabilities(batch, cutoff), partner.shape[1], replacement=True)
+    return partner, draws, there
 
 
 @torch.no_grad()
-def negative_probabilities(embeddings: Tensor, negative: Tensor, cutoff: float) -> Tensor:
-    """P(negative | anchor), (batch, batch) from a mask of negatives of which each row has some; rows add up to 1."""
-    dim = embeddings.shape[1]
-    squared = pairwise_squared_distances(widened(embeddings)).clamp_(min=cutoff**2)
+def negative_probabilities(batch: Comparison, cutoff: float) -> Tensor:
+    """P(negative | anchor), (batch, references); rows add up to 1, also those of anchors without negatives."""
+    dim = batch.embeddings.shape[1]
+    references = None if batch.references is None else widened(batch.references)
+    squared = pairwise_squared_distances(widened(batch.embeddings), references).clamp_(min=cutoff**2)
     log_density = (dim - 2) / 2 * squared.log() + (dim - 3) / 2 * (1 - squared / 4).clamp_(min=ANTIPODAL).log_()
-    return log_density.neg_().masked_fill_(~negative, -math.inf).softmax(dim=1)
+    drawable = batch.negative | ~batch.negative.any(dim=1, keepdim=True)
+    return log_density.neg_().masked_fill_(~drawable, -math.inf).softmax(dim=1)

@@ -5,10 +5,12 @@ from __future__ import annotations
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from nearkin.losses.batch import checked_for_classes, full_precision, positive_number
+from nearkin.losses.base import Loss
+from nearkin.losses.batch import Labels, checked_for_classes, full_precision, positive_number
+from nearkin.losses.registry import register_loss
 
 
-def softmax_loss(embeddings: Tensor, labels: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+def softmax_loss(embeddings: Tensor, labels: Labels, weight: Tensor, bias: Tensor) -> Tensor:
     """Cross-entropy of a linear classifier.
 
     Args:
@@ -29,8 +31,9 @@ def softmax_loss(embeddings: Tensor, labels: Tensor, weight: Tensor, bias: Tenso
         return F.cross_entropy(F.linear(embeddings, weight, bias.to(embeddings.dtype)), labels)
 
 
-class SoftmaxLoss(nn.Module):
-    """A linear classifier with cross-entropy; what is kept of it afterwards are the embeddings.
+@register_loss("softmax")
+class SoftmaxLoss(Loss):
+    """Softmax (Rippel et al. 2016): a linear classifier with cross-entropy, of which the embeddings are kept.
 
     Needs no particular batches, but the number of classes beforehand and labels 0…classes−1. The classifier belongs to
     the loss: give its parameters to the optimiser.
@@ -41,10 +44,12 @@ class SoftmaxLoss(nn.Module):
     )
     """
 
+    without_pairs = "it classifies item by item"
+
     def __init__(self, classes: int, dim: int) -> None:
         super().__init__()
         positive_number(classes=classes, dim=dim)
         self.classifier = nn.Linear(dim, classes)
 
-    def forward(self, embeddings: Tensor, labels: Tensor) -> Tensor:
+    def compute(self, embeddings: Tensor, labels: Labels) -> Tensor:
         return softmax_loss(embeddings, labels, self.classifier.weight, self.classifier.bias)

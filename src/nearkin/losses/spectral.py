@@ -9,16 +9,17 @@ precision too) count as 0. Computed in float64, so that nothing but the input is
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from nearkin.losses.batch import checked, full_precision, group_means, once_differentiable
+from nearkin.losses.base import Loss
+from nearkin.losses.batch import Labels, checked, full_precision, group_means
+from nearkin.losses.closed_form import closed_form
 from nearkin.losses.distances import widened
+from nearkin.losses.registry import register_loss
 
 
-def spectral_clustering_loss(embeddings: Tensor, labels: Tensor) -> Tensor:
+def spectral_clustering_loss(embeddings: Tensor, labels: Labels) -> Tensor:
     """How far the embeddings' column space is from containing the classes: k − tr(C F F⁺).
 
     F are the embeddings, C the projection onto the k classes of the batch, F F⁺ the one onto the columns of F: what
@@ -41,11 +42,11 @@ def spectral_clustering_loss(embeddings: Tensor, labels: Tensor) -> Tensor:
     """
     embeddings, labels = checked(embeddings, labels)
     with full_precision(embeddings):
-        loss: Tensor = _SpectralClustering.apply(embeddings, labels)  # type: ignore[no-untyped-call]
-        return loss
+        return _spectral_clustering(embeddings, labels)
 
 
-class SpectralClusteringLoss(nn.Module):
+@register_loss("spectral")
+class SpectralClusteringLoss(Loss):
     """DSCL (Law et al. 2017): the whole batch as one clustering problem, with a gradient in closed form.
 
     Needs large batches, more items than dimensions, and about as many classes as dimensions or more (the paper:
@@ -56,29 +57,22 @@ class SpectralClusteringLoss(nn.Module):
     torch.Size([])
     """
 
-    def forward(self, embeddings: Tensor, labels: Tensor) -> Tensor:
+    without_pairs = "it compares the batch as a whole with its classes"
+
+    def compute(self, embeddings: Tensor, labels: Labels) -> Tensor:
         return spectral_clustering_loss(embeddings, labels)
 
 
-class _SpectralClustering(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, embeddings: Tensor, labels: Tensor) -> Tensor:
-        basis, inverse = _factors(widened(embeddings), torch.finfo(embeddings.dtype).eps)
-        _, of_class, sizes = labels.unique(return_inverse=True, return_counts=True)
-        means = group_means(basis, of_class, sizes)
-        overlap = (means.T * sizes) @ means  # Uᵀ C U
-        ctx.save_for_backward(basis, means @ inverse, overlap @ inverse, of_class)
-        loss: Tensor = (len(sizes) - overlap.trace()).clamp(min=0)
-        return loss.to(embeddings.dtype)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
-        basis, pull, turn, of_class = ctx.saved_tensors
-        largest = torch.finfo(gradient.dtype).max  # reached where embeddings are all but 0
-        weight = 2 * gradient.to(basis.dtype)
-        slope = torch.addmm((-weight * pull)[of_class], basis, weight * turn)
-        return slope.clamp_(-largest, largest).to(gradient.dtype), None
+@closed_form
+def _spectral_clustering(embeddings: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    basis, inverse = _factors(widened(embeddings), torch.finfo(embeddings.dtype).eps)
+    _, of_class, sizes = labels.unique(return_inverse=True, return_counts=True)
+    means = group_means(basis, of_class, sizes)
+    overlap = (means.T * sizes) @ means  # Uᵀ C U
+    loss = (len(sizes) - overlap.trace()).clamp(min=0)
+    largest = torch.finfo(embeddings.dtype).max  # reached where embeddings are all but 0
+    slope = 2 * torch.addmm(-(means @ inverse)[of_class], basis, overlap @ inverse)
+    return loss.to(embeddings.dtype), slope.clamp_(-largest, largest).to(embeddings.dtype)
 
 
 def _factors(points: Tensor, eps: float) -> tuple[Tensor, Tensor]:

@@ -9,26 +9,38 @@ pairs or without negatives has the loss 0, where TensorFlow's function gives NaN
 from __future__ import annotations
 
 import math
+from typing import Unpack
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 
-from nearkin.losses.batch import checked, comparable, full_precision, positive_number, same_class_masks, zero_loss
-from nearkin.losses.distances import pairwise_squared_distances, unit_length
+from nearkin.losses.base import Loss
+from nearkin.losses.batch import Labels, full_precision, positive_number
+from nearkin.losses.distances import pairwise_squared_distances
+from nearkin.losses.pairs import PairArguments, compared, positive_columns
+from nearkin.losses.registry import register_loss
 
 
-def triplet_semi_hard_loss(embeddings: Tensor, labels: Tensor, margin: float = 0.2, normalize: bool = True) -> Tensor:
+def triplet_semi_hard_loss(
+    embeddings: Tensor,
+    labels: Labels,
+    margin: float = 0.2,
+    normalize: bool = True,
+    **pairs: Unpack[PairArguments],
+) -> Tensor:
     """Wants each negative farther from the anchor than the positive, by a margin, and trains on negatives just beyond.
 
     Every positive pair (anchor, positive) is compared with one negative: the nearest that is strictly farther from the
-    anchor than the positive is, or the farthest of all where none is.
+    anchor than the positive is, or the farthest of all where none is. Given pairs are searched in the same way; given
+    triplets are taken as they are.
 
     Args:
         embeddings: (batch, dim).
         labels: (batch,) integers.
         margin: α in section 2.1, in squared distance.
         normalize: Whether embeddings are brought to unit length first.
+        pairs: ``indices_tuple``, ``ref_emb``, ``ref_labels``; see `nearkin.losses.pairs.compared`.
 
     Returns:
         A scalar.
@@ -40,20 +52,22 @@ def triplet_semi_hard_loss(embeddings: Tensor, labels: Tensor, margin: float = 0
     True
     """
     positive_number(margin=margin)
-    embeddings, labels = checked(embeddings, labels)
-    positive, negative = same_class_masks(labels)
-    if not comparable(positive, negative):
-        return zero_loss(embeddings)
-    pairs = positive.sum(dim=1)
+    batch = compared(embeddings, labels, **pairs, normalize=normalize)
     with full_precision(embeddings):
-        distances = pairwise_squared_distances(unit_length(embeddings) if normalize else embeddings)
-        # Each row's positives, padded with −∞ where others have more of them; such a pair never has a loss.
-        to_positives = distances.where(positive, -math.inf).topk(int(pairs.max()), dim=1).values
-        to_negatives = distances.gather(1, _semi_hard(distances.detach(), negative, to_positives.detach()))
-        return F.relu(to_positives + margin - to_negatives).sum() / pairs.sum()
+        distances = pairwise_squared_distances(batch.embeddings, batch.references)
+        if batch.triplets is not None:
+            anchor, positive, negative = batch.triplets
+            violations = F.relu(distances[anchor, positive] + margin - distances[anchor, negative])
+            return violations.sum() / max(1, len(violations))
+        columns, there = positive_columns(batch.positive & batch.negative.any(dim=1, keepdim=True))
+        # Padded with −∞ where other rows have more positives; such a pair never has a loss.
+        to_positives = distances.gather(1, columns).where(there, -math.inf)
+        to_negatives = distances.gather(1, _semi_hard(distances.detach(), batch.negative, to_positives.detach()))
+        return F.relu(to_positives + margin - to_negatives).sum() / there.sum().clamp(min=1)
 
 
-class TripletSemiHardLoss(nn.Module):
+@register_loss("triplet")
+class TripletSemiHardLoss(Loss):
     """Triplet loss with semi-hard negatives (Schroff et al. 2015): every positive pair and the next negative beyond it.
 
     Needs several items per class in a batch, and large batches: the more negatives, the nearer is the next one.
@@ -69,8 +83,8 @@ class TripletSemiHardLoss(nn.Module):
         self.margin = margin
         self.normalize = normalize
 
-    def forward(self, embeddings: Tensor, labels: Tensor) -> Tensor:
-        return triplet_semi_hard_loss(embeddings, labels, self.margin, self.normalize)
+    def compute(self, embeddings: Tensor, labels: Labels, **pairs: Unpack[PairArguments]) -> Tensor:
+        return triplet_semi_hard_loss(embeddings, labels, self.margin, self.normalize, **pairs)
 
     def extra_repr(self) -> str:
         return f"margin={self.margin}, normalize={self.normalize}"
@@ -83,5 +97,5 @@ def _semi_hard(distances: Tensor, negative: Tensor, to_positives: Tensor) -> Ten
     """
     ascending, order = distances.masked_fill(~negative, math.inf).sort(dim=1)
     beyond = torch.searchsorted(ascending, to_positives.contiguous(), right=True)
-    farthest = negative.sum(dim=1, keepdim=True) - 1
+    farthest = (negative.sum(dim=1, keepdim=True) - 1).clamp(min=0)
     return order.gather(1, torch.minimum(beyond, farthest))

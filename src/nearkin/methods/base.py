@@ -98,7 +98,8 @@ class Method(ABC):
     finetune_rate: float = 3e-4
     usual_batch: int = 128
     batch_unit: int = 2  # what a batch size that nobody chose must be a multiple of
-    by_name: bool = True  # whether its settings alone make it; else it takes an object, or the name of a loss
+    listed: bool = True  # False for one that takes an object, which no setting can name
+    in_all: bool = True  # whether a comparison of all methods has it
     needs_pairs: bool = True  # whether it learns from two items of a class, or from labels alone
     normalize: str = "always"  # whether the paper trains on embeddings of unit length
     slices: int = 1  # learners that share the embedding, a slice of its dimensions each
@@ -200,7 +201,7 @@ def register(method: type[Method]) -> type[Method]:
 
 
 def known_methods() -> list[type[Method]]:
-    return list(_registry.values())
+    return [method for method in _registry.values() if method.listed]
 
 
 def method_class(name: str) -> type[Method]:

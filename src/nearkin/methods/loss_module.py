@@ -26,7 +26,7 @@ class LossModule(GroupedMethod):
     name = "loss"
     paper = "a loss module of one's own, in Python: nearkin.train(data, loss=module)"
     minimises = "that loss"
-    by_name = False
+    listed = in_all = False
 
     loss_class: str = ""
     per_class: int = 4

@@ -90,7 +90,7 @@ class Magnet(Method):
         items = batch.items.cpu().numpy()
         clusters = torch.from_numpy(self.drawing.index.cluster_of[items]).to(batch.labels)
         embeddings = embed(batch.inputs)
-        losses: Tensor = self.loss(embeddings, batch.labels, clusters)
+        losses: Tensor = self.loss(embeddings, batch.labels, clusters=clusters)
         self.drawing.losses.hear(batch.step, items, losses.detach().double().cpu().numpy())
         self._remember(_variance(embeddings.detach().double(), clusters))
         return losses.mean()

@@ -104,6 +104,7 @@ class Contrastive(GroupedMethod):
 
     Args:
         margin: negatives farther apart than this are left alone.
+        squared: the paper's form, squares averaged over all pairs.
         per_class: items of one class in a batch.
     """
 
@@ -114,10 +115,11 @@ class Contrastive(GroupedMethod):
     ranges: ClassVar = {"margin": Between(0.3, 1.9), "per_class": OneOf((2, 4, 8))}
 
     margin: float = 1.0
+    squared: bool = False
     per_class: int = 4
 
     def __post_init__(self) -> None:
-        self.loss = ContrastiveLoss(self.margin)
+        self.loss = ContrastiveLoss(self.margin, squared=self.squared)
 
 
 @register
@@ -191,6 +193,7 @@ class ProxyNCA(Method):
 
     Args:
         scale: of the unit vectors.
+        positive_in_denominator: false is the paper's form, which sums over the other classes' proxies alone.
     """
 
     name = "proxy-nca"
@@ -202,9 +205,10 @@ class ProxyNCA(Method):
     ranges: ClassVar = {"scale": Between(1.0, 30.0, log=True)}
 
     scale: float = 3.0
+    positive_in_denominator: bool = True
 
     def prepare(self, classes: int, dim: int, epochs: int) -> None:  # noqa: ARG002
-        self.loss = ProxyNCALoss(classes, dim, self.scale)
+        self.loss = ProxyNCALoss(classes, dim, self.scale, self.positive_in_denominator)
 
     def sampler(self, labels: npt.ArrayLike, batch_size: int, seed: int) -> LabelBatchSampler:
         return RandomBatchSampler(labels, batch_size, seed)
@@ -241,7 +245,7 @@ class PML(GroupedMethod):
     """
 
     name = "pml"
-    by_name = False
+    in_all = False
     paper = "pytorch-metric-learning's losses by name"
     minimises = "that loss"
     ranges: ClassVar = {"per_class": OneOf((2, 4, 8))}

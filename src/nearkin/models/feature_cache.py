@@ -12,7 +12,7 @@ import math
 import os
 import sqlite3
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from functools import cache
 from importlib.metadata import version
@@ -24,19 +24,16 @@ import PIL
 import torch
 from torch import Tensor
 
-from nearkin.data.items import DecodedImages, ImageArray, ImageFiles, Items, LazyImages, Vectors
+from nearkin.data.items import DecodedImages, ImageArray, ImageFiles, Items
 from nearkin.errors import OutOfRoom, UserError
 from nearkin.files import cache_folder, one_at_a_time
-from nearkin.models.embed import apply, embed_items, embedded_batches
-from nearkin.models.model import EmbeddingModel, device_of, evaluating
+from nearkin.models.model import EmbeddingModel, device_of
 
 log = logging.getLogger("nearkin")
 
 FORMAT = 1
 KEPT_AFTER = 5.0  # seconds after which computed rows are written
 WAIT = 30.0  # seconds, for another process that is just writing
-AT_ONCE = 4096  # rows read together
-UNKNOWN = (LazyImages, Vectors)  # what an object gives has no name to be found by; vectors are as soon computed as read
 GIGABYTES = 10.0  # of all files together; NEARKIN_CACHE_GB says otherwise
 TABLE = (
     "CREATE TABLE IF NOT EXISTS features"
@@ -47,56 +44,24 @@ Key = tuple[bytes, int, int]
 """Which item, and for files their size and time of change in nanoseconds."""
 
 
-def cached_features(
-    model: EmbeddingModel,
-    items: Items,
-    batch_size: int = 256,
-    workers: int | None = None,
-    what: str = "computing features",
-) -> Tensor:
-    """What the backbone gives for every item without augmentation, in order: (items, width) float32 on the CPU.
-
-    >>> from nearkin.models.model import ModelSpec
-    >>> model = EmbeddingModel(ModelSpec("mlp", dim=2, features=3))
-    >>> cached_features(model, Vectors(np.ones((5, 3), dtype=np.float32))).shape
-    torch.Size([5, 512])
-    """
-    if isinstance(items, UNKNOWN):
-        return embed_items(model, items, model.spec.preprocess, batch_size, workers, model.features, what)
-    return _collected(model, items, batch_size, workers, what, model.width, lambda rows: rows)
-
-
-def cached_embeddings(
-    model: EmbeddingModel, items: Items, batch_size: int = 256, workers: int | None = None, what: str = "embedding"
-) -> Tensor:
-    """What `embed_items` gives, (items, dim) float32 on the CPU: the head's work on the backbone's cached features."""
-    if isinstance(items, UNKNOWN):
-        return embed_items(model, items, model.spec.preprocess, batch_size, workers, what=what)
-    return _collected(model, items, batch_size, workers, what, model.spec.dim, lambda rows: embed_rows(model, rows))
-
-
-def embed_rows(model: EmbeddingModel, rows: Tensor) -> Tensor:
-    """The head's work alone, at test: features (items, width) to embeddings (items, dim) float32 on the CPU."""
-    with evaluating(model), torch.no_grad():
-        return apply(model.head, rows, device_of(model))
-
-
 class FeatureCache:
     """The rows of one backbone. Where they cannot be read or written, work goes on without, after one warning.
+
+    Without ``active`` it knows nothing and keeps nothing; nor does it for a user's own code, which may change.
 
     >>> with FeatureCache(model) as rows:  # doctest: +SKIP
     ...     found = rows.get([file_key(Path("a.jpg"))])
     """
 
-    def __init__(self, model: EmbeddingModel) -> None:
+    def __init__(self, model: EmbeddingModel, active: bool = True) -> None:
         self._row_bytes = 4 * model.width
-        self._folder = cache_folder() / "features"
-        self._file = self._folder / f"{_fingerprint(model)}.sqlite"
         self._pending: list[tuple[bytes, int, int, bytes]] = []
         self._written = time.monotonic()
         self._database: sqlite3.Connection | None = None
-        if (limit := _most_bytes()) == 0 or not model.versioned:  # what a user's own code computes may change
+        if not active or not model.versioned or (limit := _most_bytes()) == 0:
             return
+        self._folder = cache_folder() / "features"
+        self._file = self._folder / f"{_fingerprint(model)}.sqlite"
         with self._or_without():
             self._folder.mkdir(parents=True, exist_ok=True)
             if not self._file.exists():
@@ -131,9 +96,9 @@ class FeatureCache:
     @contextmanager
     def alone(self, keys: Sequence[Key | None]) -> Iterator[None]:
         """Of several processes that lack the rows of the same items, one computes them; the others wait for it."""
-        name = f"{self._file.stem}-{hashlib.sha256(repr(keys).encode()).hexdigest()[:16]}"
         with ExitStack() as stack:
             if self._database is not None:
+                name = f"{self._file.stem}-{hashlib.sha256(repr(keys).encode()).hexdigest()[:16]}"
                 try:
                     stack.enter_context(one_at_a_time(self._folder / name))
                 except OutOfRoom as error:
@@ -171,6 +136,16 @@ class FeatureCache:
                 self._database = None
 
 
+def item_keys(items: Items) -> list[Key | None]:
+    """What items are known by; None for those that are not kept, such as vectors: they are as soon computed as read."""
+    if isinstance(items, ImageFiles | DecodedImages):
+        return [file_key(path) for path in items.paths]
+    if isinstance(items, ImageArray):
+        shape = repr(items.pixels.shape[1:]).encode()
+        return [(hashlib.sha256(shape + pixels.tobytes()).digest(), 0, 0) for pixels in items.pixels]
+    return [None] * len(items)
+
+
 def file_key(path: Path) -> Key | None:
     """None where there is no such file. Ask before the file is read: should it change then, its row is not found."""
     try:
@@ -178,57 +153,6 @@ def file_key(path: Path) -> Key | None:
         return os.fsencode(path.resolve()), state.st_size, state.st_mtime_ns
     except OSError:
         return None
-
-
-def _collected(
-    model: EmbeddingModel,
-    items: Items,
-    batch_size: int,
-    workers: int | None,
-    what: str,
-    width: int,
-    finish: Callable[[Tensor], Tensor],
-) -> Tensor:
-    """(items, width): what ``finish`` makes of the features, found or computed, so that only few are held at once."""
-    result = torch.empty(len(items), width)
-    keys = _keys(items)
-
-    def lacking(rows: FeatureCache, places: Sequence[int]) -> list[int]:
-        """Fills in the rows that are known; returns the places of the others."""
-        unknown: list[int] = []
-        for start in range(0, len(places), AT_ONCE):
-            some = places[start : start + AT_ONCE]
-            found, features = rows.get([keys[place] for place in some])
-            if found:
-                result[[some[place] for place in found]] = finish(features)
-            known = set(found)
-            unknown += [place for n, place in enumerate(some) if n not in known]
-        return unknown
-
-    with FeatureCache(model) as rows:
-        if not (places := lacking(rows, range(len(items)))):
-            return result
-        with rows.alone(keys):
-            if not (places := lacking(rows, places)):
-                return result
-            rest = items.take(np.array(places))
-            done = 0
-            for features in embedded_batches(
-                model, rest, model.spec.preprocess, batch_size, workers, model.features, what
-            ):
-                some = places[done : done + len(features)]
-                rows.add([keys[place] for place in some], features)
-                result[some] = finish(features)
-                done += len(features)
-    return result
-
-
-def _keys(items: Items) -> list[Key | None]:
-    if isinstance(items, ImageFiles | DecodedImages):
-        return [file_key(path) for path in items.paths]
-    assert isinstance(items, ImageArray)
-    shape = repr(items.pixels.shape[1:]).encode()
-    return [(hashlib.sha256(shape + picture.tobytes()).digest(), 0, 0) for picture in items.pixels]
 
 
 def _fingerprint(model: EmbeddingModel) -> str:

@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 from safetensors.torch import load_file
+from torch import nn
 
 import nearkin
 from nearkin.errors import OutOfRoom, UserError
@@ -33,14 +34,14 @@ def create_folder(folder: Path, model: Embedder, store: str) -> Store:
         _refuse_another(folder, model, store)
     else:
         _write(folder, model, store)
-    return open_store(store, folder, model.model.spec.dim, create=False)
+    return open_store(store, folder, model.dim, create=False)
 
 
-def open_folder(folder: Path) -> tuple[Embedder, Store]:
+def open_folder(folder: Path, backbone: nn.Module | None) -> tuple[Embedder, Store]:
     """The model and the items; refuses a folder in which they do not belong together."""
     made = _description(folder)
-    model = Embedder.load(folder / "model")
-    if _digest(folder / "model") != made["model"] or model.model.spec.dim != made["dim"]:
+    model = Embedder.load(folder / "model", backbone)
+    if _digest(folder / "model") != made["model"] or model.dim != made["dim"]:
         raise UserError(
             f"the items in {folder} were embedded by another model than the one in its model/ folder; "
             "put that back, or index again into another folder"
@@ -81,15 +82,14 @@ def _write(folder: Path, model: Embedder, store: str) -> None:
     """Makes the folder whole or not at all."""
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise UserError(f"{folder} exists and is not a gallery; choose another folder")
-    dim = model.model.spec.dim
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}-") as unfinished:
             begun = Path(unfinished) / folder.name
             model.save(begun / "model")
-            made = {"format": FORMAT, "nearkin": nearkin.__version__, "dim": dim, "model": _digest(begun / "model")}
-            write_json(begun / DESCRIPTION, {**made, "store": store})
-            _refuse_foreign_items(store, begun, dim)
+            made = {"format": FORMAT, "nearkin": nearkin.__version__, "dim": model.dim}
+            write_json(begun / DESCRIPTION, {**made, "model": _digest(begun / "model"), "store": store})
+            _refuse_foreign_items(store, begun, model.dim)
             begun.replace(folder)
     except OutOfRoom as error:
         if isinstance(error.__cause__, OSError):  # then it names a file of the unfinished folder, which nobody knows

@@ -9,17 +9,18 @@ import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 import torch
+from torch import nn
 
 from nearkin.errors import UserError
 from nearkin.files import cannot_write
 from nearkin.models import Embedder, load_model
 from nearkin.search import matching
 from nearkin.search.folder import create_folder, open_folder
-from nearkin.search.indexing import Data, LabelledFiles, absolute, inside, update
-from nearkin.search.queries import Query, embed_queries
+from nearkin.search.indexing import LabelledFiles, absolute, inside, update
+from nearkin.search.queries import Queries, embed_queries
 from nearkin.search.results import Calibration, IndexResult, MatchResult, SearchResult
 from nearkin.search.store import Embeddings, Hit, Store
 
@@ -51,7 +52,7 @@ class Gallery:
     def index(
         cls,
         model: str | Path | Embedder,
-        data: Data,
+        data: Any,
         path: str | Path,
         weights: str | Path | None = None,
         store: str = "",
@@ -101,10 +102,14 @@ class Gallery:
         return cls(folder, embedder, create_folder(folder, embedder, store))
 
     @classmethod
-    def open(cls, path: str | Path) -> Self:
-        """Refuses, with the reason, what is not a gallery, or one that another model or a newer version made."""
+    def open(cls, path: str | Path, backbone: nn.Module | None = None) -> Self:
+        """The gallery in a folder.
+
+        Args:
+            backbone: where its model was made around a module of your own, such a module, which gets the weights.
+        """
         folder = Path(path).expanduser()
-        model, store = open_folder(folder)
+        model, store = open_folder(folder, backbone)
         return cls(folder, _to_gpu(model), store)
 
     def __len__(self) -> int:
@@ -115,7 +120,7 @@ class Gallery:
 
     def search(
         self,
-        queries: Query | Sequence[Query],
+        queries: Queries,
         k: int = 10,
         label: str | None = None,
         include_self: bool = False,
@@ -123,8 +128,8 @@ class Gallery:
         """The k items nearest to each query, nearest first.
 
         Args:
-            queries: one image or several: a path, a folder, a Pillow image, a uint8 array, a list of these; or
-                embeddings, a float array (dim,) or (n, dim).
+            queries: what `Embedder.encode` takes: paths, Pillow images, arrays, tensors, one or many; a folder, whose
+                images are searched one by one; or embeddings, a float array (dim,) or (n, dim).
             label: only items with this label.
             include_self: whether a file that is itself in the gallery, by its path or by where links lead, is in its
                 own result.
@@ -143,7 +148,7 @@ class Gallery:
 
     def match(
         self,
-        queries: Query | Sequence[Query],
+        queries: Queries,
         false_accepts: float = 0.05,
         k: int = 5,
         include_self: bool = False,
@@ -170,7 +175,7 @@ class Gallery:
 
     def add(
         self,
-        data: Data,
+        data: Any,
         labels: str | Sequence[str] | None = None,
         root: str | Path | None = None,
         check_counts: bool = True,
@@ -179,7 +184,8 @@ class Gallery:
         """Adds images, and embeds again those whose files have changed.
 
         Args:
-            data: a folder per class, a folder of images, a ``.csv``, a dataset or its name; an image file or a list.
+            data: image files, one or a list; a folder of images, with or without class folders; or a dataset of image
+                files, as `nearkin.train` takes it.
             labels: of files: one for each, or one for all.
             root: where to look for a dataset known by name first.
             check_counts: whether a benchmark must have as many images as its authors published.

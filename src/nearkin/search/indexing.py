@@ -9,12 +9,12 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from nearkin.data import Dataset
 from nearkin.data.folder import SUFFIXES
 from nearkin.data.images import Unreadable, read_image
 from nearkin.data.items import ImageFiles
@@ -22,8 +22,8 @@ from nearkin.data.sources import is_dataset_name, load_labelled_or_flat
 from nearkin.data.transforms import make_transform
 from nearkin.errors import Interrupted, UserError
 from nearkin.models import Embedder
-from nearkin.models.embed import apply
-from nearkin.models.feature_cache import FeatureCache, Key, embed_rows, file_key
+from nearkin.models.embed import apply, embed_rows
+from nearkin.models.feature_cache import FeatureCache, Key, file_key
 from nearkin.models.model import device_of
 from nearkin.progress import bar
 from nearkin.search.results import IndexResult
@@ -32,8 +32,6 @@ from nearkin.search.store import Embeddings, Entry, Store
 MODEL_BATCH = 64  # images that go through the model together
 SAVE_AFTER, SAVE_EVERY = 1024, 5.0  # images and seconds: whichever comes first
 PREFETCH = 2  # batches that are read while the model works
-
-Data = str | Path | Dataset | Sequence[str | Path]
 
 
 @dataclass(frozen=True)
@@ -51,7 +49,7 @@ class LabelledFiles:
     @classmethod
     def of(
         cls,
-        data: Data,
+        data: Any,
         labels: str | Sequence[str] | None = None,
         root: str | Path | None = None,
         check_counts: bool = True,
@@ -59,30 +57,34 @@ class LabelledFiles:
         """The files of a folder, a ``.csv``, a dataset, or of one path or several; see `Gallery.add`."""
         if isinstance(data, str | Path) and Path(data).suffix.lower() in SUFFIXES:
             data = [data]
-        if isinstance(data, str | Path | Dataset):
-            if labels is not None:
-                raise UserError("labels go with a list of paths; a folder or a dataset has its own: leave labels out")
+        if isinstance(data, list | tuple) and all(isinstance(path, str | Path) for path in data):
+            return cls._of_paths(data, labels)
+        if labels is None:
             return cls._of_dataset(data, root, check_counts)
-        count = len(data)
-        labels = [labels or ""] * count if labels is None or isinstance(labels, str) else labels
-        if len(labels) != count:
-            raise UserError(f"{len(labels)} labels came with {count} paths; give every path one label")
-        return cls({str(absolute(path)): str(label) for path, label in zip(data, labels, strict=True)}, None)
+        raise UserError("labels go with a list of paths; a folder or a dataset has its own: leave labels out")
 
     @classmethod
-    def _of_dataset(cls, data: str | Path | Dataset, root: str | Path | None, check_counts: bool) -> LabelledFiles:
-        dataset = data if isinstance(data, Dataset) else load_labelled_or_flat(data, root, check_counts)
+    def _of_paths(cls, paths: Sequence[str | Path], labels: str | Sequence[str] | None) -> LabelledFiles:
+        given = [labels or ""] * len(paths) if labels is None or isinstance(labels, str) else labels
+        if len(given) != len(paths):
+            raise UserError(f"{len(given)} labels came with {len(paths)} paths; give every path one label")
+        return cls({str(absolute(path)): str(label) for path, label in zip(paths, given, strict=True)}, None)
+
+    @classmethod
+    def _of_dataset(cls, data: Any, root: str | Path | None, check_counts: bool) -> LabelledFiles:
+        dataset = load_labelled_or_flat(data, root, check_counts)
         if not isinstance(dataset.items, ImageFiles):
             raise UserError(
                 f"{dataset.name} holds no image files that a search could show; give a folder or a .csv of images"
             )
         names = (dataset.classes[label] for label in dataset.labels)
         files = {str(absolute(path)): name for path, name in zip(dataset.items.paths, names, strict=True)}
-        if isinstance(data, Dataset):
-            return cls(files, None)
-        if is_dataset_name(str(data)):
+        source = str(data) if isinstance(data, str | Path) else dataset.source
+        if is_dataset_name(source):
             return cls(files, Path(os.path.commonpath(list(files))))
-        place = Path(data).expanduser()
+        place = Path(source).expanduser()
+        if not source or not place.exists():  # made of an object
+            return cls(files, None)
         return cls(files, absolute(place if place.is_dir() else place.parent))
 
 

@@ -23,14 +23,14 @@ import numpy as np
 from nearkin.errors import UserError
 from nearkin.files import cannot_write, write_json
 from nearkin.search import vector_index
-from nearkin.search.store import Embeddings, Entry, Hit, checked_entries, checked_query, in_order, vanished
+from nearkin.search.store import Embeddings, Entry, Hit, checked_entries, checked_query, in_order, missing_items
 from nearkin.search.vector_index import ApproximateIndex, ExactIndex, Ids
 
 log = logging.getLogger("nearkin")
 
-WAIT = 30.0  # seconds, for another process that is just committing
-CHUNK = 20_000  # rows read at a time
-AT_ONCE = 900  # ids in a question; old SQLite takes 999
+TIMEOUT = 30.0  # seconds to wait for another process that is writing
+CHUNK = 20_000  # rows that are read at a time
+IDS_PER_QUERY = 900  # old SQLite takes 999
 
 # SQLite's user_version holds the dimension: it is there from the moment the table is.
 TABLES = """
@@ -61,7 +61,7 @@ class LocalStore:
         names = ("items.sqlite", "approximate.faiss", "approximate.json")
         self._path, self._index_path, self._tuned_path = (folder / name for name in names)
         if not create and not self._path.exists():
-            raise vanished(self._path)
+            raise missing_items(self._path)
         self._dim = dim
         self._lock = threading.RLock()
         self._writes = 0
@@ -71,11 +71,11 @@ class LocalStore:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise cannot_write(folder, error) from error
-        with _in_words(self._path):
+        with _user_errors(self._path):
             address = f"{self._path.resolve().as_uri()}?mode=rwc"
-            self._db = sqlite3.connect(address, WAIT, isolation_level=None, check_same_thread=False, uri=True)
+            self._db = sqlite3.connect(address, TIMEOUT, isolation_level=None, check_same_thread=False, uri=True)
         try:
-            with _in_words(self._path):
+            with _user_errors(self._path):
                 self._prepare()
         except BaseException:
             self._db.close()
@@ -94,11 +94,11 @@ class LocalStore:
         self._db.execute("SELECT id, path, label, size, modified, vector FROM items LIMIT 1").fetchone()
 
     def __len__(self) -> int:
-        with self._lock, _in_words(self._path):
+        with self._lock, _user_errors(self._path):
             return self._value("SELECT COUNT(*) FROM items")
 
     def entries(self) -> dict[int, Entry]:
-        with self._lock, _in_words(self._path):
+        with self._lock, _user_errors(self._path):
             rows = self._db.execute("SELECT id, path, label, size, modified FROM items ORDER BY id")
             return {id: Entry(*rest) for id, *rest in rows}
 
@@ -107,12 +107,12 @@ class LocalStore:
         return {id: Entry(*found[id]) for id in ids if id in found}
 
     def counts(self) -> dict[str, int]:
-        with self._lock, _in_words(self._path):
+        with self._lock, _user_errors(self._path):
             return dict(self._db.execute("SELECT label, COUNT(*) FROM items GROUP BY label ORDER BY label"))
 
-    def some(self, k: int, label: str | None = None) -> list[int]:
+    def ids(self, k: int, label: str | None = None) -> list[int]:
         which, values = ("", ()) if label is None else ("WHERE label = ?", (label,))
-        with self._lock, _in_words(self._path):
+        with self._lock, _user_errors(self._path):
             rows = self._db.execute(f"SELECT id FROM items {which} ORDER BY id LIMIT ?", (*values, max(k, 0)))
             return [id for (id,) in rows]
 
@@ -137,9 +137,9 @@ class LocalStore:
         queries = checked_query(queries, self._dim, k)
         if label is not None:
             return self._hits(*ExactIndex(*self._rows("WHERE label = ?", label)).nearest(queries, k))
-        index = self._index()
-        found = None if index is None else self._search_with(index, queries, k)
-        return found or self._hits(*self._exactly(0).nearest(queries, k))
+        index = self._approximate_index()
+        found = None if index is None else self._search_approximately(index, queries, k)
+        return found or self._hits(*self._exact_index(0).nearest(queries, k))
 
     def finish(self) -> str:
         items, up_to = len(self), vector_index.EXACT_UP_TO
@@ -147,24 +147,25 @@ class LocalStore:
             return f"{items:,} items are searched exactly; up to {up_to:,} that is fast."
         if not vector_index.available():
             return f"{items:,} items are searched exactly; pip install 'nearkin[search]' makes it faster."
-        index = self._index() if self._index_path.exists() else None
-        if index is not None and (said := self._said_of(index)):
-            return said
+        index = self._approximate_index() if self._index_path.exists() else None
+        if index is not None and (description := self._saved_description(index)):
+            return description
         effort = None if index is None else index.effort
         if index is None or self._changed_since(index) * 10 > items:
-            sample = self.vectors(self._some(vector_index.sample_size(items)))
+            sample = self.vectors(self._sample(vector_index.sample_size(items)))
             index, effort = ApproximateIndex.build(items, sample, self._chunks()), None
             self._approximate = vector_index.signature(self._index_path), index
-        share, times = index.tune(self._distances, self.vectors(self._some(vector_index.JUDGED_BY)), self._chunks())
+        queries = self.vectors(self._sample(vector_index.TUNE_QUERIES))
+        share, times = index.tune(self._distances, queries, self._chunks())
         if index.effort != effort:
             index.save(self._index_path)
             self._approximate = vector_index.signature(self._index_path), index
-        said = (
-            f"{items:,} items are searched with {index}: {share:.1%} of the {vector_index.JUDGED_AT} nearest are "
+        description = (
+            f"{items:,} items are searched with {index}: {share:.1%} of the {vector_index.TUNE_K} nearest are "
             f"found; exact search would take {times:.1f} times as long."
         )
-        write_json(self._tuned_path, {"of": self._state(index), "said": said})
-        return said
+        write_json(self._tuned_path, {"of": self._state(index), "said": description})
+        return description
 
     def close(self) -> None:
         with self._lock:
@@ -174,8 +175,8 @@ class LocalStore:
     def _distances(self, queries: Embeddings, k: int) -> list[list[float]]:
         return [[hit.distance for hit in hits] for hits in self.search(queries, k)]
 
-    def _search_with(self, index: ApproximateIndex, queries: Embeddings, k: int) -> list[list[Hit]] | None:
-        """None where so much is asked for, or was removed since, that an exact search is the better one."""
+    def _search_approximately(self, index: ApproximateIndex, queries: Embeddings, k: int) -> list[list[Hit]] | None:
+        """None where an exact search is better: a large k, or many items removed since the index was built."""
         count = 2 * k + 10
         while 4 * count <= len(index):
             squared, proposed = index.candidates(queries, count)
@@ -186,7 +187,7 @@ class LocalStore:
             count *= 4
         else:
             return None
-        new_distances, new_ids = self._exactly(index.highest).nearest(queries, k)
+        new_distances, new_ids = self._exact_index(index.highest).nearest(queries, k)
         found = []
         for place, query in enumerate(queries):
             ids = proposed[place, live[place]]
@@ -202,7 +203,7 @@ class LocalStore:
         return self._hits(*zip(*found, strict=True))
 
     def _hits(self, distances: Iterable[Embeddings], ids: Iterable[Ids]) -> list[list[Hit]]:
-        """Of distances and ids (queries, k); what another process removed in the meantime is left out."""
+        """Hits of distances and ids (queries, k), without items that another process removed in the meantime."""
         items = self._items([id for row in ids for id in row.tolist()])
         return [
             [
@@ -214,33 +215,33 @@ class LocalStore:
         ]
 
     def _items(self, ids: Sequence[int]) -> dict[int, tuple[Entry, Embeddings]]:
-        """Those of these that are there, with their vectors."""
+        """Entries and vectors of the ids that are there."""
         found = self._select("path, label, size, modified, vector", ids)
         return {id: (Entry(*row), np.frombuffer(vector, np.float32)) for id, (*row, vector) in found.items()}
 
     def _select(self, columns: str, ids: Sequence[int]) -> dict[int, list[Any]]:
-        """Of those that are there."""
+        """Columns of the ids that are there."""
         wanted = sorted({int(id) for id in ids if 0 < id < 2**63})  # what SQLite can hold
         found: dict[int, list[Any]] = {}
-        with self._lock, _in_words(self._path):
-            for start in range(0, len(wanted), AT_ONCE):
-                some = wanted[start : start + AT_ONCE]
+        with self._lock, _user_errors(self._path):
+            for start in range(0, len(wanted), IDS_PER_QUERY):
+                some = wanted[start : start + IDS_PER_QUERY]
                 places = ", ".join("?" * len(some))
                 rows = self._db.execute(f"SELECT id, {columns} FROM items WHERE id IN ({places})", some)
                 found |= {id: values for id, *values in rows}
         return found
 
-    def _exactly(self, after: int) -> ExactIndex:
+    def _exact_index(self, after: int) -> ExactIndex:
         """All items with higher ids than this, ready to be searched; read again when they have changed."""
-        with self._lock, _in_words(self._path):
+        with self._lock, _user_errors(self._path):
             # SQLite counts what other connections committed, not what this one did.
             version = self._value("PRAGMA data_version"), self._writes, after
             if self._exact is None or self._exact[0] != version:
-                self._exact = None  # not two of them in memory
+                self._exact = None  # not two in memory at once
                 self._exact = version, ExactIndex(*self._rows("WHERE id > ? ORDER BY id", after))
             return self._exact[1]
 
-    def _index(self) -> ApproximateIndex | None:
+    def _approximate_index(self) -> ApproximateIndex | None:
         """The approximate index, read again when its file has changed; None where search is exact."""
         if len(self) <= vector_index.EXACT_UP_TO:
             return None
@@ -250,8 +251,8 @@ class LocalStore:
                 self._approximate = signature, ApproximateIndex.load(self._index_path, self._dim)
             return self._approximate[1]
 
-    def _said_of(self, index: ApproximateIndex) -> str | None:
-        """What was said when this index was last tuned, unless anything has changed since."""
+    def _saved_description(self, index: ApproximateIndex) -> str | None:
+        """How this index is searched, as it was last tuned; None where anything has changed since."""
         with suppress(OSError, ValueError, KeyError, TypeError):  # without it, or with a damaged one, it is tuned again
             kept = json.loads(self._tuned_path.read_text(encoding="utf-8"))
             if kept["of"] == self._state(index):
@@ -260,19 +261,19 @@ class LocalStore:
 
     def _state(self, index: ApproximateIndex) -> list[int]:
         """Changes with every item put or removed: no id is given twice, and between puts there are only ever fewer."""
-        with self._lock, _in_words(self._path):
+        with self._lock, _user_errors(self._path):
             last = self._value("SELECT seq FROM sqlite_sequence WHERE name = 'items'")
             return [len(self), last, len(index), index.highest, index.effort]
 
     def _changed_since(self, index: ApproximateIndex) -> int:
         """How many items were removed from and put beside the index."""
-        with self._lock, _in_words(self._path):
+        with self._lock, _user_errors(self._path):
             new = self._value("SELECT COUNT(*) FROM items WHERE id > ?", index.highest)
             return new + len(index) - (len(self) - new)
 
-    def _some(self, count: int) -> list[int]:
-        """The ids of so many items, or all, drawn evenly."""
-        with self._lock, _in_words(self._path):
+    def _sample(self, count: int) -> list[int]:
+        """The ids of ``count`` items, or all, drawn evenly."""
+        with self._lock, _user_errors(self._path):
             ids = [id for (id,) in self._db.execute("SELECT id FROM items")]
         return random.Random(0).sample(ids, min(count, len(ids)))
 
@@ -283,7 +284,7 @@ class LocalStore:
             last = int(chunk[0][-1])
 
     def _rows(self, which: str, *values: int | str) -> tuple[Ids, Embeddings]:
-        with self._lock, _in_words(self._path):
+        with self._lock, _user_errors(self._path):
             rows = self._db.execute(f"SELECT id, vector FROM items {which}", values).fetchall()
         vectors = np.frombuffer(bytearray().join(vector for _, vector in rows), np.float32)  # writable, for torch
         return np.array([id for id, _ in rows], np.int64), vectors.reshape(-1, self._dim)
@@ -294,7 +295,7 @@ class LocalStore:
     @contextmanager
     def _writing(self) -> Iterator[None]:
         """One transaction."""
-        with self._lock, _in_words(self._path):
+        with self._lock, _user_errors(self._path):
             self._db.execute("BEGIN IMMEDIATE")
             try:
                 yield
@@ -306,12 +307,12 @@ class LocalStore:
 
 
 @contextmanager
-def _in_words(path: Path) -> Iterator[None]:
-    """Around all use of the file at ``path``."""
+def _user_errors(path: Path) -> Iterator[None]:
+    """Turns SQLite's errors into sentences that say what to do; around all use of the file at ``path``."""
     try:
         yield
     except sqlite3.ProgrammingError:
-        raise  # a mistake of the program's: used after it was closed
+        raise  # a bug: used after it was closed
     except sqlite3.Error as error:
         kind = getattr(error, "sqlite_errorname", "").removeprefix("SQLITE_").split("_")[0]
         if kind == "FULL":

@@ -25,14 +25,14 @@ import numpy as np
 
 from nearkin.errors import UserError
 from nearkin.files import cannot_write
-from nearkin.search.milvus_address import TOKEN, place_of, token_for
-from nearkin.search.store import Embeddings, Entry, Hit, checked_entries, checked_query, in_order, vanished
+from nearkin.search.milvus_address import TOKEN, parse_address, token_for
+from nearkin.search.store import Embeddings, Entry, Hit, checked_entries, checked_query, in_order, missing_items
 from nearkin.search.vector_index import ExactIndex
 
 log = logging.getLogger("nearkin")
 
-CONNECTING, ANSWERING = 5.0, 20.0  # seconds it may take
-WAITS = (0.5, 1.0, 2.0)  # seconds before each further attempt
+CONNECT_TIMEOUT, TIMEOUT = 5.0, 20.0  # seconds
+RETRY_AFTER = (0.5, 1.0, 2.0)  # seconds, before each further attempt
 BATCH = 1000  # rows with their vectors
 LIMIT = 16_384  # of what Milvus returns at once
 LONGEST = 65_535  # bytes of a string
@@ -45,8 +45,8 @@ _users: Counter[str] = Counter()  # of embedded files that this process has open
 
 
 def open_milvus(address: str, folder: Path, dim: int, create: bool = True) -> MilvusStore:
-    """The store at ``milvus://…``; a relative file lies in the gallery's own folder."""
-    return MilvusStore(*place_of(address, folder), dim, create)
+    """The store at ``milvus://…``; a relative file is in the gallery's own folder."""
+    return MilvusStore(*parse_address(address, folder), dim, create)
 
 
 class MilvusStore:
@@ -70,10 +70,10 @@ class MilvusStore:
         for name in ("pymilvus", "milvus_lite", *(["grpc._server"] if self._embedded else [])):
             logging.getLogger(name).setLevel(logging.CRITICAL)
         if self._embedded and not create and not Path(address).exists():
-            raise vanished(address)
+            raise missing_items(address)
         token = "" if self._embedded else token_for(address)
         self._client: Any = None
-        self._client = self._patiently(lambda: self._connect(token))
+        self._client = self._retry(lambda: self._connect(token))
         _users[address] += self._embedded
         try:
             self._prepare(create)
@@ -95,8 +95,8 @@ class MilvusStore:
     def counts(self) -> dict[str, int]:
         return dict(sorted(Counter(row["label"] for row in self._all_rows("", ["label"])).items()))
 
-    def some(self, k: int, label: str | None = None) -> list[int]:
-        return sorted(row["id"] for row in self._all_rows(_with(label), ["id"], k)) if k > 0 else []
+    def ids(self, k: int, label: str | None = None) -> list[int]:
+        return sorted(row["id"] for row in self._all_rows(_label_filter(label), ["id"], k)) if k > 0 else []
 
     def put(self, entries: Sequence[Entry], vectors: Embeddings) -> None:
         rows = list(checked_entries(entries, vectors, self._dim).values())
@@ -106,12 +106,12 @@ class MilvusStore:
                 {"key": _key(entry), "id": id, "vector": vector, **{name: getattr(entry, name) for name in FIELDS}}
                 for id, (entry, vector) in zip(self._new_ids(len(batch)), batch, strict=True)
             ]
-            self._patiently(partial(self._client.upsert, self._collection, values, timeout=ANSWERING))
+            self._retry(partial(self._client.upsert, self._collection, values, timeout=TIMEOUT))
 
     def remove(self, ids: Collection[int]) -> None:
         for batch in _batches(ids):
             which = f"id in {batch}"
-            self._patiently(partial(self._client.delete, self._collection, filter=which, timeout=ANSWERING))
+            self._retry(partial(self._client.delete, self._collection, filter=which, timeout=TIMEOUT))
 
     def vectors(self, ids: Sequence[int]) -> Embeddings:
         found = self._select(ids, ["vector"])
@@ -119,25 +119,25 @@ class MilvusStore:
 
     def search(self, queries: Embeddings, k: int, label: str | None = None) -> list[list[Hit]]:
         queries = checked_query(queries, self._dim, k)
-        which = _with(label)
+        which = _label_filter(label)
         k = min(k, self._count(which))
         if k == 0:
             return [[] for _ in queries]
         if label is not None or k > LIMIT:  # its graph is searched first and filtered then: too few may be left
-            return self._patiently(lambda: self._exactly(queries, k, which))
+            return self._retry(lambda: self._search_exactly(queries, k, which))
         found: list[list[Hit]] = []
         step = max(1, 4 * LIMIT // k)
         for start in range(0, len(queries), step):
             part = list(queries[start : start + step])
-            found += (self._hits(hits) for hits in self._patiently(partial(self._search, part, k)))
+            found += (self._hits(hits) for hits in self._retry(partial(self._search, part, k)))
         if short := [place for place, hits in enumerate(found) if len(hits) < k]:
-            exact = self._patiently(lambda: self._exactly(queries[short], k, which))
+            exact = self._retry(lambda: self._search_exactly(queries[short], k, which))
             for place, hits in zip(short, exact, strict=True):
                 found[place] = hits
         return found
 
     def finish(self) -> str:
-        self._patiently(lambda: self._client.flush(self._collection, timeout=ANSWERING))
+        self._retry(lambda: self._client.flush(self._collection, timeout=TIMEOUT))
         how = "exactly" if self._embedded else "with the index that it chose itself"
         return f"{len(self):,} items are searched {how} by Milvus at {self._address}."
 
@@ -149,18 +149,18 @@ class MilvusStore:
                 _package("milvus_lite.server_manager").server_manager_instance.release_server(self._address)
 
     def _connect(self, token: str) -> Any:
-        return self._milvus.MilvusClient(self._address, token=token, timeout=CONNECTING)
+        return self._milvus.MilvusClient(self._address, token=token, timeout=CONNECT_TIMEOUT)
 
     def _prepare(self, create: bool) -> None:
-        if not self._patiently(lambda: self._client.has_collection(self._collection, timeout=ANSWERING)):
+        if not self._retry(lambda: self._client.has_collection(self._collection, timeout=TIMEOUT)):
             if not create:
-                raise vanished(f"the collection {self._collection} at {self._address}")
-            self._patiently(self._create)
-        about = self._patiently(lambda: self._client.describe_collection(self._collection, timeout=ANSWERING))
+                raise missing_items(f"the collection {self._collection} at {self._address}")
+            self._retry(self._create)
+        about = self._retry(lambda: self._client.describe_collection(self._collection, timeout=TIMEOUT))
         fields = {field["name"]: field["params"] for field in about["fields"]}
         if fields.keys() != {"key", "id", "vector", *FIELDS}:
             raise UserError(
-                f"the collection {self._collection} at {self._address} is no gallery's, or another version's; "
+                f"the collection {self._collection} at {self._address} is not a gallery's, or another version's; "
                 "name another one"
             )
         kept = int(fields["vector"]["dim"])
@@ -169,10 +169,10 @@ class MilvusStore:
                 f"the collection {self._collection} at {self._address} holds vectors of {kept} numbers, "
                 f"not {self._dim}; use the model that it was made with, or name another collection"
             )
-        self._patiently(self._load)
+        self._retry(self._load)
 
     def _load(self) -> None:
-        self._client.load_collection(self._collection, timeout=ANSWERING)
+        self._client.load_collection(self._collection, timeout=TIMEOUT)
 
     def _create(self) -> None:
         kinds = self._milvus.DataType
@@ -188,11 +188,11 @@ class MilvusStore:
         index.add_index("id", index_type="INVERTED")
         # Strong: what was put is found at once.
         self._client.create_collection(
-            self._collection, schema=schema, index_params=index, consistency_level="Strong", timeout=ANSWERING
+            self._collection, schema=schema, index_params=index, consistency_level="Strong", timeout=TIMEOUT
         )
 
     def _select(self, ids: Iterable[int], fields: list[str]) -> dict[int, Any]:
-        """The rows of those that are there."""
+        """The rows of the ids that are there."""
         return {row["id"]: row for batch in _batches(ids) for row in self._rows(f"id in {batch}", ["id", *fields])}
 
     def _new_ids(self, count: int) -> list[int]:
@@ -212,11 +212,11 @@ class MilvusStore:
             limit=k,
             output_fields=["id", *FIELDS],
             search_params={"metric_type": "L2"},
-            timeout=ANSWERING,
+            timeout=TIMEOUT,
         )
 
-    def _exactly(self, queries: Embeddings, k: int, which: str) -> list[list[Hit]]:
-        """Of queries (queries, dim), by looking at all rows, a page at a time."""
+    def _search_exactly(self, queries: Embeddings, k: int, which: str) -> list[list[Hit]]:
+        """The hits of queries (queries, dim) among all rows, a page at a time."""
         found: list[list[Hit]] = [[] for _ in queries]
         for page in self._pages(which, ["id", "vector", *FIELDS]):
             rows = {int(row["id"]): row for row in sorted(page, key=lambda row: int(row["id"]))}
@@ -224,40 +224,40 @@ class MilvusStore:
             nearest = ExactIndex(np.array(list(rows), np.int64), vectors).nearest(queries, k)
             for place, (distances, ids) in enumerate(zip(*(part.tolist() for part in nearest), strict=True)):
                 new = [Hit(id, _entry(rows[id]), distance) for distance, id in zip(distances, ids, strict=True)]
-                found[place] = sorted(found[place] + new, key=_nearness)[:k]
+                found[place] = sorted(found[place] + new, key=_by_distance)[:k]
         return found
 
     def _hits(self, found: Iterable[Any]) -> list[Hit]:
         # Milvus leaves the root out, and rounding may leave a little less than nothing.
         hits = [Hit(hit["entity"]["id"], _entry(hit["entity"]), max(0.0, hit["distance"]) ** 0.5) for hit in found]
-        return sorted(hits, key=_nearness)
+        return sorted(hits, key=_by_distance)
 
     def _count(self, which: str) -> int:
         return int(self._rows(which, ["count(*)"])[0]["count(*)"])
 
     def _rows(self, which: str, fields: list[str]) -> list[Any]:
-        return self._patiently(lambda: self._query(which, fields))
+        return self._retry(lambda: self._query(which, fields))
 
     def _query(self, which: str, fields: list[str]) -> list[Any]:
-        return list(self._client.query(self._collection, filter=which, output_fields=fields, timeout=ANSWERING))
+        return list(self._client.query(self._collection, filter=which, output_fields=fields, timeout=TIMEOUT))
 
     def _all_rows(self, which: str, fields: list[str], at_most: int = -1) -> list[Any]:
-        return self._patiently(lambda: [row for page in self._pages(which, fields, at_most) for row in page])
+        return self._retry(lambda: [row for page in self._pages(which, fields, at_most) for row in page])
 
     def _pages(self, which: str, fields: list[str], at_most: int = -1) -> Iterator[list[Any]]:
-        """More rows than Milvus returns at once."""
+        """All rows, of which Milvus returns a part at once."""
         size = BATCH if "vector" in fields else LIMIT  # every page takes long, however short it is
         pages = self._client.query_iterator(
-            self._collection, batch_size=size, limit=at_most, filter=which, output_fields=fields, timeout=ANSWERING
+            self._collection, batch_size=size, limit=at_most, filter=which, output_fields=fields, timeout=TIMEOUT
         )
         try:
             yield from iter(pages.next, [])
         finally:
             pages.close()
 
-    def _patiently(self, attempt: Callable[[], T]) -> T:
-        """What was attempted, a few times where Milvus does not answer; whatever is attempted may be repeated."""
-        for wait in (*WAITS, None):
+    def _retry(self, attempt: Callable[[], T]) -> T:
+        """Calls ``attempt``, which may be repeated, a few times where Milvus does not answer."""
+        for wait in (*RETRY_AFTER, None):
             try:
                 return attempt()
             except self._failures as error:
@@ -268,7 +268,7 @@ class MilvusStore:
                     raise UserError(
                         f"Milvus could not use {self._address} ({_reason(error)}); see that no other process uses it"
                     ) from error
-                if not _passing(error):
+                if not _is_transient(error):
                     raise UserError(f"Milvus at {self._address} refuses: {_reason(error)}") from error
                 if wait is None:
                     raise UserError(
@@ -293,11 +293,11 @@ def _quoted(text: str) -> str:
     return f'"{escaped}"'
 
 
-def _nearness(hit: Hit) -> tuple[float, int]:
+def _by_distance(hit: Hit) -> tuple[float, int]:
     return hit.distance, hit.id
 
 
-def _with(label: str | None) -> str:
+def _label_filter(label: str | None) -> str:
     return "" if label is None else f"label == {_quoted(label)}"
 
 
@@ -323,8 +323,8 @@ def _package(name: str) -> Any:
         raise UserError("Milvus's client is not installed; pip install 'nearkin[milvus]'") from error
 
 
-def _passing(error: Any) -> bool:
-    """Whether a failure may be gone at the next attempt."""
+def _is_transient(error: Any) -> bool:
+    """Whether the next attempt may work."""
     grpc = _package("grpc")
     code = error.code() if isinstance(error, grpc.RpcError) else error.code
     not_connected, not_loaded = 2, 101
@@ -332,6 +332,6 @@ def _passing(error: Any) -> bool:
 
 
 def _reason(error: Any) -> str:
-    """Its first line."""
-    said = getattr(error, "message", "") or str(error)
-    return said.strip().splitlines()[0]
+    """The first line of its message."""
+    message = getattr(error, "message", "") or str(error)
+    return message.strip().splitlines()[0]

@@ -18,12 +18,12 @@ PORT = 19530
 FORMS = f"milvus://host:{PORT}/collection, or milvus://./items.db for a file"
 
 
-def place_of(address: str, folder: Path) -> tuple[str, str]:
-    """The address for Milvus's client, and the collection; a relative file lies in the gallery's own folder.
+def parse_address(address: str, folder: Path) -> tuple[str, str]:
+    """The address for Milvus's client, and the collection; a relative file is in the gallery's own folder.
 
-    >>> place_of("milvus://localhost/photos", Path())
+    >>> parse_address("milvus://localhost/photos", Path())
     ('http://localhost:19530', 'photos')
-    >>> place_of("milvus://host", Path())  # doctest: +NORMALIZE_WHITESPACE
+    >>> parse_address("milvus://host", Path())  # doctest: +NORMALIZE_WHITESPACE
     Traceback (most recent call last):
     nearkin.errors.UserError: the address 'milvus://host' names no collection;
     write milvus://host:19530/collection, or milvus://./items.db for a file

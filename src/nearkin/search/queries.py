@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeGuard
+from typing import Any
 
 import numpy as np
-import numpy.typing as npt
-from PIL import Image
 from torch import Tensor
 
 from nearkin.data.folder import images_below
 from nearkin.errors import UserError
 from nearkin.models import Embedder
+from nearkin.models.inputs import Item
 from nearkin.search.store import Embeddings
 
-Query = str | Path | Image.Image | npt.NDArray[np.generic] | Tensor
+Queries = Item | Sequence[Item]
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class EmbeddedQueries:
         names: as results show them.
         files: None for those that are not files.
         embeddings: (queries, dim).
-        single: whether one query was given, not a list, a folder or an array of several.
+        single: whether one query was given by itself, not a list of one.
     """
 
     names: list[str]
@@ -36,66 +36,58 @@ class EmbeddedQueries:
     single: bool
 
 
-def embed_queries(queries: Any, model: Embedder) -> EmbeddedQueries:
-    """Embeds images; takes embeddings as they are.
-
-    Args:
-        queries: a file, a folder (all images below it), a Pillow image, a uint8 array (h, w[, 3]) of one image or
-            (n, h, w[, 3]) of several; embeddings, a float array (dim,) or (n, dim); or a list of images or embeddings.
-    """
-    alone = isinstance(queries, str | Path | Image.Image | np.ndarray | Tensor)
-    given = [_plain(query) for query in ([queries] if alone else queries)]
-    single = alone and _is_one(given[0])
-    vectors = [np.atleast_2d(query) for query in given if _is_embedded(query)]
-    if vectors and len(vectors) == len(given):
-        embeddings = np.concatenate(vectors).astype(np.float32)
-        count = len(embeddings)
-        return EmbeddedQueries([f"embedding {i}" for i in range(count)], [None] * count, embeddings, single)
-    images = [image for each in given for image in _images(each)]
-    if not images:
-        raise UserError("there are no queries; give at least one image")
+def embed_queries(queries: Queries, model: Embedder) -> EmbeddedQueries:
+    """Embeds images and all images below folders; takes embeddings, a float array (dim,) or (n, dim), as they are."""
+    if _are_embeddings(queries):
+        found = _array(queries)
+        kind, images = "embedding", None
+    else:
+        kind, images = "image", _without_folders(queries)
+        found = model.encode(images)
+    embeddings = np.atleast_2d(found)
+    given = images if isinstance(images, list) else [images] * len(embeddings)
     return EmbeddedQueries(
-        names=[_name(image, place) for place, image in enumerate(images)],
-        files=[image if isinstance(image, Path) else None for image in images],
-        embeddings=model.encode(images),
-        single=single,
+        names=[_name(image) or f"{kind} {place}" for place, image in enumerate(given)],
+        files=[image if isinstance(image, Path) else None for image in given],
+        embeddings=embeddings,
+        single=found.ndim == 1,
     )
 
 
-def _plain(query: Any) -> Path | Image.Image | npt.NDArray[Any]:
-    if isinstance(query, str | Path):
-        return Path(query).expanduser()
-    if isinstance(query, Image.Image):
-        return query
-    return query.detach().cpu().numpy() if isinstance(query, Tensor) else np.asarray(query)
+def _are_embeddings(queries: Any) -> bool:
+    """Floating point without the third dimension of an image."""
+    if isinstance(queries, list | tuple):
+        return len(queries) > 0 and all(_are_embeddings(each) and each.ndim == 1 for each in queries)
+    if isinstance(queries, Tensor):
+        return queries.is_floating_point() and queries.ndim <= 2
+    return isinstance(queries, np.ndarray) and queries.dtype.kind == "f" and queries.ndim <= 2
 
 
-def _is_one(query: Path | Image.Image | npt.NDArray[Any]) -> bool:
-    """Not a folder, nor a stack of images or embeddings."""
-    if isinstance(query, np.ndarray):
-        return query.ndim == 1 if _is_embedded(query) else query.ndim == 2 or query.shape[2:] == (3,)
-    return not (isinstance(query, Path) and query.is_dir())
+def _array(embeddings: Any) -> Embeddings:
+    if isinstance(embeddings, list | tuple):
+        return np.stack([_array(each) for each in embeddings])
+    return np.asarray(embeddings.detach().cpu() if isinstance(embeddings, Tensor) else embeddings, np.float32)
 
 
-def _is_embedded(query: object) -> TypeGuard[npt.NDArray[Any]]:
-    return isinstance(query, np.ndarray) and query.dtype.kind == "f" and query.ndim in (1, 2)
+def _without_folders(queries: Any) -> Any:
+    if isinstance(queries, str | Path):
+        path = Path(queries).expanduser()
+        return _images_in(path) if path.is_dir() else path
+    if not isinstance(queries, list | tuple):
+        return queries
+    images: list[Any] = []
+    for image in map(_without_folders, queries):
+        images += image if isinstance(image, list) else [image]
+    if not images:
+        raise UserError("there are no queries; give at least one image")
+    return images
 
 
-def _images(query: Path | Image.Image | npt.NDArray[Any]) -> list[Path | Image.Image]:
-    if isinstance(query, np.ndarray):
-        if query.dtype != np.uint8 or query.ndim not in (2, 3, 4):
-            raise UserError(
-                f"an array of {query.dtype} with the shape {query.shape} is not an image; give images as uint8 "
-                "(h, w, 3), or embeddings alone as floats (n, dim): gallery.model.encode(...) makes them"
-            )
-        return [Image.fromarray(image) for image in (query[None] if _is_one(query) else query)]
-    if _is_one(query):
-        return [query]
-    assert isinstance(query, Path)
-    if found := images_below(query):
-        return [*found]
-    raise UserError(f"the folder {query} holds no images to search with")
+def _images_in(folder: Path) -> list[Path]:
+    if found := images_below(folder):
+        return found
+    raise UserError(f"the folder {folder} holds no images to search with")
 
 
-def _name(image: Path | Image.Image, place: int) -> str:
-    return str(image) if isinstance(image, Path) else getattr(image, "filename", "") or f"image {place}"
+def _name(image: Any) -> str:
+    return str(image) if isinstance(image, Path) else getattr(image, "filename", "")

@@ -19,9 +19,9 @@ class Entry:
     """An item of a gallery.
 
     Attributes:
-        path: where its picture lies, absolute.
+        path: of its image file, absolute.
         label: its class; empty where it has none.
-        size, modified: of the file when it was embedded, in bytes and nanoseconds; a change asks for a new look.
+        size, modified: of the file when it was embedded, in bytes and nanoseconds: they tell whether it has changed.
     """
 
     path: str
@@ -47,10 +47,10 @@ class Hit:
         return self.entry.label
 
 
-class Gone(UserError):
+class ItemNotFound(UserError):
     """An item is not, or no longer, in the gallery.
 
-    >>> str(Gone(7))
+    >>> str(ItemNotFound(7))
     'the gallery has no item 7; it may have been removed or replaced: search again'
     """
 
@@ -64,25 +64,25 @@ class Store(Protocol):
     def __len__(self) -> int: ...
 
     def entries(self) -> dict[int, Entry]:
-        """All of them, by id, ascending."""
+        """All entries, by id, ascending."""
 
     def entries_of(self, ids: Sequence[int]) -> dict[int, Entry]:
-        """Those of these that are there, by id, in the order asked for."""
+        """The entries of these ids, in the order asked for; ids that are not there are left out."""
 
     def counts(self) -> dict[str, int]:
-        """How many entries each label has, by name; those without one under the empty label."""
+        """How many entries each label has, by name; the empty label is that of entries without one."""
 
-    def some(self, k: int, label: str | None = None) -> list[int]:
-        """The ids of k entries, of one label only if one is given; of all where there are fewer."""
+    def ids(self, k: int, label: str | None = None) -> list[int]:
+        """The ids of k entries, or of all where there are fewer; only of one label if it is given."""
 
     def put(self, entries: Sequence[Entry], vectors: Embeddings) -> None:
         """Adds entries with their vectors (entries, dim); one whose path is there already is replaced. All or none."""
 
     def remove(self, ids: Collection[int]) -> None:
-        """Forgets these; ids that are not there are passed over. All or none."""
+        """Removes entries; ids that are not there are passed over. All or none."""
 
     def vectors(self, ids: Sequence[int]) -> Embeddings:
-        """(ids, dim), in the order asked for; an id that is not there is `Gone`."""
+        """(ids, dim), in the order asked for; raises `ItemNotFound`."""
 
     def search(self, queries: Embeddings, k: int, label: str | None = None) -> list[list[Hit]]:
         """The k nearest of every query (queries, dim), nearest first; fewer where there are fewer with that label."""
@@ -91,19 +91,19 @@ class Store(Protocol):
         """Prepares what is stored for fast searches, and says in one sentence how it is searched and why."""
 
     def close(self) -> None:
-        """Ends the use of it; nothing is lost."""
+        """Releases files and connections; nothing is lost."""
 
 
 def in_order(found: Mapping[int, Embeddings], ids: Sequence[int], dim: int) -> Embeddings:
     """Vectors (ids, dim) that were found, in the order asked for."""
     for id in ids:
         if id not in found:
-            raise Gone(id)
+            raise ItemNotFound(id)
     return np.array([found[id] for id in ids], np.float32).reshape(-1, dim)
 
 
-def vanished(place: object) -> UserError:
-    """Where the items of a gallery lay that was made before."""
+def missing_items(place: object) -> UserError:
+    """Of a gallery that was made before."""
     return UserError(f"{place}, which holds the gallery's items, is missing; put it back, or index into a new folder")
 
 

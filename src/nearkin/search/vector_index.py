@@ -31,9 +31,9 @@ HNSW_UP_TO = 1_000_000
 # Of every item in HNSW's graph. Of the ten nearest of a million blobs 16 find 98.0 % with 2,048 explored, 32 99.6 %
 # with 1,024; an item takes 272 bytes beside its vector instead of 144, and building 1.5 times as long.
 LINKS = 32
-TRAINED_ON = 40  # items for every cell of IVF; faiss asks for 39
-ENOUGH = 0.99  # of the nearest: then no more effort is made
-JUDGED_BY, JUDGED_AT = 1000, 10  # so many items' so many nearest tell how much effort that takes
+TRAIN_PER_CELL = 40  # items that each cell of IVF is trained on; faiss asks for 39
+TARGET_RECALL = 0.99  # then no more effort is made
+TUNE_QUERIES, TUNE_K = 1000, 10  # the effort is tuned on the 10 nearest of 1,000 items
 BUFFER = 2**20
 
 Ids = npt.NDArray[np.int64]
@@ -95,7 +95,7 @@ class ApproximateIndex:
 
     @classmethod
     def build(cls, items: int, sample: Embeddings, chunks: Chunks) -> ApproximateIndex:
-        """Of so many items, which come in chunks of ids (n,) and vectors (n, dim); a sample (m, dim) to learn from."""
+        """An index of items that come in chunks of ids (n,) and vectors (n, dim); a sample (m, dim) to learn from."""
         faiss = _faiss()
         dim = sample.shape[1]
         if items <= HNSW_UP_TO:
@@ -146,7 +146,7 @@ class ApproximateIndex:
 
     @property
     def effort(self) -> int:
-        """How many items of HNSW's graph, or cells of IVF, are looked at for a query; saved with the index."""
+        """How many items of HNSW's graph, or cells of IVF, are visited for a query; saved with the index."""
         return int(self._ivf.nprobe if self._hnsw is None else self._hnsw.efSearch)
 
     @effort.setter
@@ -170,10 +170,10 @@ class ApproximateIndex:
         return squared, ids
 
     def tune(self, search: Search, queries: Embeddings, chunks: Chunks) -> tuple[float, float]:
-        """Makes just the effort by which a search that uses this index finds nearly all of the nearest.
+        """Sets the lowest effort with which a search that uses this index finds nearly all of the nearest.
 
         Args:
-            search: of all items: how far the so many nearest of queries (queries, dim) are.
+            search: queries (queries, dim) and k -> the distances of the k nearest of all items.
             queries: (queries, dim), items themselves.
             chunks: all items.
 
@@ -185,11 +185,11 @@ class ApproximateIndex:
         for effort in (first << doubled for doubled in range(6)):
             self.effort = effort
             start = time.perf_counter()
-            found = search(queries, JUDGED_AT + 1)
+            found = search(queries, TUNE_K + 1)
             seconds = time.perf_counter() - start
             right = sum(each <= limit for near, limit in zip(found, limits, strict=True) for each in near)
-            share = (right - len(queries)) / (JUDGED_AT * len(queries))  # every item finds itself
-            if share >= ENOUGH:
+            share = (right - len(queries)) / (TUNE_K * len(queries))  # every item finds itself
+            if share >= TARGET_RECALL:
                 break
         return share, exact_seconds / seconds
 
@@ -199,7 +199,7 @@ def _limits(queries: Embeddings, chunks: Chunks) -> tuple[list[float], float]:
 
     Distances, not ids: of items that are equally far any will do.
     """
-    wanted = JUDGED_AT + 1
+    wanted = TUNE_K + 1
     nearest, seconds = torch.full((len(queries), wanted), torch.inf), 0.0
     for _, vectors in chunks:
         start = time.perf_counter()
@@ -228,9 +228,9 @@ def signature(path: Path) -> tuple[int, int, int] | None:
 
 def sample_size(items: int) -> int:
     """How many items `ApproximateIndex.build` learns from; HNSW needs one, for the dimension."""
-    return 1 if items <= HNSW_UP_TO else TRAINED_ON * _cells(items)
+    return 1 if items <= HNSW_UP_TO else TRAIN_PER_CELL * _cells(items)
 
 
 def _cells(items: int) -> int:
-    """Of IVF: as many as make finding the cells and looking through them about equally long."""
+    """The number of IVF's cells: finding the cells then takes about as long as searching them."""
     return 4 * math.isqrt(items)

@@ -1,4 +1,4 @@
-"""The web page of a gallery: search by picture, walk from neighbour to neighbour, look at the map of the space."""
+"""The web page of a gallery: search by image, go from neighbour to neighbour, see the map of the space."""
 
 from nearkin.serve.server import serve
 

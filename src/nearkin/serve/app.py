@@ -1,4 +1,4 @@
-"""The web application: which address answers what. Items are named by number only; no path comes in or goes out."""
+"""The web application. Items are named by number only: no path comes in or goes out."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from fastapi.staticfiles import StaticFiles
 
 import nearkin
 from nearkin.search.gallery import Gallery
-from nearkin.serve.answers import Found, Health, Item, Label, Map, Problem
-from nearkin.serve.api_page import api_page
-from nearkin.serve.desk import Desk
-from nearkin.serve.door import HEADERS, Door
+from nearkin.serve.docs_page import docs_page
+from nearkin.serve.middleware import HEADERS, SafetyMiddleware
+from nearkin.serve.schemas import Health, Item, Label, Map, Problem, SearchResponse
+from nearkin.serve.service import SearchService
 from nearkin.serve.uploads import Count, Search, read_search
 from nearkin.serve.uploads import Label as LabelFilter
 
 log = logging.getLogger(__name__)
 PAGE = Path(__file__).parent / "page"
-AT_ONCE = 64  # requests; a browser sends six
+MAX_REQUESTS = 64  # at the same time; a browser sends six
 LARGEST_SIDE = 1024
 
 ThumbnailSide = Annotated[int, Query(ge=16, le=512, description="The longer side in pixels.")]
@@ -38,23 +38,23 @@ def make_app(gallery: Gallery, max_upload_mb: int = 20, hosts: Collection[str] |
         max_upload_mb: files larger than this are refused while they arrive.
         hosts: the names by which it may be called; None: any.
     """
-    desk = Desk(gallery)
+    service = SearchService(gallery)
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         yield
-        desk.close()
+        service.close()
 
     app = FastAPI(
         title="nearkin",
         version=nearkin.__version__,
-        description="Search a gallery of pictures by how they look.",
+        description="Search a gallery of images by how they look.",
         lifespan=lifespan,
         docs_url=None,  # both would load their scripts from another server
         redoc_url=None,
         responses={code: {"model": Problem} for code in (404, 422, 503)},
     )
-    app.add_middleware(Door, most=AT_ONCE, hosts=hosts)
+    app.add_middleware(SafetyMiddleware, max_requests=MAX_REQUESTS, hosts=hosts)
     app.add_exception_handler(RequestValidationError, _bad_request)
     app.add_exception_handler(Exception, _failure)
     form = {"content": {"multipart/form-data": {"schema": Search.model_json_schema()}}, "required": True}
@@ -64,20 +64,20 @@ def make_app(gallery: Gallery, max_upload_mb: int = 20, hosts: Collection[str] |
         openapi_extra={"requestBody": form},
         responses={code: {"model": Problem} for code in (408, 413, 415)},
     )
-    async def search(request: Request) -> Found:
+    async def search(request: Request) -> SearchResponse:
         """The items most like a picture; the picture is not kept."""
         asked = await read_search(request, max_upload_mb * 2**20)
-        return await desk.neighbours_of_picture(asked.file, asked.k, asked.label)
+        return await service.neighbours_of_picture(asked.file, asked.k, asked.label)
 
     @app.get("/api/items")
     async def some_items(k: Count = 24, label: LabelFilter = None) -> list[Item]:
         """A few items to begin with: drawn at random once, or the first of a label."""
-        return await desk.some_items(k, label)
+        return await service.some_items(k, label)
 
     @app.get("/api/items/{id}/neighbours")
-    async def neighbours(id: int, k: Count = 20, label: LabelFilter = None) -> Found:
+    async def neighbours(id: int, k: Count = 20, label: LabelFilter = None) -> SearchResponse:
         """The items most like this one, without itself."""
-        return await desk.neighbours_of_item(id, k, label)
+        return await service.neighbours_of_item(id, k, label)
 
     @app.get("/api/items/{id}/thumbnail", response_class=Response, responses=JPEG)
     async def thumbnail(request: Request, id: int, size: ThumbnailSide = 256) -> Response:
@@ -90,7 +90,7 @@ def make_app(gallery: Gallery, max_upload_mb: int = 20, hosts: Collection[str] |
         return await picture_of(request, id, LARGEST_SIDE)
 
     async def picture_of(request: Request, id: int, side: int) -> Response:
-        small = await desk.picture(id, side)
+        small = await service.picture(id, side)
         headers = {"ETag": f'"{small.tag}"'}
         if small.tag in request.headers.get("if-none-match", ""):
             return Response(status_code=304, headers=headers)
@@ -99,23 +99,23 @@ def make_app(gallery: Gallery, max_upload_mb: int = 20, hosts: Collection[str] |
     @app.get("/api/labels")
     async def labels() -> list[Label]:
         """All labels of the gallery, by name."""
-        return [Label(label=label, items=items) for label, items in (await desk.labels()).items()]
+        return [Label(label=label, items=items) for label, items in (await service.labels()).items()]
 
     @app.get("/api/map", responses={202: {"model": Map, "description": "Still being computed"}})
     async def space_map(response: Response) -> Map:
         """The map of the space: up to 2,000 items, near each other where they are alike."""
-        answer = await desk.map()
+        answer = await service.map()
         response.status_code = 200 if answer.ready else 202
         return answer
 
     @app.get("/api/health")
     async def health() -> Health:
         """Whether it works, and what is served."""
-        return Health(version=nearkin.__version__, items=await desk.size(), max_upload_mb=max_upload_mb)
+        return Health(version=nearkin.__version__, items=await service.size(), max_upload_mb=max_upload_mb)
 
     @app.get("/docs", include_in_schema=False)
     async def docs() -> HTMLResponse:
-        return HTMLResponse(api_page(app.openapi()))
+        return HTMLResponse(docs_page(app.openapi()))
 
     app.mount("/", StaticFiles(directory=PAGE, html=True))
     return app

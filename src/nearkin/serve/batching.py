@@ -12,13 +12,13 @@ Result = TypeVar("Result")
 
 
 class Batcher(Generic[Item, Result]):
-    """Collects what is asked for within a moment, works on it at once in a thread, and gives everyone their own result.
+    """Collects the items of concurrent calls, works on them together in a thread, and returns to each its own result.
 
     Args:
         work: items -> as many results, in the same order. Where it fails, the items are tried one by one, so that only
             those fail that are to blame.
-        most: items in one batch.
-        moment: seconds to wait for others.
+        batch_size: the most items in one batch.
+        wait: seconds to wait for other calls.
 
     >>> async def lengths() -> list[int]:
     ...     batcher = Batcher(lambda words: [len(word) for word in words])
@@ -27,8 +27,10 @@ class Batcher(Generic[Item, Result]):
     [3, 5]
     """
 
-    def __init__(self, work: Callable[[list[Item]], Sequence[Result]], most: int = 32, moment: float = 0.005) -> None:
-        self._work, self._most, self._moment = work, most, moment
+    def __init__(
+        self, work: Callable[[list[Item]], Sequence[Result]], batch_size: int = 32, wait: float = 5e-3
+    ) -> None:
+        self._work, self._batch_size, self._wait = work, batch_size, wait
         self._waiting: list[tuple[Item, asyncio.Future[Result]]] = []
         self._thread = ThreadPoolExecutor(1, "model")
         self._running: asyncio.Task[None] | None = None
@@ -41,7 +43,7 @@ class Batcher(Generic[Item, Result]):
         return await mine
 
     def close(self) -> None:
-        """Those who wait are told so; a batch in work ends by itself."""
+        """Cancels those who wait; a batch in work ends by itself."""
         if self._running is not None:
             self._running.cancel()
         for _, future in self._waiting:
@@ -51,9 +53,9 @@ class Batcher(Generic[Item, Result]):
 
     async def _run(self) -> None:
         while self._waiting:
-            if len(self._waiting) < self._most:
-                await asyncio.sleep(self._moment)
-            batch, self._waiting = self._waiting[: self._most], self._waiting[self._most :]
+            if len(self._waiting) < self._batch_size:
+                await asyncio.sleep(self._wait)
+            batch, self._waiting = self._waiting[: self._batch_size], self._waiting[self._batch_size :]
             batch = [(item, future) for item, future in batch if not future.done()]  # some may have given up
             try:
                 outcomes = await asyncio.get_running_loop().run_in_executor(

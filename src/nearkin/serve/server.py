@@ -42,7 +42,7 @@ def serve(
         address = f"http://{_in_address(host)}:{listening.getsockname()[1]}"
         print(f"{len(gallery):,} items at {address} (stop with Ctrl-C)", flush=True)
         if not local:
-            print("everyone who reaches this address can search and see the pictures", flush=True)
+            print("everyone who reaches this address can search and see the images", flush=True)
         if open_browser:
             webbrowser.open(address)  # it already listens: the browser waits until it is answered
         app = make_app(gallery, hosts=names(host, allowed, local))
@@ -52,7 +52,7 @@ def serve(
 
 
 def names(host: str, allowed: Sequence[str], local: bool) -> set[str] | None:
-    """The names by which the server may be called; None, any, where others reach it by names that nobody gave.
+    """The names by which the server may be called; None (any) where other machines reach it, by whatever name.
 
     Args:
         local: whether only this machine reaches it.
@@ -74,17 +74,17 @@ def host_name(given: str) -> str:
     if not given.isascii():
         raise UserError(f"browsers send '{given}' in another form; give that one, which begins with xn--")
     if not re.fullmatch(r"[\w.-]+|\[[\da-fA-F:.]+\]", given):
-        raise UserError(f"'{given}' is no host name; give it alone, like pictures.example")
+        raise UserError(f"'{given}' is not a host name; give it alone, like pictures.example")
     return given.lower()
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """A socket at this address, or one sentence why there can be none.
+    """A socket at this address.
 
     >>> with listen("127.0.0.1", 0) as taken:
     ...     listen("127.0.0.1", taken.getsockname()[1])  # doctest: +ELLIPSIS
     Traceback (most recent call last):
-    nearkin.errors.UserError: port ... is in use; choose another with --port (0 takes any free one)
+    nearkin.errors.UserError: port ... is in use; choose another port (0 takes any free one)
     """
     try:
         return socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
@@ -92,9 +92,9 @@ def listen(host: str, port: int) -> socket.socket:
         raise UserError(f"port {port} does not exist; choose one from 0 to 65535") from None
     except OSError as error:
         if error.errno == errno.EADDRINUSE:
-            raise UserError(f"port {port} is in use; choose another with --port (0 takes any free one)") from None
+            raise UserError(f"port {port} is in use; choose another port (0 takes any free one)") from None
         reason = (error.strerror or str(error)).lower()
-        raise UserError(f"cannot serve at {host}:{port}: {reason}; choose another --host or --port") from None
+        raise UserError(f"cannot serve at {host}:{port}: {reason}; choose another host or port") from None
 
 
 def _in_address(host: str) -> str:
@@ -102,6 +102,6 @@ def _in_address(host: str) -> str:
 
 
 def only_this_machine(listening: socket.socket) -> bool:
-    """By the address that it got, not by how that was written."""
+    """Judged by the address that it got, not by how that was written."""
     address = ipaddress.ip_address(listening.getsockname()[0])
     return (getattr(address, "ipv4_mapped", None) or address).is_loopback

@@ -1,29 +1,40 @@
-"""What a stranger sends: read no further than allowed, and never written to disk."""
+"""An upload becomes an image: read no further than allowed, checked before it is decoded, never written to disk."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator
+import math
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import asynccontextmanager
+from io import BytesIO
 from typing import Annotated
 
+import anyio
+import anyio.to_thread
 from fastapi import HTTPException, Request
 from fastapi.exceptions import RequestValidationError
+from PIL import Image, UnidentifiedImageError
 from pydantic import BaseModel, Field, ValidationError
 from starlette.datastructures import UploadFile
 from starlette.formparsers import MultiPartException, MultiPartParser
 
-from nearkin.data.images import FORMATS
-from nearkin.serve.decoding import MAX_PIXELS
+from nearkin.data.images import FORMATS, to_rgb
 
-SECONDS = 60  # for a body to arrive
-AROUND_THE_FILE = 16 * 1024  # bytes of a form that are not the file
-MOST_NEIGHBOURS = 200
+TIMEOUT = 60  # seconds for a body to arrive
+FORM_OVERHEAD = 16 * 1024  # bytes of a form that are not the file
+MAX_NEIGHBOURS = 200
+MAX_PIXELS = 40_000_000  # of an upload: a small file can hold a picture that takes gigabytes
+PHOTO = 16_000_000  # pixels; a larger picture is made smaller before it is converted
+# Bytes that a pixel takes at most while it is decoded, turned and converted, by Pillow's mode; WebP takes most. Grey
+# and palette pictures may have transparency, which costs them a copy in four colours.
+BYTES = {"1": 11, "L": 11, "P": 11}
+BYTES_OTHERWISE = 21
 
 # It warns about every form that ends too early; the answer says so already.
 logging.getLogger("python_multipart").setLevel(logging.ERROR)
 
-Count = Annotated[int, Field(ge=1, le=MOST_NEIGHBOURS, description="How many, at most.")]
+Count = Annotated[int, Field(ge=1, le=MAX_NEIGHBOURS, description="How many, at most.")]
 Label = Annotated[str | None, Field(description="Only items with this label; empty: all.")]
 
 
@@ -41,19 +52,19 @@ class Search(BaseModel):
     label: Label = None
 
 
-async def read_search(request: Request, most_bytes: int) -> Search:
-    """The form in a request's body; 413 as soon as more than ``most_bytes`` have come, said beforehand or not."""
+async def read_search(request: Request, max_bytes: int) -> Search:
+    """The form in a request's body; 413 as soon as more than ``max_bytes`` are declared or have come."""
     if not request.headers.get("content-type", "").lower().startswith("multipart/form-data"):
         raise HTTPException(415, "send the picture as the field 'file' of a multipart/form-data form")
-    parser = MultiPartParser(request.headers, _limited(request, most_bytes), max_files=1, max_fields=2)
-    parser.spool_max_size = most_bytes + AROUND_THE_FILE  # all of it stays in memory
+    parser = MultiPartParser(request.headers, _limited(request, max_bytes), max_files=1, max_fields=2)
+    parser.spool_max_size = max_bytes + FORM_OVERHEAD  # all of it stays in memory
     try:
-        async with asyncio.timeout(SECONDS):
+        async with asyncio.timeout(TIMEOUT):
             form = await parser.parse()
     except MultiPartException as error:
         raise HTTPException(400, f"the form cannot be read: {error.message}") from None
     except TimeoutError:
-        raise HTTPException(408, f"the picture did not arrive within {SECONDS} seconds; try again") from None
+        raise HTTPException(408, f"the picture did not arrive within {TIMEOUT} seconds; try again") from None
     file = form.get("file")
     if not isinstance(file, UploadFile):
         raise HTTPException(422, "the form has no file; send the picture as the field 'file'")
@@ -66,15 +77,106 @@ async def read_search(request: Request, most_bytes: int) -> Search:
         await form.close()
 
 
-async def _limited(request: Request, most_bytes: int) -> AsyncGenerator[bytes]:
-    most = most_bytes + AROUND_THE_FILE
-    too_large = HTTPException(413, f"the file is larger than {most_bytes // 2**20} MB; send a smaller one")
-    announced = request.headers.get("content-length", "")
-    if announced.isdigit() and int(announced) > most:
+async def _limited(request: Request, max_bytes: int) -> AsyncGenerator[bytes]:
+    limit = max_bytes + FORM_OVERHEAD
+    too_large = HTTPException(413, f"the file is larger than {max_bytes // 2**20} MB; send a smaller one")
+    declared = request.headers.get("content-length", "")
+    if declared.isdigit() and int(declared) > limit:
         raise too_large
     came = 0
     async for chunk in request.stream():
         came += len(chunk)
-        if came > most:
+        if came > limit:
             raise too_large
         yield chunk
+
+
+class DecodeLimiter:
+    """Limits how many images are decoded at once, and the bytes they take until the model has seen them."""
+
+    def __init__(self, max_bytes: int, decoders: int) -> None:
+        self._left = max_bytes
+        self._changed = asyncio.Condition()
+        self._decoders = anyio.CapacityLimiter(decoders)
+
+    @asynccontextmanager
+    async def decoded(self, image: Image.Image) -> AsyncIterator[Image.Image]:
+        """The picture, in memory that is counted until the end of the block."""
+        async with self.room_for(cost(image)):
+            yield await anyio.to_thread.run_sync(decode, image, limiter=self._decoders)
+
+    @asynccontextmanager
+    async def room_for(self, size: int) -> AsyncIterator[None]:
+        async with self._changed:
+            await self._changed.wait_for(lambda: self._left >= size)
+            self._left -= size
+        try:
+            yield
+        finally:
+            async with self._changed:
+                self._left += size
+                self._changed.notify_all()
+
+
+class DecodeLimiters:
+    """One for photos and one for larger images, so that large ones only wait for each other."""
+
+    def __init__(self) -> None:
+        self._photos = DecodeLimiter(2 * PHOTO * BYTES_OTHERWISE, decoders=2)
+        self._larger = DecodeLimiter(MAX_PIXELS * BYTES_OTHERWISE, decoders=1)
+
+    def of(self, image: Image.Image) -> DecodeLimiter:
+        return self._larger if image.width * image.height > PHOTO else self._photos
+
+
+def open_picture(content: bytes) -> Image.Image:
+    """A picture whose head was read and whose size is allowed, not yet decoded.
+
+    >>> open_picture(b"GIF, or so they say")
+    Traceback (most recent call last):
+    fastapi.exceptions.HTTPException: 415: the file is not a picture that can be read; send a JPEG, PNG or WebP
+    """
+    if not content:
+        raise HTTPException(422, "the file is empty (0 bytes); send a picture")
+    try:
+        image = Image.open(BytesIO(content), formats=FORMATS)
+    except Image.DecompressionBombError:
+        raise _too_many_pixels() from None
+    except UnidentifiedImageError:
+        raise HTTPException(415, "the file is not a picture that can be read; send a JPEG, PNG or WebP") from None
+    except Exception:  # decoders meet hostile bytes and raise nearly anything
+        raise _damaged() from None
+    if image.width * image.height > MAX_PIXELS:
+        raise _too_many_pixels()
+    return image
+
+
+def cost(image: Image.Image) -> int:
+    """Bytes that decoding it takes.
+
+    >>> cost(Image.new("L", (10, 10))), cost(Image.new("F", (10, 10)))
+    (1100, 2100)
+    """
+    return image.width * image.height * BYTES.get(image.mode, BYTES_OTHERWISE)
+
+
+def decode(image: Image.Image) -> Image.Image:
+    """The first frame, upright, as RGB; no larger than a photo."""
+    try:
+        if (factor := _shrink_factor(image)) > 1:
+            image.draft("RGB", (image.width // factor, image.height // factor))  # a JPEG is decoded smaller
+        return to_rgb(image, _shrink_factor(image))
+    except Exception:
+        raise _damaged() from None
+
+
+def _shrink_factor(image: Image.Image) -> int:
+    return max(1, math.ceil(math.sqrt(image.width * image.height / PHOTO)))
+
+
+def _too_many_pixels() -> HTTPException:
+    return HTTPException(413, f"the picture has more than {MAX_PIXELS // 1_000_000} megapixels; send a smaller one")
+
+
+def _damaged() -> HTTPException:
+    return HTTPException(422, "the picture is damaged or cut off and cannot be decoded; send it again or another one")

@@ -8,8 +8,7 @@ from torch.nn.functional import normalize
 from nearkin.data import Dataset, Vectors
 from nearkin.errors import UserError
 from nearkin.evaluation import evaluate
-from nearkin.models.embed import space_of
-from nearkin.models.feature_cache import cached_features
+from nearkin.models.embed import cached_features, space_of
 from nearkin.space import Space
 from nearkin.training.defaults import resolved
 from nearkin.training.devices import make_fabric

@@ -28,7 +28,7 @@ BATCH = 64
 def hold_decoded(
     first: Dataset, others: Parts, preprocess: Preprocess | None, device: torch.device, workers: int | None
 ) -> tuple[Dataset, Parts]:
-    """The parts with their image files decoded; other kinds of items are in memory already and stay as they are."""
+    """The parts with their image files decoded; other kinds of items stay as they are."""
     files = shared_files([first, *others.values()])
     if preprocess is None or not len(files):
         return first, others

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from nearkin.data import Dataset
-from nearkin.data.transforms import Preprocess
 from nearkin.errors import UserError, unknown_name
-from nearkin.models import embed_items
+from nearkin.models import EmbeddingModel, embed
 from nearkin.models.embed import space_of
+from nearkin.models.model import Head
 from nearkin.space import Space
 from nearkin.training.settings import TrainingSettings
 
@@ -101,17 +101,16 @@ def gathered(fabric: Fabric, share: Tensor) -> Tensor:
 
 def embed_dataset(
     fabric: Fabric,
-    model: nn.Module,
+    model: EmbeddingModel | Head,
     dataset: Dataset,
-    preprocess: Preprocess | None,
     batch_size: int,
     workers: int | None,
+    use_cache: bool = False,
 ) -> Space:
     """A fresh space of a dataset, the work shared by all processes; every process gets the whole, on its device."""
     share = -(-len(dataset) // fabric.world_size)
     start = fabric.global_rank * share
     mine = np.arange(start, start + share) % len(dataset)  # wraps, so that all shares are equally long
-    items = dataset.items.take(mine) if fabric.world_size > 1 else dataset.items
-    # In full precision, so that a run's own scores are those that `nearkin evaluate` finds later.
-    embeddings = embed_items(model, items, preprocess, batch_size, workers)
-    return space_of(gathered(fabric, embeddings.to(fabric.device))[: len(dataset)], dataset)
+    part = dataset.take(mine) if fabric.world_size > 1 else dataset
+    space = embed.embed_dataset(model, part, batch_size=batch_size, workers=workers, use_cache=use_cache)
+    return space_of(gathered(fabric, space.embeddings.to(fabric.device))[: len(dataset)], dataset)

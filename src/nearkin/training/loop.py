@@ -28,8 +28,7 @@ from nearkin.errors import UserError
 from nearkin.evaluation import evaluate
 from nearkin.methods import Batch, Method
 from nearkin.models import EmbeddingModel
-from nearkin.models.embed import space_of
-from nearkin.models.feature_cache import cached_embeddings
+from nearkin.models.model import Head
 from nearkin.progress import Advance, bar
 from nearkin.sampling import share_of
 from nearkin.space import Space
@@ -223,7 +222,7 @@ class Trainer:
                 "--dim 512, or use the backbone as it is, for example with: nearkin index NAME PHOTOS"
             )
 
-    def _learner(self) -> tuple[nn.Module, Any]:
+    def _learner(self) -> tuple[EmbeddingModel | Head, Any]:
         """What is trained and how its inputs are made: the model, or its head alone on features computed once."""
         if not self.settings.model.freeze_backbone:
             if self.fabric.world_size > 1 and self.fabric.device.type == "cuda":
@@ -334,11 +333,9 @@ class Trainer:
 
     def _space(self, dataset: Dataset, as_features: bool = False, final: bool = False) -> Space:
         files = isinstance(dataset.items, ImageFiles) and self.learner is self.model
-        if final and files and self.fabric.world_size == 1:  # `evaluate` and `report` will ask for the same again
-            embeddings = cached_embeddings(self.model, dataset.items, self.at_once, self.workers)
-            return space_of(embeddings.to(self.fabric.device), dataset)
-        learner, preprocess = (self.model.head, None) if as_features else (self.learner, self.preprocess)
-        return embed_dataset(self.fabric, learner, dataset, preprocess, self.at_once, self.workers)
+        kept = final and files and self.fabric.world_size == 1  # `evaluate` and `report` will ask for the same again
+        learner = self.model.head if as_features else self.learner
+        return embed_dataset(self.fabric, learner, dataset, self.at_once, self.workers, kept)
 
     def _measure(self, part: str, kind: str, start: Parts | None = None) -> dict[str, float]:
         """The scores of a part, logged; nothing where the part does not exist. Clustering is left out on the way.

@@ -18,7 +18,7 @@ from nearkin.errors import UserError
 from nearkin.models import EmbeddingModel, ModelSpec, init_from
 from nearkin.models.backbones import preprocess_of
 from nearkin.models.backbones.own import MODULE
-from nearkin.models.feature_cache import cached_features
+from nearkin.models.embed import cached_features
 from nearkin.models.weights import load_weights
 from nearkin.training.settings import DataSettings, Settings
 from nearkin.training.shared import Parts, rows_of, shared_files

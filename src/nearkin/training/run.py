@@ -192,7 +192,14 @@ class MemoryRun(Run):
     def read_buffers(self) -> dict[str, float]:
         return self.buffers
 
+    @property
+    def model(self) -> Embedder:
+        """The model, with the weights that were kept, on the CPU."""
+        self.trained.load_state_dict(self.weights)
+        return Embedder(self.trained.cpu())
+
     def save_model(self, model: EmbeddingModel, buffers: Mapping[str, float]) -> None:
+        self.trained = model
         self.weights = {name: value.detach().cpu().clone() for name, value in model.state_dict().items()}
         self.buffers = dict(buffers)
 

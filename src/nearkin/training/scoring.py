@@ -10,20 +10,13 @@ from nearkin.data import Dataset, Splits
 from nearkin.data.hierarchy import true_classes
 from nearkin.evaluation import EvaluationResult, column_concentrations, evaluate
 from nearkin.methods import Method
-from nearkin.models import Embedder, embed_views
-from nearkin.models.embed import space_of
-from nearkin.models.feature_cache import cached_embeddings
+from nearkin.models import Embedder, embed_dataset
 from nearkin.space import Space
 
 
 def embed_everything(embedder: Embedder, dataset: Dataset, views: int = 1, augment: str = "none") -> Space:
     """A space of the whole dataset, on the GPU where there is one; with several views their mean."""
-    model = embedder.to(usual_device()).model
-    if augment == "none" and views == 1:
-        embeddings = cached_embeddings(model, dataset.items)
-    else:
-        embeddings = embed_views(model, dataset.items, model.spec.preprocess, views, augment, what="embedding")
-    return space_of(embeddings.to(usual_device()), dataset)
+    return embed_dataset(embedder.model, dataset, views=views, augment=augment, device=usual_device())
 
 
 def embed_parts(

@@ -106,6 +106,11 @@ def test_a_module_that_does_not_give_features_is_one_sentence(make: Callable[[Te
     assert "\n" not in str(caught.value) and "Gives" in str(caught.value)
 
 
+def test_a_class_instead_of_a_module_is_one_sentence() -> None:
+    with pytest.raises(UserError, match=r"a backbone is a name or a torch\.nn\.Module, not <class '.*MyNet'>"):
+        EmbeddingModel(ModelSpec("", 6, preprocess=SMALL), backbone=MyNet)  # type: ignore[arg-type]
+
+
 def test_a_module_that_reads_other_vectors_is_one_sentence() -> None:
     with pytest.raises(UserError, match="does not take vectors of 4 features"):
         wrap_backbone(nn.Linear(3, 5), features=4)

@@ -25,7 +25,7 @@ from nearkin.models import (
     register_backbone,
 )
 from nearkin.models.backbones import find_backbone, registry
-from nearkin.models.feature_cache import cached_features
+from nearkin.models.embed import cached_features
 
 FILE = """
 from torch import nn

@@ -110,6 +110,8 @@ def find_backbone(backbone: str | nn.Module) -> Backbone:
     if isinstance(backbone, nn.Module):
         expected = module_config(backbone) or IMAGENET
         return Backbone(module_name(backbone), lambda _: backbone, expected, vectors=True, grey=True)
+    if callable(backbone):  # the class, for instance, not an object of it
+        raise UserError(f"a backbone is a name or a torch.nn.Module, not {backbone}")
     if backbone in _BACKBONES:
         return _BACKBONES[backbone]
     if backbone.startswith(MODULE):

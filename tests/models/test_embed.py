@@ -1,6 +1,8 @@
-"""Averages over random views are those of each view embedded by itself."""
+"""A dataset becomes a Space in one way; averages over random views are those of each view embedded by itself."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import numpy as np
 import pytest
@@ -8,14 +10,15 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from nearkin.data.items import ImageArray, ImageFiles, Vectors
+from nearkin.data.dataset import Dataset
+from nearkin.data.items import ImageArray, ImageFiles, Items, Vectors
 from nearkin.data.loader import Draw, input_batches
 from nearkin.data.sources import load_dataset
 from nearkin.data.transforms import Preprocess, make_transform, seeded
 from nearkin.errors import UserError
-from nearkin.models import EmbeddingModel, ModelSpec, embed_items
-from nearkin.models import views as views_room
-from nearkin.models.views import embed_views
+from nearkin.models import EmbeddingModel, ModelSpec, embed
+from nearkin.models.embed import embed_dataset
+from nearkin.models.model import Head
 
 GREY = Preprocess(size=16, resize=24, channels=1, mean=(0.5,), std=(0.5,))
 PICTURES = ImageArray(np.random.default_rng(0).integers(0, 255, (7, 20, 20), dtype=np.uint8))
@@ -24,6 +27,10 @@ PICTURES = ImageArray(np.random.default_rng(0).integers(0, 255, (7, 20, 20), dty
 def small_model(normalize: str = "always", preprocess: Preprocess = GREY) -> EmbeddingModel:
     torch.manual_seed(0)
     return EmbeddingModel(ModelSpec("small", 8, normalize, preprocess))
+
+
+def embedded(model: EmbeddingModel | Head, items: Items, **options: Any) -> Tensor:
+    return embed_dataset(model, Dataset("x", items, np.zeros(len(items), int), ["one"]), **options).embeddings
 
 
 def seeds_of_views(views: int, seed: int) -> list[int]:
@@ -49,18 +56,32 @@ def slow_means(model: EmbeddingModel, views: int, augment: str, seed: int) -> Te
 @pytest.mark.parametrize("normalize", ["always", "test", "never"])
 def test_an_embedding_is_the_mean_over_its_views(normalize: str, augment: str) -> None:
     model = small_model(normalize)
-    found = embed_views(model, PICTURES, GREY, 5, augment, seed=3)
+    found = embedded(model, PICTURES, views=5, augment=augment, seed=3)
     torch.testing.assert_close(found, slow_means(model, 5, augment, seed=3), rtol=1e-4, atol=1e-5)
     lengths_are_one = torch.allclose(found.norm(dim=1), torch.ones(7), atol=1e-5)
     assert lengths_are_one == (normalize != "never")
 
 
-def test_one_view_without_augmentation_is_the_plain_embedding() -> None:
-    model = small_model()
-    assert torch.equal(embed_views(model, PICTURES, GREY, 1, "none"), embed_items(model, PICTURES, GREY))
-    vectors = Vectors(np.eye(3, dtype=np.float32))
-    linear = EmbeddingModel(ModelSpec("linear", 2, features=3))
-    assert torch.equal(embed_views(linear, vectors, None, 1, "none"), embed_items(linear, vectors, None))
+@pytest.mark.parametrize("use_cache", [True, False])
+@pytest.mark.parametrize("training", [True, False])
+def test_a_space_holds_what_the_model_gives_and_the_dataset_knows(use_cache: bool, training: bool) -> None:
+    model = small_model("test").train(training)
+    masks = {"is_query": np.arange(7) < 3, "is_gallery": np.arange(7) > 1}
+    dataset = Dataset("x", PICTURES, np.array([0, 0, 1, 1, 2, 2, 2]), ["a", "b", "c"], **masks)
+    space = embed_dataset(model, dataset, batch_size=3, use_cache=use_cache, device="cpu")
+    assert model.training == training and not space.embeddings.requires_grad
+    transform = make_transform(GREY)
+    images = torch.stack([transform(Image.fromarray(each).convert("RGB")) for each in PICTURES.pixels])
+    torch.testing.assert_close(space.embeddings, model.eval()(images).detach())
+    assert space.labels.tolist() == dataset.labels.tolist() and space.items.tolist() == list(range(7))
+    assert space.queries.tolist() == [0, 1, 2] and space.gallery.tolist() == [2, 3, 4, 5, 6]
+
+
+def test_a_head_alone_embeds_features() -> None:
+    head, rows = Head(3, 2, "always"), np.eye(3, dtype=np.float32)
+    torch.testing.assert_close(embedded(head, Vectors(rows)), head(torch.from_numpy(rows)).detach())
+    model = EmbeddingModel(ModelSpec("linear", 2, features=3)).eval()
+    torch.testing.assert_close(embedded(model, Vectors(rows)), model(torch.from_numpy(rows)).detach())
 
 
 @pytest.mark.parametrize(("batch_size", "workers"), [(1, 0), (3, 0), (3, 2), (7, 1)])
@@ -77,11 +98,11 @@ def test_views_do_not_depend_on_batches_or_workers(
                 seen.setdefault(number, []).append(pixels.numpy().tobytes())
             yield batch
 
-    monkeypatch.setattr(views_room, "input_batches", recorded)
-    model = small_model()
-    found = embed_views(model, items, GREY, 4, "resized-crop-flip", 1, batch_size, workers)
+    monkeypatch.setattr(embed, "input_batches", recorded)
+    model, how = small_model(), {"views": 4, "augment": "resized-crop-flip", "seed": 1}
+    found = embedded(model, items, **how, batch_size=batch_size, workers=workers)
     few, seen = seen, {}
-    expected = embed_views(model, items, GREY, 4, "resized-crop-flip", 1, batch_size=256, workers=0)
+    expected = embedded(model, items, **how, workers=0)
     assert few == seen, "the very same pixels"
     assert all(len(set(pixels)) == 4 for pixels in seen.values()), "no view comes twice"
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
@@ -90,7 +111,7 @@ def test_views_do_not_depend_on_batches_or_workers(
 def test_equal_pictures_are_seen_differently_and_seeds_matter() -> None:
     twins = ImageArray(PICTURES.pixels[[0, 0]])
     model = small_model()
-    first, second = (embed_views(model, twins, GREY, 1, "resized-crop-flip", seed) for seed in (0, 1))
+    first, second = (embedded(model, twins, augment="resized-crop-flip", seed=seed) for seed in (0, 1))
     assert not torch.allclose(first[0], first[1], atol=1e-4)
     assert not torch.allclose(first, second, atol=1e-4)
 
@@ -99,7 +120,7 @@ def test_the_mean_over_many_views_settles() -> None:
     model = small_model("never")
 
     def spread(views: int) -> float:
-        draws = [embed_views(model, PICTURES, GREY, views, "resized-crop-flip", seed) for seed in range(6)]
+        draws = [embedded(model, PICTURES, views=views, augment="resized-crop-flip", seed=seed) for seed in range(6)]
         return torch.stack(draws).std(0).mean().item()
 
     assert spread(16) < 0.5 * spread(1), "about a quarter"
@@ -110,7 +131,7 @@ def test_the_model_and_the_random_state_stay_as_they_were(training: bool) -> Non
     model = small_model().train(training)
     weights = {name: value.clone() for name, value in model.state_dict().items()}
     state = torch.get_rng_state()
-    found = embed_views(model, PICTURES, GREY, 2, "crop-flip")
+    found = embedded(model, PICTURES, views=2, augment="crop-flip")
     assert model.training == training and not found.requires_grad
     assert torch.equal(torch.get_rng_state(), state)
     assert all(torch.equal(value, weights[name]) for name, value in model.state_dict().items())
@@ -126,10 +147,10 @@ def test_the_model_and_the_random_state_stay_as_they_were(training: bool) -> Non
 )
 def test_views_that_make_no_sense_are_refused(views: int, augment: str, expected: str) -> None:
     with pytest.raises(UserError, match=expected):
-        embed_views(small_model(), PICTURES, GREY, views, augment)
+        embedded(small_model(), PICTURES, views=views, augment=augment)
 
 
 def test_vectors_have_no_random_views() -> None:
     linear = EmbeddingModel(ModelSpec("linear", 2, features=3))
     with pytest.raises(UserError, match="no random views"):
-        embed_views(linear, Vectors(np.eye(3, dtype=np.float32)), None, 4, "crop-flip")
+        embedded(linear, Vectors(np.eye(3, dtype=np.float32)), views=4, augment="crop-flip")

@@ -1,4 +1,4 @@
-"""What the API answers, as the page and other programs read it."""
+"""The answers of the API."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Neighbour(Item):
         return cls(**Item.of(hit.id, hit.entry).model_dump(), distance=hit.distance)
 
 
-class Found(BaseModel):
+class SearchResponse(BaseModel):
     """The neighbours of a query, nearest first."""
 
     item: Item | None = Field(description="The query, where it is an item of the gallery.")
@@ -53,8 +53,8 @@ class Point(BaseModel):
 
 
 class Map(BaseModel):
-    ready: bool = Field(description="False while it is being computed, or a newer one; ask again in a second.")
-    points: list[Point] = Field(description="Those of the last one while a newer one is being computed.")
+    ready: bool = Field(description="False while it, or a newer one, is being computed; ask again in a second.")
+    points: list[Point] = Field(description="Of the previous map while a newer one is being computed.")
 
 
 class Health(BaseModel):
@@ -65,7 +65,7 @@ class Health(BaseModel):
 
 
 class Problem(BaseModel):
-    """What every refused request is answered with."""
+    """The answer to every request that is refused."""
 
     detail: str = Field(description="One sentence: what was wrong and what to do.")
 

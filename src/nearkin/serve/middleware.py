@@ -1,5 +1,4 @@
-"""Every request comes in here and every answer leaves here: asked for by the right name, not too many at once, and with
-safe headers."""
+"""Every request names an allowed host, not too many run at once, and answers have safe headers."""
 
 from __future__ import annotations
 
@@ -21,17 +20,17 @@ HEADERS = {
 }
 
 
-class Door:
+class SafetyMiddleware:
     """ASGI middleware.
 
     Args:
-        most: requests inside; the next one is told to come again in a second.
+        max_requests: at the same time; the next one is told to try again in a second.
         hosts: the names by which the server may be called, None for any. A web site can give its own name the address
             of this machine, and would then read with the browser's help what is served to this machine only.
     """
 
-    def __init__(self, app: ASGIApp, most: int, hosts: Collection[str] | None = None) -> None:
-        self._app, self._most, self._hosts, self._inside = app, most, hosts, 0
+    def __init__(self, app: ASGIApp, max_requests: int, hosts: Collection[str] | None = None) -> None:
+        self._app, self._max_requests, self._hosts, self._running = app, max_requests, hosts, 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -43,25 +42,25 @@ class Door:
                 MutableHeaders(scope=message).update(HEADERS)
             await send(message)
 
-        if self._hosts is not None and _name(Headers(scope=scope).get("host", "")) not in self._hosts:
-            sentence = "this server is not called that; use the address it printed, or start it with --allow-host"
+        if self._hosts is not None and _host_name(Headers(scope=scope).get("host", "")) not in self._hosts:
+            sentence = "this server is known by other names; use the address it printed, or start it with allow_host"
             await JSONResponse({"detail": sentence}, 400)(scope, receive, send_safely)
             return
-        if self._inside >= self._most:
+        if self._running >= self._max_requests:
             sentence = "too many requests are being answered at the moment; try again in a second"
             await JSONResponse({"detail": sentence}, 503, {"Retry-After": "1"})(scope, receive, send_safely)
             return
-        self._inside += 1
+        self._running += 1
         try:
             await self._app(scope, receive, send_safely)
         finally:
-            self._inside -= 1
+            self._running -= 1
 
 
-def _name(host: str) -> str:
+def _host_name(host: str) -> str:
     """A host header without the port.
 
-    >>> _name("LocalHost:8000"), _name("[::1]:8000"), _name("[::1]")
+    >>> _host_name("LocalHost:8000"), _host_name("[::1]:8000"), _host_name("[::1]")
     ('localhost', '[::1]', '[::1]')
     """
     return (host if host.endswith("]") else host.rsplit(":", 1)[0]).lower()

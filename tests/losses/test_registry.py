@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
+import sys
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,7 +16,7 @@ from torch import Tensor, nn
 
 import nearkin.losses
 from nearkin.errors import UserError
-from nearkin.losses import PMLLoss, known_losses, make_loss
+from nearkin.losses import PMLLoss, known_losses, make_loss, register_loss, registry
 
 CLASSES, DIM = 4, 8
 FOR_CLASSES = {"num_classes": CLASSES, "embedding_size": DIM}
@@ -52,7 +56,7 @@ def test_every_name_makes_a_loss(name: str) -> None:
 def test_every_loss_of_ours_has_a_name() -> None:
     exported = {
         kind for kind in vars(nearkin.losses).values() if isinstance(kind, type) and issubclass(kind, nn.Module)
-    }
+    } - {nearkin.losses.Loss}
     named = {type(make_loss(name, **NEEDED.get(name, {}))) for name in known_losses()}
     assert exported == named
 
@@ -98,8 +102,8 @@ def test_half_precision_is_computed_in_single() -> None:
 
 
 def test_their_batches_are_checked_too() -> None:
-    with pytest.raises(UserError, match="labels must be integers"):
-        PMLLoss("CircleLoss")(torch.zeros(2, 2), torch.zeros(2))
+    with pytest.raises(UserError, match="labels must be whole numbers"):
+        PMLLoss("CircleLoss")(torch.zeros(2, 2), torch.tensor([0.0, 0.5]))
     with pytest.raises(UserError, match="labels must lie in 0…3"):
         PMLLoss("ArcFaceLoss", **FOR_CLASSES)(torch.ones(1, DIM), torch.tensor([4]))
 
@@ -126,3 +130,56 @@ def test_their_batches_are_checked_too() -> None:
 def test_each_mistake_is_named(name: str, settings: dict[str, Any], expected: str) -> None:
     with pytest.raises(UserError, match=expected):
         make_loss(name, **settings)
+
+
+LOSS_FILE = '''
+import torch
+
+from nearkin.losses import register_loss
+
+
+@register_loss("spread")
+class SpreadLoss(torch.nn.Module):
+    """How near all items are to each other."""
+
+    def __init__(self, scale: float = 1.0) -> None:
+        super().__init__()
+        self.scale = scale
+
+    def forward(self, embeddings, labels):
+        return (-self.scale * torch.pdist(embeddings)).exp().mean()
+'''
+
+
+@pytest.fixture
+def spread(tmp_path: Path) -> Iterator[Path]:
+    (tmp_path / "spread_loss.py").write_text(LOSS_FILE)
+    yield tmp_path
+    registry._LOSSES.pop("spread", None)
+    sys.modules.pop("nearkin.losses.spread_loss", None)
+    sys.modules.pop("spread_loss", None)
+
+
+def test_a_file_in_the_package_is_enough_for_a_name(spread: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nearkin.losses, "__path__", [*nearkin.losses.__path__, str(spread)])
+    registry.register_files("nearkin.losses", nearkin.losses.__path__)
+    assert "spread" in known_losses()
+    assert make_loss("spread", scale=2.0)(*batch()).item() > 0
+    with pytest.raises(UserError, match="setting 'scael' is unknown; did you mean 'scale'"):
+        make_loss("spread", scael=2.0)
+
+
+def test_a_file_elsewhere_registers_when_it_is_imported(spread: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(spread)
+    with pytest.raises(UserError, match="loss 'spread' is unknown"):
+        make_loss("spread")
+    module = importlib.import_module("spread_loss")
+    assert isinstance(make_loss("spread"), module.SpreadLoss)
+    again = importlib.reload(module)
+    assert type(make_loss("spread")) is again.SpreadLoss
+
+
+def test_a_name_has_one_loss() -> None:
+    with pytest.raises(UserError, match=r"loss 'rank' is already nearkin\.losses\.rank\.RankApproximationLoss"):
+        register_loss("rank")(nn.Identity)
+    assert isinstance(make_loss("rank"), nearkin.losses.RankApproximationLoss)

@@ -6,10 +6,10 @@ from html import escape
 from typing import Any
 
 
-def api_page(description: dict[str, Any]) -> str:
+def docs_page(description: dict[str, Any]) -> str:
     """HTML with every endpoint, its parameters and its answers.
 
-    >>> "<h1>nearkin" in api_page({"info": {"title": "nearkin", "version": "1", "description": ""}, "paths": {}})
+    >>> "<h1>nearkin" in docs_page({"info": {"title": "nearkin", "version": "1", "description": ""}, "paths": {}})
     True
     """
     info = description["info"]
@@ -52,9 +52,9 @@ def _endpoint(method: str, path: str, operation: dict[str, Any]) -> str:
 def _kind(schema: dict[str, Any]) -> str:
     """
     >>> _kind({"type": "integer", "minimum": 1, "maximum": 200, "default": 20})
-    'integer from 1 to 200, 20 unless given'
+    'integer from 1 to 200, default 20'
     """
     kind: str = schema.get("format") or schema.get("type") or schema.get("anyOf", [{}])[0].get("type", "")
     if "minimum" in schema:
         kind += f" from {schema['minimum']:g} to {schema['maximum']:g}"
-    return kind + (f", {schema['default']} unless given" if schema.get("default") is not None else "")
+    return kind + (f", default {schema['default']}" if schema.get("default") is not None else "")

@@ -1,0 +1,168 @@
+"""Which pairs of a batch a loss compares: all of them, or those that a miner chose; in the batch, or with references.
+
+The arguments are those of pytorch-metric-learning, so that its miners, its cross-batch memory and its distributed
+wrapper work with every loss here whose formula compares pairs. A pair counts once, however often it is named.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple, TypedDict
+
+import torch
+from torch import Tensor
+from torch.compiler import is_compiling
+
+from nearkin.errors import UserError
+from nearkin.losses.batch import Labels, checked, full_precision, same_class_masks
+from nearkin.losses.distances import unit_length
+
+Triplets = tuple[Tensor, Tensor, Tensor]  # rows of the anchors, of their positives, and of their negatives
+IndicesTuple = Sequence[Tensor]  # pairs (anchors, positives, anchors, negatives), or Triplets
+
+
+class PairArguments(TypedDict, total=False):
+    """What a loss function takes to choose its pairs; see `compared`."""
+
+    indices_tuple: IndicesTuple | None
+    ref_emb: Tensor | None
+    ref_labels: Labels | None
+
+
+class Comparison(NamedTuple):
+    """A checked batch and what of it is compared.
+
+    Attributes:
+        embeddings: (batch, dim), the anchors.
+        labels: (batch,).
+        references: (references, dim), what they are compared with, or None: each other.
+        positive, negative: (batch, references) masks of the pairs.
+        triplets: if these were named instead of pairs.
+    """
+
+    embeddings: Tensor
+    labels: Tensor
+    references: Tensor | None
+    positive: Tensor
+    negative: Tensor
+    triplets: Triplets | None
+
+    @property
+    def others(self) -> Tensor:
+        """(references, dim) what the embeddings are compared with."""
+        return self.embeddings if self.references is None else self.references
+
+
+def compared(
+    embeddings: Tensor,
+    labels: Labels,
+    indices_tuple: IndicesTuple | None = None,
+    ref_emb: Tensor | None = None,
+    ref_labels: Labels | None = None,
+    normalize: bool = False,
+) -> Comparison:
+    """A batch as a loss compares it.
+
+    Args:
+        embeddings: (batch, dim).
+        labels: (batch,) whole numbers.
+        indices_tuple: pairs (anchors, positives, anchors, negatives) or triplets (anchors, positives, negatives), as
+            the miners of pytorch-metric-learning give them; all pairs of the batch if None.
+        ref_emb: (references, dim) what the anchors are compared with; the batch itself if None.
+        ref_labels: (references,) their labels.
+        normalize: whether all are brought to unit length.
+
+    >>> batch = compared(torch.zeros(2, 3), [0, 1], ref_emb=torch.zeros(3, 3), ref_labels=[0, 1, 1])
+    >>> batch.positive.int().tolist()
+    [[1, 0, 0], [0, 1, 1]]
+    """
+    given, (embeddings, labels) = embeddings, checked(embeddings, labels)
+    references, of_references = None, labels
+    if ref_emb is None and ref_labels is not None:
+        raise UserError("ref_labels are the labels of ref_emb; pass both")
+    if ref_emb is not None and ref_emb is not given:
+        references, of_references = _checked_references(ref_emb, ref_labels, embeddings, indices_tuple is not None)
+    triplets = None
+    if indices_tuple is not None:
+        anchor, partner, anchor_of_negative, other = _checked_indices(indices_tuple, embeddings, references)
+        shape = len(embeddings), len(embeddings if references is None else references)
+        positive, negative = (torch.zeros(shape, dtype=torch.bool, device=embeddings.device) for _ in range(2))
+        positive[anchor, partner] = True
+        negative[anchor_of_negative, other] = True
+        if len(indices_tuple) == 3:
+            triplets = anchor, partner, other
+    elif references is None:
+        positive, negative = same_class_masks(labels)
+    else:
+        positive = labels[:, None] == of_references
+        negative = ~positive
+    if normalize:
+        with full_precision(embeddings):
+            embeddings, references = unit_length(embeddings), None if references is None else unit_length(references)
+    return Comparison(embeddings, labels, references, positive, negative, triplets)
+
+
+def positive_columns(positive: Tensor) -> tuple[Tensor, Tensor]:
+    """The columns of each row's positives in ascending order, (batch, most of a row), and which of these are some.
+
+    Rows with fewer are padded. In a compiled loss, where shapes must not depend on the data, all rows are.
+
+    >>> columns, there = positive_columns(torch.tensor([[False, True, True], [True, False, False]]))
+    >>> columns[there].tolist(), there.tolist()
+    ([1, 2, 0], [[True, True], [True, False]])
+    """
+    width = positive.shape[1]
+    most = width if is_compiling() else max(1, int(positive.sum(dim=1).max()))
+    descending = torch.arange(width, 0, -1, device=positive.device, dtype=torch.int32)
+    found = descending.where(positive, 0).topk(most, dim=1)
+    return found.indices, found.values > 0
+
+
+def masked_logsumexp(values: Tensor, mask: Tensor) -> Tensor:
+    """(batch,) log Σ exp over a mask in rows of values; about the lowest number there is for a row without any."""
+    return values.where(mask, torch.finfo(values.dtype).min).logsumexp(dim=1)
+
+
+def refuse_pairs(
+    why: str, indices_tuple: IndicesTuple | None, ref_emb: Tensor | None, ref_labels: Labels | None
+) -> None:
+    """The error of a loss whose formula compares no pairs.
+
+    >>> refuse_pairs("it compares clusters", (torch.tensor([0]),) * 3, None, None)
+    Traceback (most recent call last):
+    nearkin.errors.UserError: this loss takes no indices_tuple, because it compares clusters; train without a miner
+    """
+    if indices_tuple is not None:
+        raise UserError(f"this loss takes no indices_tuple, because {why}; train without a miner")
+    if ref_emb is not None or ref_labels is not None:
+        raise UserError(f"this loss takes no ref_emb and ref_labels, because {why}; train without a memory")
+
+
+def _checked_references(
+    references: Tensor, labels: Labels | None, embeddings: Tensor, named: bool
+) -> tuple[Tensor, Tensor]:
+    if labels is None and not named:
+        raise UserError("ref_emb needs ref_labels, or an indices_tuple that names its pairs")
+    found, ids = checked(references, torch.zeros(len(references)) if labels is None else labels)
+    if found.shape[1] != embeddings.shape[1]:
+        raise UserError(f"ref_emb have {found.shape[1]} dimensions, but the embeddings {embeddings.shape[1]}")
+    return found.to(embeddings), ids.to(embeddings.device)
+
+
+def _checked_indices(indices: IndicesTuple, embeddings: Tensor, references: Tensor | None) -> tuple[Tensor, ...]:
+    """Rows and columns of the positive pairs, then of the negative ones."""
+    if not isinstance(indices, tuple | list) or len(indices) not in (3, 4):
+        raise UserError(
+            "indices_tuple must be pairs (anchors, positives, anchors, negatives) or triplets "
+            "(anchors, positives, negatives), as a miner gives them"
+        )
+    found = tuple(torch.as_tensor(each, device=embeddings.device).long() for each in indices)
+    if len(found) == 3:
+        found = found[0], found[1], found[0], found[2]
+    sizes = (len(embeddings), len(embeddings if references is None else references)) * 2
+    for each, beside, size in zip(found, (found[1], found[0], found[3], found[2]), sizes, strict=True):
+        if each.ndim != 1 or each.shape != beside.shape:
+            raise UserError("indices_tuple must hold lists of row numbers, as many anchors as partners")
+        if not is_compiling() and ((each < 0) | (each >= size)).any():
+            raise UserError(f"indices_tuple names rows outside of 0…{size - 1}; pass the batch that was mined")
+    return found
