@@ -66,5 +66,5 @@ def _clear(out: Path) -> None:
     """Removes an earlier demo, and nothing that is not one."""
     if out.exists() and any(out.iterdir()):
         if not (out / MARK).is_file():
-            raise UserError(f"{out} holds something that is no demo; choose another --out")
+            raise UserError(f"{out} holds something that is not a demo; choose another out")
         shutil.rmtree(out)
