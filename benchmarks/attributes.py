@@ -29,8 +29,8 @@ from methods import DOCS, KNOWN, KNOWN_CHOSEN, Trial, command, markdown, run_tri
 
 import nearkin
 from nearkin.data import load_dataset, make_splits
-from nearkin.experiments.demo import pixel_space
 from nearkin.evaluation.attribute_columns import ALL
+from nearkin.experiments.demo import pixel_space
 from nearkin.experiments.known_classes import known_classes
 from nearkin.experiments.runs import provenance_of
 from nearkin.files import write_json

@@ -33,8 +33,8 @@ import numpy as np
 import torch
 
 from nearkin.data import load_dataset, make_splits
-from nearkin.experiments.demo import pixel_space
 from nearkin.evaluation import evaluate
+from nearkin.experiments.demo import pixel_space
 from nearkin.experiments.figure_numbers import curve, steps_to_reach
 from nearkin.experiments.known_classes import known_classes
 from nearkin.experiments.pool import Job, run_jobs
