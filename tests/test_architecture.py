@@ -78,8 +78,3 @@ def test_losses_and_clustering_know_nothing_of_images_files_or_the_loop() -> Non
 def test_evaluation_knows_spaces_alone() -> None:
     for file in (ROOT / "evaluation").rglob("*.py"):
         assert imports_of(file) <= {"evaluation", "clustering", "errors", "progress", "space"}, file
-
-
-def test_reports_know_neither_methods_nor_data() -> None:
-    for file in (ROOT / "report").rglob("*.py"):
-        assert not imports_of(file) & {"data", "methods", "models", "sampling", "losses"}, file

@@ -14,7 +14,12 @@ from nearkin.training.settings import TrainingSettings
 
 log = logging.getLogger("nearkin")
 PRIMARY = EvaluationResult.primary
-KEEP = ("last", "best-on-validation", "best-on-test")
+# Which model is kept: the kind of protocol, "fair" or "paper", and the same in words.
+KEEP = {
+    "last": ("fair", "fair: the model of the last epoch, nothing chosen by test scores"),
+    "best-on-validation": ("fair", "fair: models chosen on held-out training classes"),
+    "best-on-test": ("paper", "paper: the best point of the test curve, which is optimistic"),
+}
 
 
 def watched_part(training: TrainingSettings, parts: Mapping[str, Dataset | None]) -> str:
