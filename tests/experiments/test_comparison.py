@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,9 @@ from conftest import Command
 from scipy.stats import t
 
 from nearkin.errors import Interrupted, UserError
-from nearkin.experiments import compare
+from nearkin.experiments import ComparisonResult, compare
 from nearkin.experiments.comparison_result import COLUMNS, mean_in_words
+from nearkin.methods import Triplet
 from nearkin.training import Run, loop
 
 QUICK: dict[str, Any] = {"epochs": 2, "batch_size": 16, "dim": 8, "backbone": "linear", "device": "cpu"}
@@ -158,6 +160,42 @@ def test_intervals_are_students() -> None:
     values = [0.31, 0.35, 0.39, 0.30]
     half = t.ppf(0.975, 3) * np.std(values, ddof=1) / 2
     assert mean_in_words(values) == f"{np.mean(values):.4f} ± {half:.4f}"
+
+
+def test_a_method_may_be_an_object_with_settings_of_its_own(vectors: str, tmp_path: Path) -> None:
+    methods = [Triplet(margin=0.5), "softmax"]
+    found = compare(vectors, methods, out=tmp_path / "out", seeds=1, **QUICK, margin=0.7)
+    assert set(found.scores) == {"triplet", "softmax"}
+    assert Run(tmp_path / "out" / "triplet-0").settings().method_settings["margin"] == 0.5
+    assert (
+        found.command.startswith("nearkin.compare('") and "Triplet(margin=0.5, per_class=4), 'softmax'" in found.command
+    )
+    with pytest.raises(UserError, match="'triplet' is there twice with different settings"):
+        compare(vectors, [Triplet(), Triplet(margin=0.5)], out=tmp_path / "twice", **QUICK)
+
+
+def test_data_in_memory_are_refused_with_what_to_do(tmp_path: Path) -> None:
+    data: Any = (np.zeros((4, 2)), [0, 0, 1, 1])
+    with pytest.raises(UserError, match=r'takes a path or a name, not a tuple; .* numpy\.savez\("data\.npz"'):
+        compare(data, ["triplet"], out=tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_printed_a_result_is_its_table_and_pandas_has_a_row_for_each_method_and_seed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    scores = {name: [0.25, 0.75] for name in COLUMNS}
+    result = ComparisonResult("fair", {"rank": scores}, backbone=dict.fromkeys(COLUMNS, 0.125))
+    assert str(result) == repr(result) == result.markdown()
+    table = result.to_pandas()
+    assert table[["method", "seed", "map@r"]].to_numpy().tolist() == [
+        ["rank", 0, 0.25],
+        ["rank", 1, 0.75],
+        ["backbone alone", 0, 0.125],
+    ]
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with pytest.raises(UserError, match="pip install pandas"):
+        result.to_pandas()
 
 
 @pytest.mark.parametrize(

@@ -133,6 +133,15 @@ def test_without_its_dataset_a_table_shows_the_papers_numbers(nearkin: Command, 
     assert "1. not found: `nearkin datasets` says where to get inshop" in outcome.out
 
 
+def test_a_result_is_printed_as_its_table_and_as_rows_of_pandas(tmp_path: Path) -> None:
+    result = reproduce("divide-and-conquer", "table-4", out=tmp_path)
+    assert str(result) == repr(result) == result.markdown()
+    table = result.to_pandas()
+    assert len(table) == 12 and table["here"].isna().all() and table["difference"].isna().all()
+    ours = table[(table["method"] == "Ours (margin)") & (table["score"] == "recall@1")]
+    assert ours[["dataset", "paper"]].to_numpy().tolist() == [["inshop", 85.7]]
+
+
 def test_the_list_says_what_there_is_and_whether_its_data_are_here(nearkin: Command) -> None:
     whole, one, both = nearkin("reproduce"), nearkin("reproduce", "magnet"), nearkin("reproduce", "--list")
     assert whole.code == one.code == 0 and whole.out == both.out
