@@ -15,7 +15,7 @@ from conftest import TINY_GLYPHS, Command
 from PIL import Image
 
 import nearkin as package
-from nearkin import workflows
+from nearkin import api
 
 QUICK = ["--epochs", "1", "--batch-size", "16", "--dim", "8", "--set", "per_class=4", "--set", "workers=0"]
 PHOTOS = ["--backbone", "small", "--set", "image_size=16", "--epochs", "1", "--batch-size", "9", "--set", "per_class=3"]
@@ -100,13 +100,13 @@ def test_vehicles_are_also_searched_in_random_galleries(
     nearkin: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert nearkin("train", TINY_GLYPHS, *QUICK, "--out", "run").code == 0
-    part = workflows._part
+    target = api._target
 
     def vehicles(*arguments: Any) -> Any:
-        dataset, *others = part(*arguments)
-        return replace(dataset, protocol="random-gallery"), *others
+        found = target(*arguments)
+        return replace(found, dataset=replace(found.dataset, protocol="random-gallery"))
 
-    monkeypatch.setattr(workflows, "_part", vehicles)
+    monkeypatch.setattr(api, "_target", vehicles)
     assert nearkin("evaluate", "run", "--recall-at", "1,5", "--out", "scores.json").code == 0
     scores = json.loads((tmp_path / "scores.json").read_text())["test"]
     assert {"random_gallery_recall@1", "random_gallery_recall@5", "random_gallery_recall@1_sd"} <= scores.keys()

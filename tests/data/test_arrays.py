@@ -80,7 +80,7 @@ def test_labels_of_any_kind(y: Any, classes: list[str], labels: list[int]) -> No
         (np.zeros((2, 3)), [0, 1, 2], "has 3 labels for 2 items"),
         (np.zeros((0, 3)), [], "holds no items"),
         (np.float64(3), [0], "holds no items"),
-        (np.zeros(2), [0, 1], "numbers of shape (n, features), not float64 (2,)"),
+        (np.zeros(2), [0, 1], "numbers of shape (n, features), not float64 of shape (2,)"),
         (np.zeros((2, 3, 4, 4, 4)), [0, 1], "cannot be images (not a stack of pictures)"),
         (np.zeros((2, 5, 4, 4)), [0, 1], "none of the dimensions (2, 5, 4, 4) is 1 or 3 channels"),
         (np.zeros((2, 4, 4), int), [0, 1], "pixels are uint8 (0…255) or floating point (0…1), not int64"),

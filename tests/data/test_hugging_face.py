@@ -13,8 +13,9 @@ import pytest
 from datasets import ClassLabel, DatasetDict, Features, Value
 from PIL import Image
 
-from nearkin.data import LazyImages, Vectors, as_dataset, from_hugging_face, make_splits
+from nearkin.data import LazyImages, Vectors, as_dataset, from_hugging_face, load_dataset, make_splits
 from nearkin.data.loader import input_batches, sequential
+from nearkin.data.sources import load_labelled_or_flat
 from nearkin.data.transforms import Preprocess
 from nearkin.errors import UserError
 
@@ -47,6 +48,31 @@ def test_images_and_classes_are_found_and_read_when_needed(tmp_path: Path) -> No
     batches = [list(input_batches(dataset.items, grey, sequential(12, 5), workers=workers)) for workers in (0, 2)]
     assert [len(batch) for batch in batches[0]] == [5, 5, 2]
     assert all((one == two).all() for one, two in zip(*batches, strict=True))
+
+
+@pytest.mark.parametrize("saved", [pets(), DatasetDict(train=pets(8), test=pets(4, 8))])
+def test_a_saved_folder_is_loaded_by_its_path(saved: Any, tmp_path: Path) -> None:
+    saved.save_to_disk(tmp_path / "pets")
+    dataset = load_dataset(tmp_path / "pets")
+    assert reds(dataset.items) == list(range(12)) and dataset.classes == NAMES
+    assert dataset.source == str(tmp_path / "pets") and dataset.name == "pets"
+    assert (dataset.split is None) == isinstance(saved, datasets.Dataset)
+    assert load_labelled_or_flat(tmp_path / "pets").classes == NAMES
+
+
+def test_a_saved_folder_without_its_tables_is_refused(tmp_path: Path) -> None:
+    pets().save_to_disk(tmp_path / "pets")
+    for table in (tmp_path / "pets").glob("*.arrow"):
+        table.unlink()
+    with pytest.raises(UserError, match=r"cannot be read as a Hugging Face dataset .*save it again"):
+        load_dataset(tmp_path / "pets")
+
+
+def test_a_saved_folder_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pets().save_to_disk(tmp_path / "pets")
+    monkeypatch.setitem(sys.modules, "datasets", None)
+    with pytest.raises(UserError, match=r"pip install 'nearkin\[hub\]'"):
+        load_dataset(tmp_path / "pets")
 
 
 def test_texts_can_be_labels() -> None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image
 
-from nearkin.data import ImageArray, ImageFiles, Vectors, load_dataset, make_splits
+from nearkin.data import ImageArray, ImageFiles, Vectors, as_dataset, load_dataset, make_splits
 from nearkin.errors import UserError
 
 
@@ -223,3 +224,10 @@ def test_a_file_of_another_kind_is_refused(tmp_path: Path) -> None:
 def test_glyphs_take_sizes_and_refuse_others() -> None:
     assert len(load_dataset("glyphs:classes=4,per_class=2,size=8")) == 8
     assert "not 'clases=4'" in message("glyphs:clases=4")
+
+
+def test_a_dataset_is_taken_as_it_is_and_has_a_source(photos: Path) -> None:
+    loaded = load_dataset(photos)
+    assert as_dataset(loaded) is loaded and loaded.source == str(photos)
+    made = as_dataset(replace(loaded, source=""))
+    assert made.source == "<nearkin.data.dataset.Dataset of 36 items>" and made.items is loaded.items

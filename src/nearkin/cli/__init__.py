@@ -7,6 +7,7 @@ import sys
 
 from nearkin.cli import learning, measuring, using, vocabulary  # noqa: F401  # they register their commands
 from nearkin.cli.app import app
+from nearkin.cli.wording import OptionFormatter, worded_for
 
 
 def main() -> None:
@@ -16,8 +17,9 @@ def main() -> None:
     from nearkin.messages import StderrHandler
     from nearkin.progress import speaks
 
-    logging.basicConfig(level=logging.WARNING, format="%(message)s", handlers=[StderrHandler()])
-
+    handler = StderrHandler()
+    handler.setFormatter(OptionFormatter(arguments))
+    logging.basicConfig(level=logging.WARNING, handlers=[handler])
     logging.getLogger("nearkin").setLevel(logging.INFO if speaks() else logging.ERROR)
     try:
         app(arguments, prog_name="nearkin")
@@ -37,7 +39,7 @@ def main() -> None:
         if isinstance(error, Interrupted):
             _fail(str(error), 130)
         if isinstance(error, UserError | OSError):
-            _fail(str(error), 1)
+            _fail(worded_for(str(error), arguments), 1)
         _fail(f"unexpected {type(error).__name__}: {error} (add --debug for the traceback)", 1)
 
 

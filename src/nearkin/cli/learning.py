@@ -190,7 +190,7 @@ def _dataset_and_source(text: str) -> tuple[str, str]:
 def _print_run(run: Run) -> None:
     """The scores; of a run on all classes, those of the run that measured its settings."""
     from nearkin.progress import speaks
-    from nearkin.report.tables import print_scores
+    from nearkin.reports.tables import print_scores
     from nearkin.training import Run
 
     if not speaks():

@@ -82,7 +82,7 @@ def search(
     Example: nearkin search photos.index query.jpg -k 10 --picture found.png
     """
     from nearkin.data.thumbnails import file_thumbnail
-    from nearkin.report.hits import check_picture_name, draw_hits
+    from nearkin.reports.hits import check_picture_name, draw_hits
     from nearkin.search import Gallery
 
     if picture is not None:

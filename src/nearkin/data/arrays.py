@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from PIL import Image
 
 from nearkin.data.dataset import Dataset, class_labels, described
@@ -49,7 +48,8 @@ def load_arrays(file: Path) -> Dataset:
         found = ", ".join(columns) or "nothing"
         raise UserError(f"{file} must hold 'labels' and either 'images' or 'vectors' (found: {found})")
     codes, classes = class_labels(labels, str(file))
-    items = array_items(columns.pop("images", None), columns.pop("vectors", None), str(file))
+    as_items = _pixels if "images" in columns else _vectors
+    items = as_items(columns.pop("images" if "images" in columns else "vectors"), str(file))
     masks = {name: columns.pop(name, None) for name in ("is_query", "is_gallery")}
     split = columns.pop("split", None)
     return Dataset(
@@ -64,21 +64,6 @@ def load_arrays(file: Path) -> Dataset:
     )
 
 
-def array_items(images: Array | None, vectors: Array | None, where: str) -> Items:
-    """Arrays as items, with the reason where they cannot be."""
-    if images is not None:
-        return ImageArray(_pixels(images, where))
-    if vectors is None or vectors.ndim != 2 or vectors.dtype.kind not in "bfiu" or vectors.size == 0:
-        found = "" if vectors is None else f", not {vectors.dtype} {vectors.shape}"
-        raise UserError(f"{where}: vectors must be numbers of shape (n, features){found}")
-    with np.errstate(over="ignore"):  # becomes infinite, which is said
-        values = vectors.astype(np.float32)
-    unusable = np.flatnonzero(~np.isfinite(values).all(axis=1))
-    if len(unusable):
-        raise UserError(f"{where}: {len(unusable)} vectors hold NaN or infinity, the first in row {unusable[0]}")
-    return Vectors(values)
-
-
 def items_in_memory(items: Any, where: str) -> Items:
     """What `from_arrays` takes as items; ``where`` is what they belong to, for messages."""
     first = items[0] if isinstance(items, list | tuple) else None
@@ -91,18 +76,29 @@ def items_in_memory(items: Any, where: str) -> Items:
     except ValueError as error:
         raise UserError(f"{where}: vectors must have one length; give (n, features)") from error
     if values.ndim < 3:
-        return array_items(None, values, where)
-    return ImageArray(_pixels(values, where, is_tensor=hasattr(items, "detach")))
+        return _vectors(values, where)
+    return _pixels(values, where, is_tensor=hasattr(items, "detach"))
 
 
-def _pixels(images: Array, where: str, is_tensor: bool = False) -> npt.NDArray[np.uint8]:
-    """(n, h, w) or (n, h, w, 3)."""
+def _vectors(vectors: Array, where: str) -> Vectors:
+    if vectors.ndim != 2 or vectors.dtype.kind not in "bfiu" or vectors.size == 0:
+        found = f"{vectors.dtype} of shape {vectors.shape}"
+        raise UserError(f"{where}: vectors must be numbers of shape (n, features), not {found}")
+    with np.errstate(over="ignore"):  # becomes infinite, which is said
+        values = vectors.astype(np.float32)
+    unusable = np.flatnonzero(~np.isfinite(values).all(axis=1))
+    if len(unusable):
+        raise UserError(f"{where}: {len(unusable)} vectors hold NaN or infinity, the first in row {unusable[0]}")
+    return Vectors(values)
+
+
+def _pixels(images: Array, where: str, is_tensor: bool = False) -> ImageArray:
     try:
         # (height, width, 3) is one colour picture, not a stack of grey ones three pixels wide.
         if images.ndim not in (3, 4) or (images.ndim == 3 and images.shape[-1] == 3) or not images.size:
             raise ValueError("not a stack of pictures")
         last = channels_last(images, (1, 3), is_tensor) if images.ndim == 4 else images
-        return eight_bit(last[..., 0] if last.shape[3:] == (1,) else last)
+        return ImageArray(eight_bit(last[..., 0] if last.shape[3:] == (1,) else last))
     except ValueError as error:
         raise UserError(
             f"{where}: {images.dtype} of shape {images.shape} cannot be images ({error}); give (n, height, width) or "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -52,6 +53,24 @@ def from_hugging_face(data: Any, image: str | None = None, label: str | None = N
     if types[image] in NUMBERS and np.ndim(data.with_format(None)[0][image]) == 1:
         items = items_in_memory(data.with_format("numpy")[image][:], f"{source}, column '{image}'")
     return Dataset(data.info.dataset_name or "dataset", items, codes, classes, source=source)
+
+
+def is_saved(folder: Path) -> bool:
+    """Whether ``save_to_disk`` wrote this folder."""
+    return (folder / "dataset_dict.json").is_file() or (folder / "state.json").is_file()
+
+
+def load_saved(folder: Path) -> Any:
+    """What ``save_to_disk`` wrote: tables and JSON, no code."""
+    try:
+        from datasets import load_from_disk
+    except ModuleNotFoundError as error:
+        raise UserError(f"{folder} is a Hugging Face dataset; run `pip install 'nearkin[hub]'` to read it") from error
+    try:
+        return load_from_disk(str(folder))
+    except Exception as error:  # of files that are damaged or missing
+        reason = f"{type(error).__name__}: {' '.join(str(error).split())}"
+        raise UserError(f"{folder} cannot be read as a Hugging Face dataset ({reason}); save it again") from error
 
 
 def _of(types: Mapping[str, str], *wanted: str) -> list[str]:

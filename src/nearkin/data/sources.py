@@ -9,10 +9,10 @@ from typing import Any
 
 from nearkin.data.arrays import from_arrays, load_arrays
 from nearkin.data.benchmarks import benchmarks, is_benchmark, load_benchmark
-from nearkin.data.dataset import Dataset
+from nearkin.data.dataset import Dataset, described
 from nearkin.data.folder import load_folder, load_unlabelled
 from nearkin.data.glyphs import glyphs
-from nearkin.data.hugging_face import from_hugging_face, is_hugging_face
+from nearkin.data.hugging_face import from_hugging_face, is_hugging_face, is_saved, load_saved
 from nearkin.data.join import join_splits
 from nearkin.data.table import load_table
 from nearkin.errors import UserError, unknown_name
@@ -31,7 +31,7 @@ def as_dataset(data: Any, root: str | Path | None = None, check_counts: bool = T
     ['left', 'right']
     """
     if isinstance(data, Dataset):
-        return data
+        return data if data.source else replace(data, source=described(data, len(data)))
     if isinstance(data, str | Path):
         return load_dataset(data, root, check_counts)
     if isinstance(data, tuple) and len(data) == 2:
@@ -54,9 +54,9 @@ def load_dataset(source: str | Path, root: str | Path | None = None, check_count
     """Loads a dataset from a path or by name.
 
     Args:
-        source: a folder with one folder per class, a ``.csv``, a ``.npz``, a benchmark's name (``cub200``,
-            ``vehicleid:large``), or ``glyphs``, optionally sized: ``glyphs:classes=40,per_class=10``.
-            A folder that is named like a dataset is written ``./cub200``.
+        source: a folder with one folder per class, one that a Hugging Face dataset was saved to, a ``.csv``, a
+            ``.npz``, a benchmark's name (``cub200``, ``vehicleid:large``), or ``glyphs``, optionally sized:
+            ``glyphs:classes=40,per_class=10``. A folder that is named like a dataset is written ``./cub200``.
         root: where to look for a benchmark first.
         check_counts: whether a benchmark must have as many images as its authors published.
     """
@@ -66,7 +66,7 @@ def load_dataset(source: str | Path, root: str | Path | None = None, check_count
 def load_labelled_or_flat(data: Any, root: str | Path | None = None, check_counts: bool = True) -> Dataset:
     """As `as_dataset`; but a folder that holds only images needs no classes to be embedded."""
     folder = Path(data).expanduser() if isinstance(data, str | Path) else None
-    if folder and folder.is_dir() and not any(path.is_dir() for path in folder.iterdir()):
+    if folder and folder.is_dir() and not is_saved(folder) and not any(path.is_dir() for path in folder.iterdir()):
         return load_unlabelled(folder)
     return as_dataset(data, root, check_counts)
 
@@ -88,6 +88,8 @@ def _loaded(source: str, root: str | Path | None, check_counts: bool) -> Dataset
         return glyphs(**_glyph_options(options))
     if is_benchmark(source):
         return load_benchmark(source, Path(root) if root else None, check_counts)
+    if path.is_dir() and is_saved(path):
+        return replace(from_hugging_face(load_saved(path)), name=path.resolve().name)
     if path.is_dir():
         return load_folder(path)
     if not path.exists():

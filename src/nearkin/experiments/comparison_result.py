@@ -12,13 +12,13 @@ import numpy as np
 from nearkin.errors import UserError
 from nearkin.evaluation import score_name
 from nearkin.experiments.comparison_plan import PROTOCOLS
-from nearkin.report.run_words import choice
+from nearkin.training.model_selection import KEEP
 
 if TYPE_CHECKING:
     from pandas import DataFrame
     from rich.console import Group
 
-IN_WORDS = {protocol: choice(settings["keep"])[1] for protocol, settings in PROTOCOLS.items()}
+IN_WORDS = {protocol: KEEP[settings["keep"]][1] for protocol, settings in PROTOCOLS.items()}
 BACKBONE = "backbone alone"
 COLUMNS = ("recall@1", "recall@2", "recall@4", "recall@8", "map@r", "nmi_arithmetic")
 HEADINGS = ("method", *map(score_name, COLUMNS))

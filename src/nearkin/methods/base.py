@@ -115,7 +115,7 @@ class Method(ABC):
         if self.needs_pairs and sizes.max() < 2:
             raise UserError(
                 f"method '{self.name}' compares items of a class, but every class has a single item; "
-                "use --method softmax, or add items"
+                'use method="softmax", or add items'
             )
 
     def most_dimensions(self, batch_size: int) -> int:  # noqa: ARG002

@@ -84,7 +84,7 @@ class DivideAndConquer(Method):
     def check(self, labels: npt.ArrayLike, dim: int, batch_size: int, normalize: str) -> None:
         super().check(labels, dim, batch_size, normalize)
         if 1 < self.slices == dim and normalize == "always":
-            raise UserError(f"a slice of one dimension and unit length cannot learn; use --set dim={2 * dim} or more")
+            raise UserError(f"a slice of one dimension and unit length cannot learn; use dim={2 * dim} or more")
         divided = np.unique(labels) if self.partition == "labels" else np.asarray(labels)
         if self.learners > len(divided):
             what = "classes" if self.partition == "labels" else "items"

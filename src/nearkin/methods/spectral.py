@@ -60,7 +60,7 @@ class Spectral(Method):
             most = self.most_dimensions(batch_size)
             raise UserError(
                 f"the loss of method 'spectral' is always 0 where a batch ({batch_size}) has no more items than the "
-                f"embedding has dimensions ({dim}); use --set dim={most} or a larger batch_size"
+                f"embedding has dimensions ({dim}); use dim={most} or a larger batch_size"
             )
 
     def most_dimensions(self, batch_size: int) -> int:

@@ -219,7 +219,7 @@ class Trainer:
         if frozen and not self.model.head.project:
             raise UserError(
                 "there is nothing to train: the backbone does not learn and there is no head; train a head with "
-                "--dim 512, or use the backbone as it is, for example with: nearkin index NAME PHOTOS"
+                "dim=512, or use the backbone as it is: `nearkin index NAME PHOTOS`"
             )
 
     def _learner(self) -> tuple[EmbeddingModel | Head, Any]:

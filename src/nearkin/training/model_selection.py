@@ -14,7 +14,12 @@ from nearkin.training.settings import TrainingSettings
 
 log = logging.getLogger("nearkin")
 PRIMARY = EvaluationResult.primary
-KEEP = ("last", "best-on-validation", "best-on-test")
+# Which model is kept: the kind of protocol, "fair" or "paper", and the same in words.
+KEEP = {
+    "last": ("fair", "fair: the model of the last epoch, nothing chosen by test scores"),
+    "best-on-validation": ("fair", "fair: models chosen on held-out training classes"),
+    "best-on-test": ("paper", "paper: the best point of the test curve, which is optimistic"),
+}
 
 
 def watched_part(training: TrainingSettings, parts: Mapping[str, Dataset | None]) -> str:
@@ -23,15 +28,15 @@ def watched_part(training: TrainingSettings, parts: Mapping[str, Dataset | None]
     if keep not in KEEP:
         raise unknown_name("model to keep", keep, KEEP)
     if keep == "last" and training.patience:
-        raise UserError("patience needs something to judge by; hold out classes with --validation 0.1")
+        raise UserError("patience needs something to judge by; hold out classes with validation=0.1")
     if keep != "last" and not training.evaluate_every:
         raise UserError(f"keeping the {keep} needs evaluations on the way; set evaluate_every to 1 or more")
     if keep == "best-on-test" and parts["test"] is None:
-        raise UserError("there is no test part to choose on; use another --split")
+        raise UserError("there is no test split to choose on; use another split")
     if keep == "best-on-validation" and parts["validation"] is None:
-        raise UserError("there are no validation classes to choose on; hold some out with --validation 0.1")
+        raise UserError("there are no validation classes to choose on; hold some out with validation=0.1")
     if keep == "best-on-test":
-        log.warning("the model is chosen on the test part, as many papers do: its scores there are optimistic")
+        log.warning("the model is chosen on the test split, as many papers do: its scores there are optimistic")
     return "test" if keep == "best-on-test" or parts["validation"] is None else "validation"
 
 
@@ -48,8 +53,8 @@ def _check_measurable(name: str, part: Dataset) -> None:
     available = np.bincount(part.labels[in_gallery], minlength=len(part.classes))[part.labels]
     if len(part.present_classes) < 2 or not (available - in_gallery)[is_query].any():
         raise UserError(
-            f"the {name} part ({len(part)} items, {len(part.present_classes)} classes) cannot be measured: it needs "
-            "two classes and a query with another item of its class; add items, or change --split or --validation"
+            f"the {name} split ({len(part)} items, {len(part.present_classes)} classes) cannot be measured: it needs "
+            "two classes and a query with another item of its class; add items, or change split or validation"
         )
 
 

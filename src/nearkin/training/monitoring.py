@@ -23,7 +23,7 @@ def stop_unless_finite(loss: float, gradient_norm: float, step: int) -> None:
         if not math.isfinite(value):
             raise UserError(
                 f"the {what} became {value} at step {step}, and the run stopped before it reached the weights: "
-                "lower the learning rate, add --set clip_norm=1.0, or look for odd values in the data"
+                "lower the learning rate, use clip_norm=1.0, or look for odd values in the data"
             )
 
 
@@ -43,7 +43,7 @@ def spread(embeddings: Tensor) -> float:
 def collapse_advice(spread: float) -> str:
     return (
         f"the embedding is collapsing: all points lie within {spread:.2%} of their length from one place; "
-        "lower the learning rate, use larger batches with more classes, or normalise (--set normalize=always)"
+        'lower the learning rate, use larger batches with more classes, or use normalize="always"'
     )
 
 

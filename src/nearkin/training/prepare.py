@@ -59,7 +59,7 @@ def build_model(settings: Settings, train: Dataset, slices: int, backbone: nn.Mo
             f"the backbone is a module of your own, {choice.backbone.removeprefix(MODULE)}; pass it again: backbone=..."
         )
     if slices > 1 and not choice.dim:
-        raise UserError(f"{slices} learners share the head's dimensions, so they need a head; use --dim 512")
+        raise UserError(f"{slices} learners share the head's dimensions, so they need a head; use dim=512")
     head = "linear" if choice.dim else "none"
     spec = ModelSpec(choice.backbone, choice.dim, choice.normalize, slices=slices, head=head)
     if isinstance(train.items, Vectors):

@@ -13,8 +13,8 @@ log = logging.getLogger("nearkin")
 PRIMARY = EvaluationResult.primary
 CLEARLY = 0.05  # relative: a last epoch so far below the best one is worth a warning
 ADVICE = (
-    "Try more classes or images, another --method, a lower --learning-rate, a stronger --backbone, or --dim 0 "
-    "(the features as they are)."
+    "Try more classes or images, another method, a lower learning rate, a stronger backbone, or the features as they "
+    "are (dim=0)."
 )
 Scores = Mapping[str, float]
 
