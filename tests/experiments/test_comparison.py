@@ -172,6 +172,9 @@ def test_a_method_may_be_an_object_with_settings_of_its_own(vectors: str, tmp_pa
     )
     with pytest.raises(UserError, match="'triplet' is there twice with different settings"):
         compare(vectors, [Triplet(), Triplet(margin=0.5)], out=tmp_path / "twice", **QUICK)
+    classes: Any = [Triplet]
+    with pytest.raises(UserError, match="a method is a name or an object"):
+        compare(vectors, classes, out=tmp_path / "class", **QUICK)
 
 
 def test_data_in_memory_are_refused_with_what_to_do(tmp_path: Path) -> None:

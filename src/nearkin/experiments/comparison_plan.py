@@ -63,6 +63,8 @@ def methods_by_name(methods: str | Sequence[str | Method]) -> dict[str, dict[str
         return {method.name: {} for method in known_methods() if method.in_all}
     found: dict[str, dict[str, Any]] = {}
     for each in given:
+        if not isinstance(each, str | Method):
+            raise UserError(f"a method is a name or an object such as Magnet(alpha=2.0), not {each!r}")
         name = method_class(each.strip()).name if isinstance(each, str) else each.name
         own = {} if isinstance(each, str) else each.settings()
         if found.setdefault(name, own) != own:
