@@ -51,7 +51,7 @@ def test_a_folder_of_photos_keeps_the_papers_settings(photos: Path) -> None:
 
 def test_what_the_user_sets_is_listed_with_what_it_replaces() -> None:
     plan = planned("rank", "table-1", {"cub200": TINY_GLYPHS}, epochs=3, backbone="linear", keep="last")[0]
-    assert "other settings (--set): epochs = 3 instead of 222, backbone = linear instead of torchvision:googlenet" in (
+    assert "other settings: epochs = 3 instead of 222, backbone = linear instead of torchvision:googlenet" in (
         told(plan)
     )
     assert "protocol: last epoch" in told(plan)
@@ -125,7 +125,7 @@ def test_what_is_not_trained_differs_only_in_what_is_seen(photos: Path) -> None:
     plan = planned("spectral", "table-1", {"cub200": str(photos)}, epochs=3, dim=7, keep="last")[4]
     assert plan.row.untrained and words_of(plan) == {"other data", "vanilla", "network", "resize"}
     changed = planned("spectral", "table-1", {"cub200": str(photos)}, backbone="resnet18")[4]
-    assert "other settings (--set): backbone = resnet18 instead of torchvision:googlenet" in told(changed)
+    assert "other settings: backbone = resnet18 instead of torchvision:googlenet" in told(changed)
 
 
 @pytest.mark.parametrize("name", ["table-6", "figure-1"])
@@ -167,7 +167,7 @@ def test_a_number_that_stands_for_another_is_told_in_words() -> None:
     assert "image_size = the backbone's own instead of 227" in said
     assert "batch_size = the method's usual instead of 1260" in said and " = 0 " not in said
     back = planned("rank", "figure-4", {"mnist": TINY_GLYPHS}, image_size=12)[0]
-    assert "other settings (--set): image_size = 12 instead of the backbone's own" in told(back)
+    assert "other settings: image_size = 12 instead of the backbone's own" in told(back)
 
 
 def test_batches_for_glyphs_shrink_where_the_data_cannot_fill_them() -> None:

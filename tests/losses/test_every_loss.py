@@ -52,7 +52,7 @@ LOSSES: dict[str, Callable[[], nn.Module]] = {
     "rank": RankApproximationLoss,
     "rank, linear": lambda: RankApproximationLoss(alpha=1.0),
     "rank, root": lambda: RankApproximationLoss(alpha=0.5),
-    "rank, sighted": lambda: RankApproximationLoss(sighted=True),
+    "rank, everywhere": lambda: RankApproximationLoss(gradient_everywhere=True),
     "softmax": lambda: SoftmaxLoss(CLASSES, DIM),
     "spectral": SpectralClusteringLoss,
     "triplet": TripletSemiHardLoss,
@@ -60,7 +60,16 @@ LOSSES: dict[str, Callable[[], nn.Module]] = {
 }
 # These know their classes beforehand and need labels 0…classes−1.
 DENSE_LABELS = {"margin, per class", "proxy-nca", "proxy-nca, others", "softmax"}
-SCALE_FREE = {"contrastive", "magnet", "margin", "nca, unit length", "proxy-nca", "rank", "rank, sighted", "spectral"}
+SCALE_FREE = {
+    "contrastive",
+    "magnet",
+    "margin",
+    "nca, unit length",
+    "proxy-nca",
+    "rank",
+    "rank, everywhere",
+    "spectral",
+}
 SCALE_FREE |= {"facility-location", "triplet"}
 # These compute their gradient themselves.
 WITHOUT_SECOND_DERIVATIVE = {"facility-location", "nca", "spectral"}

@@ -10,8 +10,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from reference.batches import assert_gradient_is, assert_loss_is, golden_files, gradient, random_batch
+from reference.rank import gradient_everywhere_loss as everywhere_oracle
 from reference.rank import rank_approximation_loss as oracle
-from reference.rank import sighted_loss as sighted_oracle
 
 from nearkin.errors import UserError
 from nearkin.losses import RankApproximationLoss, rank_approximation_loss
@@ -37,17 +37,17 @@ def test_it_is_what_the_equations_say(seed: int, items: int, dim: int, classes: 
 
 @given(st.integers(0, 10_000), st.integers(2, 20), st.integers(1, 5), st.integers(1, 8), st.floats(0.5, 6))
 @settings(max_examples=40, deadline=None)
-def test_sighted_it_is_the_variant_that_is_documented(
+def test_with_gradient_everywhere_it_is_the_variant_that_is_documented(
     seed: int, items: int, dim: int, classes: int, alpha: float
 ) -> None:
     x, y = random_batch(seed, items, dim, classes)
-    expected = sighted_oracle(x.numpy(), y.numpy(), alpha)
-    assert rank_approximation_loss(x, y, alpha, sighted=True).item() == pytest.approx(expected, rel=1e-9)
+    expected = everywhere_oracle(x.numpy(), y.numpy(), alpha)
+    assert rank_approximation_loss(x, y, alpha, gradient_everywhere=True).item() == pytest.approx(expected, rel=1e-9)
 
 
-def test_sighted_changes_nothing_where_all_ranks_are_above_a_quarter() -> None:
+def test_gradient_everywhere_changes_nothing_where_all_ranks_are_above_a_quarter() -> None:
     x, y = torch.tensor([[0.0], [1.0], [5.0], [6.0]], dtype=torch.float64), torch.tensor([0, 0, 1, 1])
-    assert torch.equal(rank_approximation_loss(x, y, sighted=True), rank_approximation_loss(x, y))
+    assert torch.equal(rank_approximation_loss(x, y, gradient_everywhere=True), rank_approximation_loss(x, y))
 
 
 def test_without_anything_to_rank_the_loss_is_zero() -> None:
@@ -61,17 +61,17 @@ def test_where_only_nearest_negatives_and_farthest_positives_are_wrong_there_is_
     assert not gradient(rank_approximation_loss, x, y).any()
 
 
-def test_sighted_it_has_a_gradient_where_the_paper_has_none() -> None:
+def test_there_is_a_gradient_where_the_paper_has_none() -> None:
     x, y = torch.tensor([[0.0], [1.0], [3.0], [8.0]], dtype=torch.float64), torch.tensor([0, 1, 2, 0])
     assert not gradient(rank_approximation_loss, x, y).any()
-    downhill = -gradient(RankApproximationLoss(sighted=True), x, y).flatten()
+    downhill = -gradient(RankApproximationLoss(gradient_everywhere=True), x, y).flatten()
     assert downhill[0] > 0 > downhill[3]  # the positive pair, each other's farthest, closes up
 
 
 def test_the_module_is_the_function() -> None:
     x, y = random_batch()
     assert torch.equal(RankApproximationLoss(2.0, 1e-3, True)(x, y), rank_approximation_loss(x, y, 2.0, 1e-3, True))
-    assert repr(RankApproximationLoss()) == "RankApproximationLoss(alpha=4.0, eps=0.0001, sighted=False)"
+    assert repr(RankApproximationLoss()) == "RankApproximationLoss(alpha=4.0, eps=0.0001, gradient_everywhere=False)"
 
 
 @pytest.mark.parametrize(("alpha", "eps"), [(0.0, 1e-4), (-1.0, 1e-4), (4.0, 0.0)])

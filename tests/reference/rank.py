@@ -33,15 +33,15 @@ def rank_approximation_loss(x: np.ndarray, y: np.ndarray, alpha: float = 4.0, ep
     return total / m
 
 
-def sighted_term(rank: float, alpha: float, eps: float) -> float:
+def straightened_term(rank: float, alpha: float, eps: float) -> float:
     """−log(w + ε) from ¼ upwards, and the straight line that continues it below."""
     if rank >= 0.25:
         return -math.log(transfer(rank, alpha) + eps)
     slope = alpha * 0.5 ** (alpha - 1) / (transfer(0.25, alpha) + eps)
-    return sighted_term(0.25, alpha, eps) + slope * (0.25 - rank)
+    return straightened_term(0.25, alpha, eps) + slope * (0.25 - rank)
 
 
-def sighted_loss(x: np.ndarray, y: np.ndarray, alpha: float = 4.0, eps: float = 1e-4) -> float:
+def gradient_everywhere_loss(x: np.ndarray, y: np.ndarray, alpha: float = 4.0, eps: float = 1e-4) -> float:
     """The variant that counts r⁻ from the nearest positive and r⁺ up to the farthest negative."""
     m = len(x)
     total = 0.0
@@ -52,6 +52,6 @@ def sighted_loss(x: np.ndarray, y: np.ndarray, alpha: float = 4.0, eps: float = 
         if not positives or not negatives or max(everything) == min(everything):
             continue
         spread = max(everything) - min(everything)
-        total += sighted_term((max(negatives) - max(positives)) / spread, alpha, eps)
-        total += sighted_term((min(negatives) - min(positives)) / spread, alpha, eps)
+        total += straightened_term((max(negatives) - max(positives)) / spread, alpha, eps)
+        total += straightened_term((min(negatives) - min(positives)) / spread, alpha, eps)
     return total / m

@@ -55,7 +55,8 @@ def compare(
 
     Args:
         data: what `nearkin.train` takes as a path or a name.
-        methods: names, or objects such as ``nearkin.methods.Magnet(alpha=2.0)``; "all" for all that nearkin has.
+        methods: names, as a list or with commas between, or objects such as ``nearkin.methods.Magnet(alpha=2.0)``;
+            "all" for all that nearkin has.
         seeds: runs of every method.
         protocol: "fair" or "paper".
         jobs: worker processes, with the same results as one; a script that asks for several must call this under

@@ -55,10 +55,10 @@ def check_request(
 def methods_by_name(methods: str | Sequence[str | Method]) -> dict[str, dict[str, Any]]:
     """The methods in the order given, each with its own settings: those of an object, none for a name.
 
-    >>> list(methods_by_name(["rank", "triplet"]))
+    >>> list(methods_by_name("rank,triplet"))
     ['rank', 'triplet']
     """
-    given = [methods] if isinstance(methods, str) else list(methods)
+    given = methods.split(",") if isinstance(methods, str) else list(methods)
     if given == ["all"]:
         return {method.name: {} for method in known_methods() if method.in_all}
     found: dict[str, dict[str, Any]] = {}

@@ -1,4 +1,4 @@
-"""The glyphs for experiments on known classes: every class in both parts, the examples at test are new."""
+"""The glyphs for experiments on known classes: every class is in both splits, the examples at test are new."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def known_classes(
     Args:
         source: ``glyphs``, or in another size.
         new: of each class, how many examples are tested on: the last ones, before those left out.
-        left_out: of each class, how many of the last examples are in neither part.
+        left_out: of each class, how many of the last examples are in neither split.
         traits: attributes of the glyphs to keep.
 
     >>> known_classes(Path("known.npz"), "glyphs:classes=10,per_class=20")  # doctest: +SKIP

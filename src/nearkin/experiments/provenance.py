@@ -39,7 +39,7 @@ def hardware(device: str = "auto") -> str:
 
 
 def _commit(package: Path) -> str | None:
-    """Such as ``237546a``, or ``237546a-dirty`` with changes; None where the package is no part of a checkout."""
+    """Such as ``237546a``, or ``237546a-dirty`` with changes; None where the package is not in a checkout."""
     if _git(package, "ls-files", "--error-unmatch", "__init__.py") is None:  # installed below somebody else's checkout
         return None
     return _git(package, "describe", "--always", "--dirty", "--exclude=*")

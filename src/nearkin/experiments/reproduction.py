@@ -131,12 +131,12 @@ def _scores(plan: Plan, settings: Settings, run: Run) -> dict[str, float]:
     if row.read or row.test or plan.views > 1 or not set(names) <= set(scores):
 
         def measure() -> dict[str, float]:
-            method = parse_method(row.read) if row.read else run.method() if not row.untrained else None
             if row.untrained:
                 note_provenance(run.folder, settings.training.device)
-                space, trained_on = backbone_space(settings), None
+                space, trained_on, method = backbone_space(settings), None, None
             else:
-                _, space, trained_on = embed_test_split(run, row.test, plan.views)
+                (_, space, trained_on), method = embed_test_split(run, row.test, plan.views), run.method()
+            method = parse_method(row.read) if row.read else method
             ks = sorted({int(k) for name in names for k in re.findall(r"recall@(\d+)", name)})
             clustering = "kmeans" if any("nmi" in name for name in names) else None
             protocol = "random-gallery" if names[0].startswith(RANDOM_GALLERY) else ""

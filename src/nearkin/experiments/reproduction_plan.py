@@ -92,7 +92,7 @@ class Plan:
             "other data": self.other_data and f"{self.other_data} instead of {self.dataset}",
             "protocol": "" if self.row.untrained else self._protocol(settings.training.keep),
             "settings for glyphs": self._changes(settings, [n for n in self.on_glyphs if n not in self.overrides]),
-            "other settings (--set)": self._changes(settings, [n for n in self.overrides if n != "keep"]),
+            "other settings": self._changes(settings, [n for n in self.overrides if n != "keep"]),
         }
         notes = [self.table.notes[note] for note in self.row.notes]
         labelled = [f"{what}: {words}" for what, words in sentences.items() if words]
@@ -210,8 +210,9 @@ def _with_settings(plan: Plan, overrides: Mapping[str, Any], out: Path) -> Plan:
     if plan.row.not_run:
         return replace(plan, source="", problem=f"not run: {plan.row.not_run}")
     if not source:
-        advice = f"`nearkin datasets` says where to get {name}, or name other data with --data {name}=SOURCE"
-        return replace(plan, problem=f"not found: {advice}")
+        return replace(
+            plan, problem=f"not found: `nearkin datasets` says where to get {name}; or give other data for it"
+        )
     own = {name: value for name, value in overrides.items() if knows(paper.method, name)}
     if _is_glyphs(source) and table.new_examples:
         file = out / f"known-{re.sub(r'[^a-z0-9]+', '-', source)}-{table.new_examples}.npz"

@@ -4,12 +4,12 @@ Schall, Barthel, Hezel, Jung: Deep Metric Learning using Similarities from Nonli
 Eq. 5–13. The paper leaves three cases open; here an anchor without positives (or without negatives) drops that term,
 an anchor with all others at one distance drops both, and the mean is still taken over all anchors.
 
-``sighted`` is not in the paper, whose form is blind where it errs most: an anchor whose nearest point of all is a
-negative measures that distance from itself (r⁻ = 0 whatever the distance is), and the same holds where the farthest
-point of all is a positive. Sighted, r⁻ counts from the nearest positive and r⁺ up to the farthest negative, which is
-the same elsewhere; ranks outside 0…1 say how wrong the order is. From ¼ before the wrong end on, each term is its
-tangent at ¼, so that all such pairs are moved firmly. An anchor without positives (or without negatives) has nothing to
-count from and drops both terms.
+``gradient_everywhere`` is not in the paper, whose form has no gradient where it errs most: an anchor whose nearest
+point of all is a negative measures that distance from itself (r⁻ = 0 whatever the distance is), and the same holds
+where the farthest point of all is a positive. With it, r⁻ counts from the nearest positive and r⁺ up to the farthest
+negative, which is the same elsewhere; ranks outside 0…1 say how wrong the order is. From ¼ before the wrong end on,
+each term is its tangent at ¼, so that all such pairs are moved firmly. An anchor without positives (or without
+negatives) has nothing to count from and drops both terms.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from nearkin.losses.distances import pairwise_distances, widened
 from nearkin.losses.pairs import Comparison, PairArguments, compared
 from nearkin.losses.registry import register_loss
 
-STRAIGHT_BELOW = 0.25  # the gap below which a sighted term is straight
+STRAIGHT_BELOW = 0.25  # the gap below which a term is straight with ``gradient_everywhere``
 
 
 def rank_approximation_loss(
@@ -34,7 +34,7 @@ def rank_approximation_loss(
     labels: Labels,
     alpha: float = 4.0,
     eps: float = 1e-4,
-    sighted: bool = False,
+    gradient_everywhere: bool = False,
     **pairs: Unpack[PairArguments],
 ) -> Tensor:
     """Pulls in each anchor's farthest positive and pushes off its nearest negative, by approximated rank.
@@ -42,16 +42,16 @@ def rank_approximation_loss(
     Every distance of an anchor is mapped linearly to a rank in 0…1 (its nearest other point 0, its farthest 1), ranks
     to similarities by a sigmoid-like curve, and the two hardest similarities to a loss.
 
-    An anchor whose nearest point of all is a negative gets the full loss for it but, unless ``sighted``, no gradient
-    from that term; other anchors of the batch still see the pair.
+    An anchor whose nearest point of all is a negative gets the full loss for it but, unless ``gradient_everywhere``, no
+    gradient from that term; other anchors of the batch still see the pair.
 
     Args:
         embeddings: (batch, dim), not normalised in the paper.
         labels: (batch,) integers.
         alpha: α in Eq. 10, the steepness of the curve.
-        eps: ε in Eq. 13, bounds each term by −log ε unless ``sighted``.
-        sighted: whether a term has a gradient also where the nearest point of all is a negative or the farthest a
-            positive.
+        eps: ε in Eq. 13, bounds each term by −log ε unless ``gradient_everywhere``.
+        gradient_everywhere: whether a term has a gradient also where the nearest point of all is a negative or the
+            farthest a positive.
         pairs: ``indices_tuple``, ``ref_emb``, ``ref_labels``; see `nearkin.losses.pairs.compared`. Ranks are among
             these pairs.
 
@@ -74,8 +74,8 @@ def rank_approximation_loss(
         spread = farthest.amax(dim=0) - lowest
         # Not only > 0: a quotient by a spread that underflows would have an infinite gradient.
         ranked = spread > torch.finfo(spread.dtype).tiny
-        if sighted:
-            begin, end, term, ranked = nearest[0], farthest[1], _sighted_term, ranked & there_are.all(dim=0)
+        if gradient_everywhere:
+            begin, end, term, ranked = nearest[0], farthest[1], _straightened_term, ranked & there_are.all(dim=0)
         else:
             begin, end, term = lowest, farthest.amax(dim=0), _term
         # s⁺ = 1 − w(r⁺) = w(1 − r⁺), because the curve is point-symmetric: both terms are −log w(some gap).
@@ -95,18 +95,18 @@ class RankApproximationLoss(Loss):
     torch.Size([])
     """
 
-    def __init__(self, alpha: float = 4.0, eps: float = 1e-4, sighted: bool = False) -> None:
+    def __init__(self, alpha: float = 4.0, eps: float = 1e-4, gradient_everywhere: bool = False) -> None:
         super().__init__()
         positive_number(alpha=alpha, eps=eps)
         self.alpha = alpha
         self.eps = eps
-        self.sighted = sighted
+        self.gradient_everywhere = gradient_everywhere
 
     def compute(self, embeddings: Tensor, labels: Labels, **pairs: Unpack[PairArguments]) -> Tensor:
-        return rank_approximation_loss(embeddings, labels, self.alpha, self.eps, self.sighted, **pairs)
+        return rank_approximation_loss(embeddings, labels, self.alpha, self.eps, self.gradient_everywhere, **pairs)
 
     def extra_repr(self) -> str:
-        return f"alpha={self.alpha}, eps={self.eps}, sighted={self.sighted}"
+        return f"alpha={self.alpha}, eps={self.eps}, gradient_everywhere={self.gradient_everywhere}"
 
 
 def _extremes(batch: Comparison, masks: Tensor, there_are: Tensor) -> tuple[Tensor, Tensor]:
@@ -130,7 +130,7 @@ def _term(rank: Tensor, alpha: float, eps: float) -> Tensor:
     return -torch.log(_transfer(torch.where(rank > 0, rank, 0.0), alpha) + eps)
 
 
-def _sighted_term(rank: Tensor, alpha: float, eps: float) -> Tensor:
+def _straightened_term(rank: Tensor, alpha: float, eps: float) -> Tensor:
     """The same from rank ¼ upwards, and its tangent at ¼ below."""
     height = 0.5 * (2 * STRAIGHT_BELOW) ** alpha + eps
     slope = alpha * (2 * STRAIGHT_BELOW) ** (alpha - 1) / height

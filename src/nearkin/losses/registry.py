@@ -56,7 +56,7 @@ def make_loss(name: str, **settings: Any) -> nn.Module:
     """A loss by name, with some of its settings changed; ``pml:<Name>`` is a loss of pytorch-metric-learning.
 
     >>> make_loss("rank", alpha=2.0)
-    RankApproximationLoss(alpha=2.0, eps=0.0001, sighted=False)
+    RankApproximationLoss(alpha=2.0, eps=0.0001, gradient_everywhere=False)
     >>> make_loss("pml:CircleLoss", gamma=64).loss.gamma
     64
     """

@@ -21,8 +21,8 @@ class Rank(GroupedMethod):
     Args:
         alpha: steepness of the transfer function (α in Eq. 10).
         eps: bounds the loss of one pair by −log ε (Eq. 13).
-        sighted: whether an anchor's nearest point moves if it is a negative, and its farthest if it is a positive; the
-            paper's form is blind to both.
+        gradient_everywhere: whether an anchor's nearest point moves if it is a negative, and its farthest if it is a
+            positive; in the paper's form neither does.
         per_class: items of one class in a batch (n of the n-group; 8 for CUB and Cars, 4 for products).
     """
 
@@ -35,8 +35,8 @@ class Rank(GroupedMethod):
 
     alpha: float = 4.0
     eps: float = 1e-4
-    sighted: bool = False
+    gradient_everywhere: bool = False
     per_class: int = 8
 
     def __post_init__(self) -> None:
-        self.loss = RankApproximationLoss(self.alpha, self.eps, self.sighted)
+        self.loss = RankApproximationLoss(self.alpha, self.eps, self.gradient_everywhere)
