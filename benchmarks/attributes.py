@@ -34,7 +34,7 @@ from nearkin.experiments.demo import pixel_space
 from nearkin.experiments.known_classes import known_classes
 from nearkin.experiments.runs import provenance_of
 from nearkin.files import write_json
-from nearkin.report.figures import plain_figure
+from nearkin.reports.figures import plain_figure
 from nearkin.training.scoring import concentrations
 
 CHOSEN: dict[str, dict[str, Any]] = KNOWN_CHOSEN | {"softmax": {"learning_rate": 1e-3}}

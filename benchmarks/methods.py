@@ -40,7 +40,7 @@ from nearkin.experiments.known_classes import known_classes
 from nearkin.experiments.pool import Job, run_jobs
 from nearkin.experiments.runs import Task, provenance_of
 from nearkin.methods import known_methods
-from nearkin.report.figures import plain_figure
+from nearkin.reports.figures import plain_figure
 from nearkin.training import Run
 from nearkin.training.settings import make_settings
 

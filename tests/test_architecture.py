@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[1] / "src" / "nearkin"
 BASICS = {"errors", "fields", "files", "messages", "progress", "signals", "space", "_torchvision"}
 ORDER = [
     *("data", "sampling", "models", "clustering", "losses", "evaluation", "methods", "training", "estimator"),
-    *("search", "report", "experiments", "serve", "api", "__init__", "cli", "__main__"),
+    *("search", "reports", "experiments", "serve", "api", "__init__", "cli", "__main__"),
 ]
 
 
@@ -44,7 +44,7 @@ def test_every_package_is_known() -> None:
 
 
 def test_report_knows_no_method_and_no_dataset() -> None:
-    for file in (ROOT / "report").rglob("*.py"):
+    for file in (ROOT / "reports").rglob("*.py"):
         assert not imports_of(file) & {"methods", "data"}, file.name
 
 
@@ -57,7 +57,7 @@ def test_importing_does_not_load_heavy_packages(entry: str) -> None:
 
 
 def test_rooms_load_what_takes_seconds_only_where_it_is_used() -> None:
-    code = "import nearkin.losses, nearkin.search, nearkin.training, nearkin.report.tables, sys; print(*sys.modules)"
+    code = "import nearkin.losses, nearkin.search, nearkin.training, nearkin.reports.tables, sys; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
     slow = {"torchvision", "torch._dynamo", "timm", "lightning_fabric", "lightning", "nearkin.experiments"}
     assert not slow & set(done.stdout.split())

@@ -270,7 +270,7 @@ def test_an_unexpected_error_points_at_debug(nearkin: Command, monkeypatch: pyte
     def broken() -> None:
         raise KeyError("a bug")
 
-    monkeypatch.setattr("nearkin.cli.listing.print_methods", broken)
+    monkeypatch.setattr("nearkin.cli.listing.Console", broken)
     outcome = nearkin("methods")
     assert outcome.code == 1
     assert "unexpected KeyError: 'a bug' (add --debug for the traceback)" in outcome.err
@@ -280,6 +280,6 @@ def test_ctrl_c_is_said_in_one_word(nearkin: Command, monkeypatch: pytest.Monkey
     def interrupted(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("nearkin.cli.listing.print_methods", interrupted)
+    monkeypatch.setattr("nearkin.cli.listing.Console", interrupted)
     outcome = nearkin("methods")
     assert (outcome.code, outcome.err) == (130, "nearkin: stopped\n")

@@ -16,10 +16,11 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from nearkin.api import Gallery, embed, evaluate, export, index, load, resume, train
+    from nearkin.api import Gallery, demo, embed, evaluate, export, index, load, report, resume, train
     from nearkin.clustering.cluster import cluster
     from nearkin.data import load_dataset
     from nearkin.estimator import MetricLearner
+    from nearkin.experiments import compare, reproduce
     from nearkin.space import Space
 
 __all__ = [
@@ -28,12 +29,16 @@ __all__ = [
     "Space",
     "__version__",
     "cluster",
+    "compare",
+    "demo",
     "embed",
     "evaluate",
     "export",
     "index",
     "load",
     "load_dataset",
+    "report",
+    "reproduce",
     "resume",
     "train",
 ]
@@ -44,12 +49,16 @@ _HOME = {
     "MetricLearner": "nearkin.estimator",
     "Space": "nearkin.space",
     "cluster": "nearkin.clustering.cluster",
+    "compare": "nearkin.experiments",
+    "demo": "nearkin.api",
     "embed": "nearkin.api",
     "evaluate": "nearkin.api",
     "export": "nearkin.api",
     "index": "nearkin.api",
     "load": "nearkin.api",
     "load_dataset": "nearkin.data",
+    "report": "nearkin.api",
+    "reproduce": "nearkin.experiments",
     "resume": "nearkin.api",
     "train": "nearkin.api",
 }

@@ -261,6 +261,47 @@ def export(model: str | Path | Run, out: str | Path | None = None, weights: str 
     return load(model, weights).export(out or f"{name}.onnx", _sample_items(_folder(model)))
 
 
+def report(
+    run: str | Path | Run,
+    out: str | Path | None = None,
+    split: str = "test",
+    *,
+    data: Any = None,
+    backbone: nn.Module | None = None,
+) -> Path:
+    """Writes one page about a run: curves, scores, the map of the space, neighbours, confusions, settings.
+
+    Args:
+        run: a run or its folder.
+        out: the page; None: ``report.html`` in the run.
+        split: which split of its data to show: "test", "validation" or "train".
+        data, backbone: the objects that the run was trained with, where no setting describes them.
+
+    >>> report("runs/photos-rank")  # doctest: +SKIP
+    PosixPath('runs/photos-rank/report.html')
+    """
+    from nearkin.experiments.run_report import write_report
+
+    embedder = None if backbone is None else load(run, backbone=backbone)
+    return write_report(_folder(run), out, split, dataset=None if data is None else as_dataset(data), embedder=embedder)
+
+
+def demo(out: str | Path = "runs/demo", epochs: int = 20, seed: int = 0, data: str = "glyphs") -> Run:
+    """Trains on the embedded glyphs, measures on classes never seen, saves the model, draws two pictures.
+
+    Args:
+        out: folder to write; an earlier demo there is replaced.
+        epochs: passes over the training half.
+        seed: of data order and weights.
+        data: the glyphs, in another size: ``glyphs:classes=40,per_class=10``.
+    """
+    from nearkin.experiments.demo import run_demo
+
+    show_messages()
+    run_demo(Path(out), data, epochs, seed)
+    return Run(out)
+
+
 class Gallery(SearchableGallery):
     """A gallery that can also be served: the page is built on galleries, so `nearkin.search` does not know of it."""
 

@@ -26,7 +26,7 @@ from nearkin.experiments.papers import PaperTable, read_table
 from nearkin.experiments.reproduction import reproduce
 from nearkin.experiments.reproduction_plan import make_plans
 from nearkin.models import Embedder
-from nearkin.report.figures import plain_figure
+from nearkin.reports.figures import plain_figure
 from nearkin.training import Run, scoring
 from nearkin.training.baseline import backbone_space
 

@@ -172,7 +172,6 @@ def test_what_is_not_an_image_is_one_sentence(data: Any, expected: str) -> None:
         ([[1.0, 2.0, 3.0, 4.0], [1.0, 2.0, np.nan, 4.0]], "1 of 2 vectors hold NaN or infinity, the first in row 1"),
         (torch.tensor([1.0, 2.0, 3.0, torch.inf]), "1 of 1 vectors hold NaN or infinity, the first in row 0"),
     ],
-    ids=str,
 )
 def test_what_is_not_a_vector_is_one_sentence(data: Any, expected: str) -> None:
     with pytest.raises(UserError, match=expected):

@@ -21,7 +21,7 @@ from serve.colours import LABELS, PER_LABEL, MeanColour, colour_of, picture_byte
 
 from nearkin.data import images
 from nearkin.errors import UserError
-from nearkin.report.map import flat_places
+from nearkin.reports.map import flat_places
 from nearkin.search.gallery import Gallery
 from nearkin.search.store import Entry, ItemNotFound
 from nearkin.serve import app, caching, service, space_map

@@ -5,7 +5,12 @@ from __future__ import annotations
 import logging
 import sys
 
-from nearkin.cli import learning, measuring, using, vocabulary  # noqa: F401  # they register their commands
+# They register their commands, in the order in which `--help` lists them.
+from nearkin.cli import train  # noqa: F401  # isort: skip
+from nearkin.cli import evaluate  # noqa: F401  # isort: skip
+from nearkin.cli import search  # noqa: F401  # isort: skip
+from nearkin.cli import experiments  # noqa: F401  # isort: skip
+from nearkin.cli import listing  # noqa: F401  # isort: skip
 from nearkin.cli.app import app
 from nearkin.cli.wording import OptionFormatter, worded_for
 

@@ -1,25 +1,44 @@
-"""What nearkin knows by name, for the terminal: each list loads what it tells about, and nothing else."""
+"""Commands that list what nearkin knows by name: methods, datasets, recipes; each loads what it tells about alone."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
+from typing import Annotated
 
+import typer
 from rich.console import Console
 from rich.table import Table
 
+from nearkin.cli.app import app
 
-def print_pairs(name: str, about: str, rows: Mapping[str, str]) -> None:
-    """A table of two columns."""
-    table = Table()
-    table.add_column(name, no_wrap=True)
-    table.add_column(about)
-    for row in rows.items():
-        table.add_row(*row)
+
+@app.command(rich_help_panel="List")
+def methods() -> None:
+    """List the methods, their batches and their settings."""
+    from nearkin.methods import known_methods, make_method
+
+    table = Table(show_lines=True)
+    table.add_column("method", no_wrap=True)
+    table.add_column("what it does", overflow="fold")
+    table.add_column("settings", no_wrap=True)
+    for known in known_methods():
+        method = make_method(known.name)
+        lines = {
+            "paper": method.paper,
+            "batches": method.batches,
+            "minimises": method.minimises,
+            "looks at the whole space": method.refresh_every or "no",
+            "at test time": method.readout,
+        }
+        about = "\n".join(f"[dim]{name}:[/dim] {value}" for name, value in lines.items())
+        settings = "\n".join(f"{name}={value}" for name, value in method.settings().items())
+        table.add_row(method.name, about, settings)
     Console().print(table)
 
 
-def print_datasets(root: Path | None) -> None:
+@app.command(rich_help_panel="List")
+def datasets(root: Annotated[Path | None, typer.Option(help="Where to look for them.")] = None) -> None:
+    """List the datasets known by name, their sizes, and whether they are found."""
     from nearkin.data.benchmarks import benchmarks, find
 
     table = Table(show_lines=True)
@@ -40,23 +59,14 @@ def print_datasets(root: Path | None) -> None:
     Console().print(table)
 
 
-def print_methods() -> None:
-    from nearkin.methods import known_methods, make_method
+@app.command(rich_help_panel="List")
+def recipes() -> None:
+    """List the papers' own settings and tuned ones, by dataset and method: train with --recipe NAME."""
+    from nearkin.experiments.recipes import known_recipes, recipe_description
 
-    table = Table(show_lines=True)
-    table.add_column("method", no_wrap=True)
-    table.add_column("what it does", overflow="fold")
-    table.add_column("settings", no_wrap=True)
-    for known in known_methods():
-        method = make_method(known.name)
-        lines = {
-            "paper": method.paper,
-            "batches": method.batches,
-            "minimises": method.minimises,
-            "looks at the whole space": method.refresh_every or "no",
-            "at test time": method.readout,
-        }
-        about = "\n".join(f"[dim]{name}:[/dim] {value}" for name, value in lines.items())
-        settings = "\n".join(f"{name}={value}" for name, value in method.settings().items())
-        table.add_row(method.name, about, settings)
+    table = Table()
+    table.add_column("recipe", no_wrap=True)
+    table.add_column("of")
+    for name in known_recipes():
+        table.add_row(name, recipe_description(name))
     Console().print(table)

@@ -10,7 +10,7 @@ import numpy as np
 
 from nearkin.experiments.comparison_plots import curves_figure, mean_curves, scores_figure
 from nearkin.experiments.comparison_result import HEADINGS, IN_WORDS, ComparisonResult, in_words
-from nearkin.report.page import drawing, page, table
+from nearkin.reports.page import drawing, page, table
 from nearkin.training import Run
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from nearkin.experiments.comparison_result import ComparisonResult, half_interval
-from nearkin.report.figures import COLOURS, FAINT, INK, SOFT, plain_axes, plain_figure
+from nearkin.reports.figures import COLOURS, FAINT, INK, SOFT, plain_axes, plain_figure
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

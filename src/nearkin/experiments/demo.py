@@ -13,9 +13,9 @@ from nearkin.errors import UserError
 from nearkin.evaluation import evaluate
 from nearkin.evaluation.result import score_table
 from nearkin.experiments.run_report import gather
-from nearkin.report.map import draw_map
-from nearkin.report.neighbours import draw_neighbours
-from nearkin.report.run_report import write_run_report
+from nearkin.reports.map import draw_map
+from nearkin.reports.neighbours import draw_neighbours
+from nearkin.reports.run_report import write_run_report
 from nearkin.space import Space
 from nearkin.training import Run
 from nearkin.training.loop import make_trainer

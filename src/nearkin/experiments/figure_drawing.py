@@ -13,7 +13,7 @@ from nearkin.evaluation import score_name
 from nearkin.experiments.papers import PaperTable
 from nearkin.experiments.reproduction_result import ReproductionResult, RowResult, heading
 from nearkin.files import atomic_path
-from nearkin.report.figures import plain_figure
+from nearkin.reports.figures import plain_figure
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

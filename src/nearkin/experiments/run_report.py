@@ -26,10 +26,10 @@ from nearkin.evaluation import confidence_intervals, diagnostics, evaluate
 from nearkin.experiments.provenance import provenance
 from nearkin.methods import Groups
 from nearkin.models import Embedder
-from nearkin.report.pictures import Pictures
-from nearkin.report.run_page import Group, Grouping, RunReport
-from nearkin.report.run_report import write_run_report
-from nearkin.report.split import EmbeddedSplit
+from nearkin.reports.pictures import Pictures
+from nearkin.reports.run_page import Group, Grouping, RunReport
+from nearkin.reports.run_report import write_run_report
+from nearkin.reports.split import EmbeddedSplit
 from nearkin.training import Run, Settings
 from nearkin.training.model_selection import KEEP, PRIMARY
 from nearkin.training.prepare import load_splits

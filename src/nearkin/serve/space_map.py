@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from nearkin.errors import UserError
-from nearkin.report.map import flat_places
+from nearkin.reports.map import flat_places
 from nearkin.search.store import Embeddings, Entry, Store
 from nearkin.serve.schemas import Point
 

@@ -13,7 +13,7 @@ from nearkin.evaluation import score_text
 from nearkin.evaluation.result import score_table
 from nearkin.models.card import Training, escaped, model_card
 from nearkin.models.model import ModelSpec
-from nearkin.report.run_page import _scores
+from nearkin.reports.run_page import _scores
 
 
 @pytest.mark.parametrize(

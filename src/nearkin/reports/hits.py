@@ -11,7 +11,7 @@ from PIL import Image
 
 from nearkin.errors import UserError
 from nearkin.files import atomic_path
-from nearkin.report.figures import plain_figure
+from nearkin.reports.figures import plain_figure
 from nearkin.search import SearchResult
 
 PICTURES = {".jpeg", ".jpg", ".pdf", ".png", ".svg", ".webp"}

@@ -6,12 +6,12 @@ from pathlib import Path
 
 from nearkin.files import write_text
 from nearkin.progress import track
-from nearkin.report.figures import save_figure
-from nearkin.report.map import lay_out
-from nearkin.report.neighbours import neighbours_figure
-from nearkin.report.run_page import RunReport, run_page
-from nearkin.report.run_plots import distances_figure, learning_figures, map_figure, spectrum_figure
-from nearkin.report.split import random_queries, worst_queries
+from nearkin.reports.figures import save_figure
+from nearkin.reports.map import lay_out
+from nearkin.reports.neighbours import neighbours_figure
+from nearkin.reports.run_page import RunReport, run_page
+from nearkin.reports.run_plots import distances_figure, learning_figures, map_figure, spectrum_figure
+from nearkin.reports.split import random_queries, worst_queries
 
 SHOWN_QUERIES = 12
 

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from nearkin.evaluation import Diagnostics, EvaluationResult
-from nearkin.report.pictures import Pictures
+from nearkin.reports.pictures import Pictures
 from nearkin.space import Space
 
 Indices = npt.NDArray[np.int64]

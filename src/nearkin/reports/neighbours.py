@@ -10,9 +10,9 @@ import numpy as np
 import numpy.typing as npt
 
 from nearkin.files import atomic_path
-from nearkin.report.figures import plain_figure
-from nearkin.report.pictures import Pictures
-from nearkin.report.split import EmbeddedSplit
+from nearkin.reports.figures import plain_figure
+from nearkin.reports.pictures import Pictures
+from nearkin.reports.split import EmbeddedSplit
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

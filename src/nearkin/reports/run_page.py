@@ -8,10 +8,10 @@ from html import escape
 from typing import TYPE_CHECKING, Any
 
 from nearkin.evaluation import describe, score_text
-from nearkin.report.map import Map, map_html
-from nearkin.report.page import drawing, page, resource, table
-from nearkin.report.pictures import COLUMNS, Pictures, Sheet
-from nearkin.report.split import EmbeddedSplit, class_scores, confusions
+from nearkin.reports.map import Map, map_html
+from nearkin.reports.page import drawing, page, resource, table
+from nearkin.reports.pictures import COLUMNS, Pictures, Sheet
+from nearkin.reports.split import EmbeddedSplit, class_scores, confusions
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -9,7 +9,7 @@ from html import escape
 from importlib.resources import files
 from typing import TYPE_CHECKING
 
-from nearkin.report.figures import FAINT, INK, SOFT, svg
+from nearkin.reports.figures import FAINT, INK, SOFT, svg
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -85,7 +85,7 @@ def resource(name: str) -> str:
     >>> "sortable" in resource("run_tables.js")
     True
     """
-    return files("nearkin.report").joinpath(name).read_text(encoding="utf-8")
+    return files("nearkin.reports").joinpath(name).read_text(encoding="utf-8")
 
 
 def _hash(script: str) -> str:

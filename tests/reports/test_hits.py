@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 
 from nearkin.errors import UserError
-from nearkin.report.hits import draw_hits
+from nearkin.reports.hits import draw_hits
 from nearkin.search import Entry, Hit, SearchResult
 
 GONE = (0xDD, 0xDD, 0xDD)

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from nearkin.evaluation import Diagnostics, score_name
-from nearkin.report.figures import COLOURS, FAINT, INK, SOFT, plain_axes, plain_figure
+from nearkin.reports.figures import COLOURS, FAINT, INK, SOFT, plain_axes, plain_figure
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -1,4 +1,4 @@
-"""Commands that put a trained model to use: report, index, remove, search, match, serve, export."""
+"""Commands of galleries: index, remove, search, match, serve."""
 
 from __future__ import annotations
 
@@ -20,19 +20,7 @@ Queries = Annotated[list[Path], typer.Argument(metavar="QUERIES...", help="Image
 AsJson = Annotated[bool, typer.Option("--json", help="Print one line of JSON for each query instead.")]
 
 
-@app.command()
-def report(
-    run: Annotated[Path, typer.Argument(help="A run folder.")],
-    out: Annotated[Path | None, typer.Option("--out", "-o", help="The page. Default: report.html in the run.")] = None,
-    part: Annotated[str, typer.Option(help="Which part to look at: train, validation or test.")] = "test",
-) -> None:
-    """Write one page about a run: curves, scores, the map of the space, neighbours, confusions, settings."""
-    from nearkin.experiments.run_report import write_report
-
-    typer.echo(f"report: {write_report(run, out, part)}")
-
-
-@app.command()
+@app.command(rich_help_panel="Search")
 def index(
     model: Model,
     data: Annotated[str, typer.Argument(help="A folder of images, with or without class folders; a .csv; a dataset.")],
@@ -55,7 +43,7 @@ def index(
         typer.echo(f"{out}: {gallery.result}")
 
 
-@app.command()
+@app.command(rich_help_panel="Search")
 def remove(
     gallery: GalleryFolder,
     paths: Annotated[list[str], typer.Argument(metavar="PATHS...", help="Images, or folders of them.")],
@@ -67,7 +55,7 @@ def remove(
         typer.echo(f"removed {opened.remove(paths):,} items from {gallery}")
 
 
-@app.command()
+@app.command(rich_help_panel="Search")
 def search(
     gallery: GalleryFolder,
     queries: Queries,
@@ -82,7 +70,7 @@ def search(
     Example: nearkin search photos.index query.jpg -k 10 --picture found.png
     """
     from nearkin.data.thumbnails import file_thumbnail
-    from nearkin.report.hits import check_picture_name, draw_hits
+    from nearkin.reports.hits import check_picture_name, draw_hits
     from nearkin.search import Gallery
 
     if picture is not None:
@@ -97,7 +85,7 @@ def search(
             typer.echo(f"picture: {picture}", err=as_json)
 
 
-@app.command()
+@app.command(rich_help_panel="Search")
 def match(
     gallery: GalleryFolder,
     queries: Queries,
@@ -127,7 +115,7 @@ def _print(results: Sequence[SearchResult | MatchResult], as_json: bool) -> None
         typer.echo(json.dumps(result.to_dict()) if as_json else result)
 
 
-@app.command()
+@app.command(rich_help_panel="Search")
 def serve(
     gallery: GalleryFolder,
     host: Annotated[str, typer.Option(help="0.0.0.0 lets other machines in.")] = "127.0.0.1",
@@ -146,22 +134,3 @@ def serve(
 
     with Gallery.open(gallery) as opened:
         opened.serve(host, port, open_browser, allow_host)
-
-
-@app.command()
-def export(
-    model: Model,
-    out: Annotated[Path | None, typer.Option("--out", "-o", help="The file. Default: NAME.onnx.")] = None,
-    weights: NetworkWeights = None,
-) -> None:
-    """Write a model as ONNX, for other languages and machines; it is first compared with torch, on the run's own data.
-
-    Example: nearkin export runs/photos-rank -o photos.onnx
-    """
-    from nearkin import api
-
-    done = api.export(model, out, weights)
-    typer.echo(
-        f"{done.file}: {done.megabytes:.1f} MB, equal to torch on {done.checked_on} items, {done.real} of them real "
-        f"(largest difference {done.largest_difference:.0e})"
-    )

@@ -1,4 +1,4 @@
-"""Commands that measure a trained model, or turn data into vectors."""
+"""Commands about one model: evaluate, report, embed, export."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import typer
 from nearkin.cli.app import CountCheck, Model, NetworkWeights, app
 
 
-@app.command()
+@app.command(rich_help_panel="Evaluate")
 def evaluate(
     model: Model,
     data: Annotated[str | None, typer.Option(help="Other data than the run's own; needed without a run.")] = None,
@@ -54,7 +54,19 @@ def evaluate(
     Console().print(result)
 
 
-@app.command()
+@app.command(rich_help_panel="Evaluate")
+def report(
+    run: Annotated[Path, typer.Argument(help="A run folder.")],
+    out: Annotated[Path | None, typer.Option("--out", "-o", help="The page. Default: report.html in the run.")] = None,
+    split: Annotated[str, typer.Option(help="Which split to show: train, validation or test.")] = "test",
+) -> None:
+    """Write one page about a run: curves, scores, the map of the space, neighbours, confusions, settings."""
+    from nearkin import api
+
+    typer.echo(f"report: {api.report(run, out, split)}")
+
+
+@app.command(rich_help_panel="Evaluate")
 def embed(
     model: Model,
     data: Annotated[str, typer.Argument(help="What to embed: a dataset, or any folder of images.")],
@@ -69,6 +81,25 @@ def embed(
 
     count, dim = api.embed(model, data, out, weights, root, unreadable, check_counts).shape
     typer.echo(f"{count} vectors of {dim} numbers in {out}")
+
+
+@app.command(rich_help_panel="Evaluate")
+def export(
+    model: Model,
+    out: Annotated[Path | None, typer.Option("--out", "-o", help="The file. Default: NAME.onnx.")] = None,
+    weights: NetworkWeights = None,
+) -> None:
+    """Write a model as ONNX, for other languages and machines; it is first compared with torch, on the run's own data.
+
+    Example: nearkin export runs/photos-rank -o photos.onnx
+    """
+    from nearkin import api
+
+    done = api.export(model, out, weights)
+    typer.echo(
+        f"{done.file}: {done.megabytes:.1f} MB, equal to torch on {done.checked_on} items, {done.real} of them real "
+        f"(largest difference {done.largest_difference:.0e})"
+    )
 
 
 def _whole_numbers(text: str) -> tuple[int, ...]:

@@ -13,8 +13,8 @@ from PIL import Image, ImageDraw
 
 from nearkin.files import atomic_path
 from nearkin.progress import bar
-from nearkin.report.pictures import COLUMNS, Pictures, Sheet
-from nearkin.report.split import EmbeddedSplit
+from nearkin.reports.pictures import COLUMNS, Pictures, Sheet
+from nearkin.reports.split import EmbeddedSplit
 from nearkin.space import Space
 
 Colour = tuple[int, int, int]

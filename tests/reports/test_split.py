@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from nearkin.evaluation import evaluate
-from nearkin.report.split import class_scores, confusions, worst_queries
+from nearkin.reports.split import class_scores, confusions, worst_queries
 from nearkin.space import Space
 
 

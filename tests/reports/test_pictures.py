@@ -12,10 +12,10 @@ import torch
 from PIL import Image
 
 from nearkin.evaluation import diagnostics, evaluate
-from nearkin.report.map import draw_map, flat_places
-from nearkin.report.neighbours import RIGHT, WRONG, draw_neighbours
-from nearkin.report.pictures import COLUMNS, Pictures, Sheet
-from nearkin.report.split import EmbeddedSplit
+from nearkin.reports.map import draw_map, flat_places
+from nearkin.reports.neighbours import RIGHT, WRONG, draw_neighbours
+from nearkin.reports.pictures import COLUMNS, Pictures, Sheet
+from nearkin.reports.split import EmbeddedSplit
 from nearkin.space import Space
 
 
