@@ -10,8 +10,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
-from reference.untrained import save_untrained
+from reference.untrained import COLOURED, save_untrained
 
 import nearkin.search.folder
 from nearkin.errors import UserError
@@ -336,3 +337,17 @@ def test_a_model_object_makes_a_gallery_and_goes_on_with_it(photos: Path, model:
     with Gallery.index(model, photos, tmp_path / "g") as again:
         assert again.result is not None and again.result.unchanged == 36
         assert repr(again) == f"<Gallery {tmp_path / 'g'}: 36 items>"
+
+
+def test_a_gallery_around_a_module_of_ones_own_is_opened_with_it(photos: Path, tmp_path: Path) -> None:
+    class Colours(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x.mean((2, 3))
+
+    model = Embedder(EmbeddingModel(ModelSpec("module", 0, "never", COLOURED, head="none"), backbone=Colours()))
+    with Gallery.index(model, photos, tmp_path / "g") as made:
+        expected = made.search(files(photos)[7])
+    with pytest.raises(UserError, match="a module of your own"):
+        Gallery.open(tmp_path / "g")
+    with Gallery.open(tmp_path / "g", backbone=Colours()) as opened:
+        assert opened.search(files(photos)[7]) == expected

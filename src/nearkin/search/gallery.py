@@ -71,8 +71,8 @@ class Gallery:
         8189
         """
         files = LabelledFiles.of(data, None, root, check_counts)  # first: what cannot be read leaves no gallery behind
-        if files.folder is not None and absolute(path).is_relative_to(files.folder):
-            raise UserError(f"the gallery {path} would be among the images in {files.folder}; choose another folder")
+        if isinstance(data, str | Path) and absolute(data).is_dir() and absolute(path).is_relative_to(absolute(data)):
+            raise UserError(f"the gallery {path} would be among the images in {data}; choose another folder")
         gallery = cls.create(path, model, weights, store)
         try:
             gallery._update(files, prune)
