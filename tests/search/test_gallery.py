@@ -158,7 +158,7 @@ def test_a_label_is_refused_where_there_are_none(empty_gallery: Gallery) -> None
 
 def test_a_search_in_an_empty_gallery_says_what_to_run(empty_gallery: Gallery) -> None:
     for label in (None, "rose"):
-        with pytest.raises(UserError, match=r"empty\.index has no items yet; add images first"):
+        with pytest.raises(UserError, match=r"empty\.index has no items yet; index images into it"):
             empty_gallery.search(np.zeros((2, 4), dtype=np.float32), label=label)
     assert len(empty_gallery) == 0 and empty_gallery.labels() == {}
 
@@ -250,7 +250,7 @@ def test_a_gallery_whose_items_have_vanished_is_refused_and_not_made_empty(
 
 def test_a_folder_that_is_no_gallery_is_refused(photos: Path, tmp_path: Path) -> None:
     for path in (photos, tmp_path / "nothing"):
-        with pytest.raises(UserError, match=r"is not a gallery .*; make one with nearkin\.index\("):
+        with pytest.raises(UserError, match=r"is not a gallery .*; index images to make one"):
             Gallery.open(path)
 
 

@@ -270,7 +270,7 @@ class Gallery:
     def _search(self, embeddings: Embeddings, k: int, label: str | None) -> list[list[Hit]]:
         found = self.store.search(embeddings, k, label)
         if not any(found) and len(self) == 0:
-            raise UserError(f"{self.path} has no items yet; add images first: gallery.add(...)")
+            raise UserError(f"{self.path} has no items yet; index images into it")
         if label is not None and not any(found) and label not in (known := self.labels()):
             near = ", ".join(difflib.get_close_matches(label, known, n=5, cutoff=0.0))
             raise UserError(
