@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
+from importlib import import_module
 from typing import Any, Protocol
 
 from nearkin.errors import UserError, unknown_name
