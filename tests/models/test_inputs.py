@@ -111,6 +111,7 @@ def test_vectors_in_every_form() -> None:
     ready = torch.from_numpy(rows)
     for form in (rows.tolist(), ready, [*rows], [*ready.requires_grad_()], rows.astype(object), Vectors(rows)):
         np.testing.assert_allclose(embedder.encode(form), expected, atol=1e-6)
+    assert embedder.encode(torch.from_numpy(rows).bfloat16()).shape == (2, 3)
     for single in (rows[0], rows[0].tolist(), torch.from_numpy(rows[0])):
         np.testing.assert_allclose(embedder.encode(single), expected[0], atol=1e-6)
     assert embedder.encode(np.ones(4, int)).shape == (3,)
@@ -176,6 +177,12 @@ def test_what_is_not_an_image_is_one_sentence(data: Any, expected: str) -> None:
 def test_what_is_not_a_vector_is_one_sentence(data: Any, expected: str) -> None:
     with pytest.raises(UserError, match=expected):
         vectors().encode(data)
+
+
+def test_a_path_may_begin_at_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    Image.fromarray(LARGE).save(tmp_path / "x.png")
+    assert images().encode("~/x.png").shape == (8,) and images().encode(["~/x.png", LARGE]).shape == (2, 8)
 
 
 def test_images_that_cannot_be_read_are_one_sentence(tmp_path: Path) -> None:

@@ -10,8 +10,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
-from reference.untrained import save_untrained
+from reference.untrained import COLOURED, save_untrained
 
 import nearkin.search.folder
 from nearkin.errors import UserError
@@ -157,7 +158,7 @@ def test_a_label_is_refused_where_there_are_none(empty_gallery: Gallery) -> None
 
 def test_a_search_in_an_empty_gallery_says_what_to_run(empty_gallery: Gallery) -> None:
     for label in (None, "rose"):
-        with pytest.raises(UserError, match=r"empty\.index has no items yet; add images first"):
+        with pytest.raises(UserError, match=r"empty\.index has no items yet; index images into it"):
             empty_gallery.search(np.zeros((2, 4), dtype=np.float32), label=label)
     assert len(empty_gallery) == 0 and empty_gallery.labels() == {}
 
@@ -249,7 +250,7 @@ def test_a_gallery_whose_items_have_vanished_is_refused_and_not_made_empty(
 
 def test_a_folder_that_is_no_gallery_is_refused(photos: Path, tmp_path: Path) -> None:
     for path in (photos, tmp_path / "nothing"):
-        with pytest.raises(UserError, match=r"is not a gallery .*; make one with nearkin\.index\("):
+        with pytest.raises(UserError, match=r"is not a gallery .*; index images to make one"):
             Gallery.open(path)
 
 
@@ -336,3 +337,17 @@ def test_a_model_object_makes_a_gallery_and_goes_on_with_it(photos: Path, model:
     with Gallery.index(model, photos, tmp_path / "g") as again:
         assert again.result is not None and again.result.unchanged == 36
         assert repr(again) == f"<Gallery {tmp_path / 'g'}: 36 items>"
+
+
+def test_a_gallery_around_a_module_of_ones_own_is_opened_with_it(photos: Path, tmp_path: Path) -> None:
+    class Colours(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x.mean((2, 3))
+
+    model = Embedder(EmbeddingModel(ModelSpec("module", 0, "never", COLOURED, head="none"), backbone=Colours()))
+    with Gallery.index(model, photos, tmp_path / "g") as made:
+        expected = made.search(files(photos)[7])
+    with pytest.raises(UserError, match="a module of your own"):
+        Gallery.open(tmp_path / "g")
+    with Gallery.open(tmp_path / "g", backbone=Colours()) as opened:
+        assert opened.search(files(photos)[7]) == expected

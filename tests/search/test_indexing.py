@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,6 +20,7 @@ from reference.untrained import save_untrained
 from torch import Tensor
 
 from nearkin.cli import main
+from nearkin.data import load_dataset
 from nearkin.data.images import read_image
 from nearkin.data.items import ImageFiles
 from nearkin.errors import Interrupted, UserError
@@ -62,7 +64,7 @@ def decoded(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     return calls
 
 
-def index(model: Path, data: str | Path, out: Path, prune: bool = False, batch: int = 1024) -> IndexResult:
+def index(model: Path, data: Any, out: Path, prune: bool = False, batch: int = 1024) -> IndexResult:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(indexing, "SAVE_AFTER", batch)
         with Gallery.index(model, data, out, prune=prune) as gallery:
@@ -412,6 +414,19 @@ def test_an_empty_folder_is_refused(model: Path, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     with pytest.raises(UserError, match="empty holds no images"):
         index(model, str(tmp_path / "empty"), tmp_path / "g")
+
+
+def test_a_gallery_may_be_beside_the_list_of_its_images(photos: Path, model: Path) -> None:
+    (photos / "list.csv").write_text("path,label\nclass0/0.png,red\n")
+    assert index(model, photos / "list.csv", photos / "gallery.index").added == 1
+
+
+def test_any_dataset_of_image_files_can_be_indexed(photos: Path, model: Path, tmp_path: Path) -> None:
+    dataset = load_dataset(photos)
+    assert index(model, dataset, tmp_path / "g").added == 36
+    assert {entry.label for entry in entries(tmp_path / "g").values()} == set(dataset.classes)
+    (photos / "class1" / "1.png").unlink()
+    assert index(model, dataset, tmp_path / "g").missing == [str(photos / "class1" / "1.png")]
 
 
 def test_a_gallery_among_the_pictures_is_refused(photos: Path, model: Path) -> None:

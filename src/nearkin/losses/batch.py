@@ -158,13 +158,16 @@ def group_means(rows: Tensor, group: Tensor, sizes: Tensor) -> Tensor:
 
 
 def numbered(ids: Tensor) -> tuple[Tensor, Tensor]:
-    """Ids as 0, 1, … in their order, (batch,), and how often each occurs, (batch,) with 0 from the last one on.
+    """Ids as 0, 1, … in their order, (batch,), and how often each occurs.
 
-    This is ``unique``, in a shape that does not depend on the data, so that it compiles.
+    In a graph, where shapes must not depend on the data, the counts are (batch,) with 0 for what does not occur.
 
     >>> numbered(torch.tensor([7, 5, 7]))
-    (tensor([1, 0, 1]), tensor([1, 2, 0]))
+    (tensor([1, 0, 1]), tensor([1, 2]))
     """
+    if not is_compiling():
+        _, number, counts = ids.unique(return_inverse=True, return_counts=True)
+        return number, counts
     in_order, order = ids.sort(stable=True)
     steps = torch.cat([in_order.new_zeros(1), (in_order[1:] != in_order[:-1]).long()])
     number = torch.empty_like(ids).scatter(0, order, steps.cumsum(0))

@@ -61,7 +61,7 @@ def magnet_loss(
     embeddings, labels = checked(embeddings, labels)
     clusters = labels if clusters is None else checked_ids(clusters, embeddings, "clusters")
     cluster, sizes = numbered(clusters)
-    class_of = torch.zeros_like(labels).scatter(0, cluster, labels)
+    class_of = labels.new_zeros(len(sizes)).scatter(0, cluster, labels)
     if not is_compiling() and not torch.equal(class_of[cluster], labels):
         mixed = clusters[class_of[cluster] != labels][0]
         raise UserError(f"cluster {int(mixed)} holds items of two classes; number the clusters of all classes apart")

@@ -71,7 +71,7 @@ def _spectral_clustering(embeddings: Tensor, labels: Tensor) -> tuple[Tensor, Te
     overlap = (means.T * sizes) @ means  # Uᵀ C U
     loss = (len(sizes) - overlap.trace()).clamp(min=0)
     largest = torch.finfo(embeddings.dtype).max  # reached where embeddings are all but 0
-    slope = 2 * torch.addmm(-(means @ inverse)[of_class], basis, overlap @ inverse)
+    slope = torch.addmm((-2 * means @ inverse)[of_class], basis, 2 * overlap @ inverse)
     return loss.to(embeddings.dtype), slope.clamp_(-largest, largest).to(embeddings.dtype)
 
 

@@ -1,7 +1,7 @@
 """What a backbone made of an item, computed once and kept on disk for every command, run and gallery that asks again.
 
 One SQLite file for each backbone with its weights, one row for each item. A file is known by its path, size and time of
-change, a picture in memory by its pixels. Rows computed in another batch may differ in their last digits.
+change, an image in memory by its pixels. Rows computed in another batch may differ in their last digits.
 """
 
 from __future__ import annotations

@@ -81,7 +81,7 @@ def _items(data: Any, preprocess: Preprocess | None) -> tuple[Any, bool]:
             f"encode takes an item or a list of items, not {type(data).__name__}; for an iterator: encode(list(items))"
         )
     if len(data) and isinstance(data[0], str | Path) and all(isinstance(item, str | Path) for item in data):
-        return ImageFiles([Path(item) for item in data]), single
+        return ImageFiles([Path(item).expanduser() for item in data]), single
     return data, single
 
 
@@ -109,7 +109,10 @@ def _no_vectors(what: str) -> UserError:
 
 
 def _numpy(each: Any) -> Any:
-    return each.detach().cpu().numpy() if isinstance(each, Tensor) else each
+    if not isinstance(each, Tensor):
+        return each
+    # NumPy has no bfloat16.
+    return (each.float() if each.dtype == torch.bfloat16 else each).detach().cpu().numpy()
 
 
 def _is_one_image(data: Any) -> bool:
@@ -134,7 +137,7 @@ def _image_batches(images: Any, preprocess: Preprocess, batch_size: int) -> Iter
             if isinstance(item, Tensor):
                 return item
         elif isinstance(item, str | Path):
-            item = read_image(Path(item))
+            item = read_image(Path(item).expanduser())
             if isinstance(item, Unreadable):
                 raise UserError(f"{item}; mend this file or leave it out")
         elif not isinstance(item, Image.Image):

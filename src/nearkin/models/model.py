@@ -200,10 +200,9 @@ def wrap_backbone(
     >>> wrap_backbone(nn.Linear(3, 7), dim=2, features=3)(torch.ones(5, 3)).shape
     torch.Size([5, 2])
     """
-    if not features:
-        preprocess = preprocess or preprocess_of(module)
+    images = None if features else preprocess or preprocess_of(module)
     head = "linear" if dim else "none"
-    spec = ModelSpec(module_name(module), dim, normalize, preprocess, features, head=head)
+    spec = ModelSpec(module_name(module), dim, normalize, images, features, head=head)
     return EmbeddingModel(spec, backbone=module)
 
 

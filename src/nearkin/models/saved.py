@@ -26,7 +26,7 @@ from nearkin.models.model import EmbeddingModel, ModelSpec
 
 FORMAT = 1
 LARGEST_SIDE = 4096  # of the square a model reads; what a damaged or hostile file asks for is not even tried
-LARGEST_TRIED = 640  # the side up to which a network is tried on a picture before it is trusted
+LARGEST_TRIED = 640  # the side up to which a network is tried on an image before it is trusted
 
 
 def save_model(model: EmbeddingModel, folder: str | Path) -> None:

@@ -32,7 +32,8 @@ class ClassRatioSampler(LabelBatchSampler):
         self.members = items_by_class(self.labels)
         self.fewest = max(1, round(lowest * batch_size))
         self.most = max(1, round(highest * batch_size))
-        sizes = np.sort([len(items) for items in self.members])[::-1]
+        self.sizes = [len(items) for items in self.members]
+        sizes = np.sort(self.sizes)[::-1]
         if self.most > len(sizes) or sizes[: self.fewest].sum() < batch_size:
             raise UserError(
                 f"a batch of {batch_size} with {self.fewest} to {self.most} classes cannot be drawn from "
@@ -51,11 +52,10 @@ class ClassRatioSampler(LabelBatchSampler):
     def _enough(self, order: list[int], count: int) -> list[int]:
         """The first ``count`` classes of ``order``; too small ones give way to the next larger in line."""
         chosen, line = order[:count], order[count:]
-        size = [len(items) for items in self.members]
-        while sum(size[group] for group in chosen) < self.batch_size:
-            smallest = min(chosen, key=size.__getitem__)
+        while sum(self.sizes[group] for group in chosen) < self.batch_size:
+            smallest = min(chosen, key=self.sizes.__getitem__)
             # There is one: otherwise the largest classes are chosen, and the constructor saw that they suffice.
-            larger = next(group for group in line if size[group] > size[smallest])
+            larger = next(group for group in line if self.sizes[group] > self.sizes[smallest])
             chosen[chosen.index(smallest)] = larger
             line.remove(larger)
         return chosen

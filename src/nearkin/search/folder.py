@@ -135,9 +135,7 @@ def _is_saved_in(folder: Path, model: Embedder) -> bool:
 def _description(folder: Path) -> dict[str, Any]:
     file = folder / DESCRIPTION
     if not file.is_file():
-        raise UserError(
-            f"{folder} is not a gallery ({DESCRIPTION} is missing); make one with nearkin.index(model, data, …)"
-        )
+        raise UserError(f"{folder} is not a gallery ({DESCRIPTION} is missing); index images to make one")
     try:
         made = read_json(file)
         if int(made["format"]) <= FORMAT:

@@ -71,8 +71,8 @@ class Gallery:
         8189
         """
         files = LabelledFiles.of(data, None, root, check_counts)  # first: what cannot be read leaves no gallery behind
-        if files.folder is not None and absolute(path).is_relative_to(files.folder):
-            raise UserError(f"the gallery {path} would be among the images in {files.folder}; choose another folder")
+        if isinstance(data, str | Path) and absolute(data).is_dir() and absolute(path).is_relative_to(absolute(data)):
+            raise UserError(f"the gallery {path} would be among the images in {data}; choose another folder")
         gallery = cls.create(path, model, weights, store)
         try:
             gallery._update(files, prune)
@@ -270,7 +270,7 @@ class Gallery:
     def _search(self, embeddings: Embeddings, k: int, label: str | None) -> list[list[Hit]]:
         found = self.store.search(embeddings, k, label)
         if not any(found) and len(self) == 0:
-            raise UserError(f"{self.path} has no items yet; add images first: gallery.add(...)")
+            raise UserError(f"{self.path} has no items yet; index images into it")
         if label is not None and not any(found) and label not in (known := self.labels()):
             near = ", ".join(difflib.get_close_matches(label, known, n=5, cutoff=0.0))
             raise UserError(

@@ -114,7 +114,7 @@ class ApproximateIndex:
     def load(cls, path: Path, dim: int) -> ApproximateIndex | None:
         """None, and a warning, where it cannot be used: search is exact then."""
         if not path.is_file():
-            reason = f"{path} is missing; `nearkin index` makes it again"
+            reason = f"{path} is missing; index again to build it"
         elif not available():
             reason = "faiss is not installed; pip install 'nearkin[search]'"
         else:
@@ -126,7 +126,7 @@ class ApproximateIndex:
                     raise ValueError(index.d)
                 return cls(index)
             except (OSError, RuntimeError, AttributeError, ValueError, MemoryError):  # whatever is in such a file
-                reason = f"{path} is damaged; delete it, and `nearkin index` makes it again"
+                reason = f"{path} is damaged; delete it and index again"
         log.warning("search is exact, which takes longer: %s", reason)
         return None
 

@@ -84,7 +84,7 @@ def listen(host: str, port: int) -> socket.socket:
     >>> with listen("127.0.0.1", 0) as taken:
     ...     listen("127.0.0.1", taken.getsockname()[1])  # doctest: +ELLIPSIS
     Traceback (most recent call last):
-    nearkin.errors.UserError: port ... is in use; choose another port (0 takes any free one)
+    nearkin.errors.UserError: port ... is in use; choose another, or port=0 for any free one
     """
     try:
         return socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
@@ -92,7 +92,7 @@ def listen(host: str, port: int) -> socket.socket:
         raise UserError(f"port {port} does not exist; choose one from 0 to 65535") from None
     except OSError as error:
         if error.errno == errno.EADDRINUSE:
-            raise UserError(f"port {port} is in use; choose another port (0 takes any free one)") from None
+            raise UserError(f"port {port} is in use; choose another, or port=0 for any free one") from None
         reason = (error.strerror or str(error)).lower()
         raise UserError(f"cannot serve at {host}:{port}: {reason}; choose another host or port") from None
 

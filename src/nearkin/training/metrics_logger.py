@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
+from importlib import import_module
 from typing import Any, Protocol
 
 from nearkin.errors import UserError, unknown_name
@@ -32,7 +33,7 @@ class MetricsLogger:
         self.run = run
         self.active = active
         names = [name.strip() for name in settings.training.logger.split(",")] if active else []
-        self.loggers = [_make(name, run, settings, step) for name in names if name not in ("", "none")]
+        self.loggers = [LOGGERS[name](run, settings, step) for name in names if name not in ("", "none")]
 
     def add(self, record: dict[str, Any]) -> None:
         """Logs a record with ``kind`` and ``step``."""
@@ -48,22 +49,20 @@ class MetricsLogger:
 
 
 def check_loggers(names: str) -> None:
-    """Refuses unknown loggers."""
-    for name in names.split(","):
-        if name.strip() not in ("", "none", *LOGGERS):
-            raise unknown_name("logger", name.strip(), LOGGERS)
+    """Refuses loggers that are unknown or not installed, before anything is written."""
+    for name in map(str.strip, names.split(",")):
+        if name not in ("", "none", *LOGGERS):
+            raise unknown_name("logger", name, LOGGERS)
+        if name in ("wandb", "mlflow"):
+            try:
+                import_module(name)
+            except ImportError as error:
+                raise UserError(f"logger=\"{name}\" needs {name}; run `pip install 'nearkin[{name}]'`") from error
 
 
 def _numbers(record: dict[str, Any]) -> dict[str, float]:
     prefix = record.get("part", record["kind"])
     return {f"{prefix}/{name}": value for name, value in record.items() if isinstance(value, float)}
-
-
-def _make(name: str, run: Run, settings: Settings, step: int) -> Logger:
-    try:
-        return LOGGERS[name](run, settings, step)
-    except ModuleNotFoundError as error:
-        raise UserError(f"logger=\"{name}\" needs {error.name}; run `pip install 'nearkin[{name}]'`") from error
 
 
 def _tensorboard(run: Run, settings: Settings, step: int) -> Logger:  # noqa: ARG001
@@ -81,8 +80,9 @@ def _csv(run: Run, settings: Settings, step: int) -> Logger:  # noqa: ARG001
     from nearkin.training.devices import fabric_module
 
     loggers: Any = fabric_module("loggers")
+    (run.folder / "csv" / "metrics.csv").unlink(missing_ok=True)  # which it would warn of, and write anew
     logger: Logger = loggers.CSVLogger(run.folder, "csv", version="", flush_logs_every_n_steps=1)
-    for record in run.metrics:  # it starts its file anew
+    for record in run.metrics:
         logger.log_metrics(_numbers(record), record["step"])
     return logger
 

@@ -51,7 +51,7 @@ def test_further_columns_of_a_csv_are_attributes_that_evaluate_measures(nearkin:
     trained = nearkin("train", "table.csv", *QUICK, *SMALL, "--out", "run")
     assert trained.code == 0, trained.err
 
-    found, printed = scores_of(nearkin, "run", "--part", "all", "--attributes")
+    found, printed = scores_of(nearkin, "run", "--split", "all", "--attributes")
     for word in ("kind", "shiny", "all attributes", "chance"):
         assert word in printed
     assert list(found["attributes"]) == ["1", "2", "4", "8", "16", "32", "chance"]
@@ -82,7 +82,7 @@ def test_data_without_attributes_say_how_to_give_them(nearkin: Command, tmp_path
     assert trained.code == 0, trained.err
     outcome = nearkin("evaluate", "run", "--attributes")
     assert outcome.code == 1
-    assert "plain knows no attributes of its items; give them as further columns of a .csv or .npz" in outcome.err
+    assert "plain knows no attributes of its items; give them as columns of a .csv or .npz" in outcome.err
 
 
 def known_classes(file: Path) -> Path:
@@ -98,7 +98,7 @@ def test_clusters_may_be_found_spectrally(nearkin: Command, tmp_path: Path) -> N
     assert nearkin("train", data, *QUICK, "--batch-size", "16", "--out", "run").code == 0
     space = Space.of(vectors_of(nearkin, "run", data), load_dataset(str(data)).labels)
     for clustering in ("kmeans", "spectral"):
-        found, _ = scores_of(nearkin, "run", "--part", "all", "--clustering", clustering)
+        found, _ = scores_of(nearkin, "run", "--split", "all", "--clustering", clustering)
         expected = evaluate(space, clustering=clustering).scores
         for score in ("nmi_geometric", "nmi_arithmetic", "ami", "ari", "pairwise_f1", "map@r"):
             assert found["all"][score] == pytest.approx(expected[score]), score
@@ -123,7 +123,7 @@ def test_a_run_on_pairs_of_classes_is_measured_by_the_classes(nearkin: Command, 
     assert found["test"]["soft_knn_error"] == pytest.approx(error_rate(predicted, space.labels[~here]))
     assert ("nearest_cluster_error" in found["test"]) == (method == "magnet")
     by_class = evaluate(Space.of(vectors[here], dataset.labels[here])).scores
-    assert scores_of(nearkin, "run", "--part", "train")[0]["train"]["map@r"] == pytest.approx(by_class["map@r"])
+    assert scores_of(nearkin, "run", "--split", "train")[0]["train"]["map@r"] == pytest.approx(by_class["map@r"])
     resumed = nearkin("resume", "run")
     assert resumed.code == 0, resumed.err
 
@@ -138,7 +138,7 @@ def test_imagenet_attributes_from_a_local_folder_to_the_table(nearkin: Command, 
     trained = nearkin(*run)
     assert trained.code == 0, trained.err
     assert "Soft kNN error" in trained.out
-    found, printed = scores_of(nearkin, "run", "--part", "train", "--attributes")
+    found, printed = scores_of(nearkin, "run", "--split", "train", "--attributes")
     assert list(found["attributes"]["1"]) == ["striped", "brown", "all attributes"]
     assert list(found["attributes"]) == ["1", "2", "4", "8", "16", "chance"]  # among the 18 that are annotated
     assert "striped" in printed
