@@ -39,7 +39,7 @@ from nearkin.training.fit_all import fit_all as train_on_all
 from nearkin.training.loop import Callback, Objects
 from nearkin.training.prepare import load_data, load_splits, report_unreadable
 from nearkin.training.run import next_folder
-from nearkin.training.scoring import concentrations, embed_everything, embed_parts, part_to_measure, score_space
+from nearkin.training.scoring import concentrations, embed_everything, embed_splits, score_space, split_to_measure
 from nearkin.training.settings import by_section, make_settings
 
 if TYPE_CHECKING:
@@ -192,7 +192,7 @@ def evaluate(
         embedder = model if isinstance(model, Embedder) else load(model, weights, backbone)
         if attributes and not dataset.attributes:
             raise UserError(f"{dataset.name} knows no attributes of its items; give them as columns of a .csv or .npz")
-        space, known = embed_parts(embedder, dataset, target.trained_on, views, _augmentation(run, views))
+        space, known = embed_splits(embedder, dataset, target.trained_on, views, _augmentation(run, views))
         result = score_space(space, _method(run) if run else None, known, recall_at, clustering, dataset.protocol)
         result = replace(result, split=target.split, attributes=concentrations(space, dataset) if attributes else {})
         # What training measured before it began, in the same way.
@@ -472,7 +472,7 @@ def _target(
         log.warning("the data are not what they were when this run began: test classes may have been trained on")
     if getattr(splits, name) is None:
         raise UserError(f"{settings.source} has no {split} split here; choose another split")
-    measured, trained_on = part_to_measure(splits, name)
+    measured, trained_on = split_to_measure(splits, name)
     return _Target(measured, split, run, trained_on if own else None, unchanged)
 
 

@@ -116,7 +116,7 @@ def test_what_is_no_gallery_is_one_sentence(nearkin: Command, tmp_path: Path, co
 
 def test_export_says_how_far_it_is_from_torch(nearkin: Command, model: Path, tmp_path: Path) -> None:
     pytest.importorskip("onnxruntime")
-    outcome = nearkin("export", model, "--onnx")
+    outcome = nearkin("export", model)
     assert outcome.code == 0, outcome.err
     assert "largest difference" in outcome.out and (tmp_path / "model.onnx").stat().st_size > 1000
 

@@ -71,7 +71,7 @@ def test_trials_never_see_the_test_split(vectors: str, tmp_path: Path, monkeypat
     for number in range(2):
         run = Run(tmp_path / "out" / "tune" / f"triplet-{number}")
         assert json.loads(run.scores_file.read_text())["after"] == {}
-        assert {record.get("part") for record in run.metrics} == {None, "validation"}
+        assert {record.get("split") for record in run.metrics} == {None, "validation"}
 
 
 def test_a_stopped_search_goes_on_to_the_same_trials(

@@ -28,7 +28,7 @@ GREY = Preprocess(size=16, resize=20, channels=1, mean=(0.5,), std=(0.25,))
 PICTURES = ModelSpec("small", 8, "always", GREY, slices=2)
 TRAINING = Training(
     data="shoes",
-    parts={"train": (6, 48), "test": (5, 40)},
+    splits={"train": (6, 48), "test": (5, 40)},
     new_classes=True,
     method="rank",
     settings={"alpha": 2.0, "epochs": 5},
@@ -74,7 +74,7 @@ def test_a_card_says_all_that_is_known() -> None:
     assert properties["pixels"] == ["0…1, less 0.5, divided by 0.25"]
     assert properties["output"] == ["8 numbers, float32, unit length"]
     assert properties["learners"] == ["2, 4 numbers each"]
-    assert data == {"part": ["classes", "items"], "train": ["6", "48"], "test": ["5", "40"]}
+    assert data == {"split": ["classes", "items"], "train": ["6", "48"], "test": ["5", "40"]}
     assert (
         scores["recall@1"] == ["0.5000", "0.2500", "0.7500"]
         and scores["nmi"] == ["–", "–", "0.5000"]
@@ -100,7 +100,7 @@ def test_scores_chosen_on_test_are_called_optimistic() -> None:
 
 def test_what_was_not_measured_is_said() -> None:
     card = model_card(
-        PICTURES, replace(TRAINING, before={}, after={}, verdict="Not measured.", parts={"train": (6, 48)})
+        PICTURES, replace(TRAINING, before={}, after={}, verdict="Not measured.", splits={"train": (6, 48)})
     )
     assert "Not measured" in card and "test classes" not in card.split("## Limits")[0]
 
@@ -165,7 +165,7 @@ def test_training_writes_the_card_into_the_model_folder(tmp_path: Path) -> None:
     card = (run.model_folder / "README.md").read_text(encoding="utf-8")
     data, scores, training = ({row[0]: row[1:] for row in table} for table in tables(card)[1:])
     assert data == {
-        "part": ["classes", "items"], "train": ["2", "12"], "validation": ["2", "12"], "test": ["4", "24"],
+        "split": ["classes", "items"], "train": ["2", "12"], "validation": ["2", "12"], "test": ["4", "24"],
     }  # fmt: skip
     written = json.loads(run.scores_file.read_text())
     assert scores["recall@1"] == [f"{written[when]['recall@1']:.4f}" for when in ("before", "after")]

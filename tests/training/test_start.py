@@ -130,11 +130,11 @@ class TestVerdict:
     def records(self, backbone: float, *validation: float) -> list[dict[str, Any]]:
         start, *rest = validation
         return [
-            {"kind": "backbone", "part": "test", "recall@1": backbone, "map@r": backbone},
-            {"kind": "before", "part": "validation", "recall@1": start, "map@r": start},
+            {"kind": "backbone", "split": "test", "recall@1": backbone, "map@r": backbone},
+            {"kind": "before", "split": "validation", "recall@1": start, "map@r": start},
             *({"kind": "training", "loss": 0.1} for _ in rest),
             *(
-                {"kind": "evaluation", "part": "validation", "epoch": n, "recall@1": x, "map@r": x}
+                {"kind": "evaluation", "split": "validation", "epoch": n, "recall@1": x, "map@r": x}
                 for n, x in enumerate(rest, 1)
             ),
         ]

@@ -27,7 +27,7 @@ from nearkin.space import Space
 from nearkin.training import Run, Settings
 from nearkin.training.baseline import backbone_space
 from nearkin.training.prepare import load_splits
-from nearkin.training.scoring import embed_parts, part_to_measure, score_space
+from nearkin.training.scoring import embed_splits, score_space, split_to_measure
 
 log = logging.getLogger("nearkin")
 
@@ -76,9 +76,9 @@ def embed_test_split(run: Run, test: str = "", views: int = 1) -> tuple[Dataset,
     if test and is_benchmark(data.source):
         data = replace(data, source=test)
     splits = load_splits(data, run.settings().training.seed)
-    tested, trained_on = part_to_measure(splits, "test")
+    tested, trained_on = split_to_measure(splits, "test")
     augment = data.augment if views > 1 else "none"
-    return tested, *embed_parts(Embedder.load(run.folder), tested, trained_on, views, augment)
+    return tested, *embed_splits(Embedder.load(run.folder), tested, trained_on, views, augment)
 
 
 def _row_result(plan: Plan, out: Path) -> RowResult:

@@ -130,7 +130,7 @@ def _scores_so_far(
         f"Training has not ended (epoch {epoch} of {settings.training.epochs}); this is the model kept so far. "
         f"Go on with: {run.resume_command}"
     )
-    start = (record for record in records if record["kind"] == "before" and record["part"] == "test")
+    start = (record for record in records if record["kind"] == "before" and record["split"] == "test")
     return {"before": {name: value for name, value in next(start, {}).items() if isinstance(value, float)}}
 
 
@@ -161,7 +161,7 @@ def _kept_epoch(keep: str, records: Sequence[Mapping[str, Any]]) -> int | None:
     """The epoch whose model was kept, where it was chosen by scores on the way; 0: the start."""
     kinds = ("before", "evaluation") if keep == "best-on-validation" else ("evaluation",)
     split = "test" if keep == "best-on-test" else "validation"
-    measured = [record for record in records if record["kind"] in kinds and record["part"] == split]
+    measured = [record for record in records if record["kind"] in kinds and record["split"] == split]
     if keep == "last" or not measured:
         return None
     return int(max(measured, key=lambda record: record[PRIMARY])["epoch"])  # the first of equals, as training chooses

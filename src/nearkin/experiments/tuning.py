@@ -117,7 +117,7 @@ def _study(settings: Settings, ranges: Mapping[str, Range]) -> tuple[Study, dict
 
 
 def _best_validation(run: Run) -> float:
-    scores = (record["map@r"] for record in run.evaluations() if record["part"] == "validation")
+    scores = (record["map@r"] for record in run.evaluations() if record["split"] == "validation")
     return max(map(float, scores), default=0.0)
 
 

@@ -28,21 +28,21 @@ class Training:
 
     Attributes:
         data: the data's name, never a path.
-        parts: number of classes and of items by part: train, validation, test.
-        new_classes: whether no class of the test part was trained on.
+        splits: number of classes and of items by split: train, validation, test.
+        new_classes: whether no class of the test split was trained on.
         method: the method's name.
         settings: of the method, the model and the training, those that matter.
         backbone, before, after: scores of the test split as text, by name, of the pretrained backbone alone and of the
             model before and after training; empty where they were not measured.
         verdict: what training was worth, in a sentence.
         chosen: which of the models on the way this is.
-        chosen_on_test: whether it was chosen on the part that the scores are of.
+        chosen_on_test: whether it was chosen on the split that the scores are of.
         versions: by package.
         date: of the end of training.
     """
 
     data: str
-    parts: Mapping[str, tuple[int, int]]
+    splits: Mapping[str, tuple[int, int]]
     new_classes: bool
     method: str
     settings: Mapping[str, object]
@@ -59,9 +59,9 @@ class Training:
 def model_card(spec: ModelSpec, training: Training) -> str:
     """A README.md: front matter for hubs, then how to use the model and all that is known about it.
 
-    >>> parts = {"train": (6, 48), "test": (6, 48)}
+    >>> splits = {"train": (6, 48), "test": (6, 48)}
     >>> made = ("rank", {"epochs": 5}, {}, {}, {}, "Not measured.", "last epoch", False, {}, "2026-01-31")
-    >>> training = Training("shoes", parts, True, *made)
+    >>> training = Training("shoes", splits, True, *made)
     >>> print(model_card(ModelSpec("linear", dim=2, features=3), training).split("\\n\\n")[1])
     # shoes: an embedding by nearkin
     """
@@ -77,8 +77,8 @@ def model_card(spec: ModelSpec, training: Training) -> str:
         "## What it takes and gives",
         _table(("property", "value"), _properties(spec)),
         "## Data",
-        _table(("part", "classes", "items"), ((part, *sizes) for part, sizes in training.parts.items())),
-        *([_which_classes(training)] if "test" in training.parts else []),
+        _table(("split", "classes", "items"), ((split, *sizes) for split, sizes in training.splits.items())),
+        *([_which_classes(training)] if "test" in training.splits else []),
         "## Scores",
         _scores(training),
         "## Training",

@@ -31,8 +31,8 @@ def learning_figures(records: Sequence[Record], kept_epoch: int | None) -> dict[
             figures[name] = figure
     measured = [record for record in records if record["kind"] == "evaluation"]
     if measured:
-        split = measured[-1]["part"]
-        start = [record for record in records if record["kind"] == "before" and record["part"] == split]
+        split = measured[-1]["split"]
+        start = [record for record in records if record["kind"] == "before" and record["split"] == split]
         figure, axes = _over_epochs(f"Scores on the {split} split")
         for colour, score in zip(COLOURS, ON_THE_WAY, strict=False):
             _line(axes, start + measured, score, colour, score_name(score))

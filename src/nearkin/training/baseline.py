@@ -17,7 +17,7 @@ from nearkin.training.settings import Settings
 
 
 def backbone_scores(settings: Settings) -> dict[str, float]:
-    """The scores of the test part as the untrained run's backbone sees it.
+    """The scores of the test split as the untrained run's backbone sees it.
 
     >>> from nearkin.training.settings import make_settings
     >>> scores = backbone_scores(make_settings("glyphs:classes=8,per_class=4", "rank", {"device": "cpu"}))
@@ -28,11 +28,11 @@ def backbone_scores(settings: Settings) -> dict[str, float]:
 
 
 def backbone_space(settings: Settings) -> Space:
-    """The test part as the features that an untrained run's backbone gives, at unit length, no head."""
+    """The test split as the features that an untrained run's backbone gives, at unit length, no head."""
     torch.manual_seed(settings.training.seed)  # for backbones without weights
     splits = load_splits(settings.data, settings.training.seed)
     if splits.test is None:
-        raise UserError(f"{settings.data.source} has no test part here to measure; use another split")
+        raise UserError(f"{settings.data.source} has no test split here to measure; use another split")
     settings = resolved(settings, splits, settings.make_method())
     device = make_fabric(settings.training).device
     model = build_model(settings, splits.train, slices=1).to(device)

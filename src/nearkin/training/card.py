@@ -32,10 +32,10 @@ SHOWN = {
 
 
 def write_card(
-    run: Run, spec: ModelSpec, settings: Settings, parts: Mapping[str, Dataset | None], scores: dict[str, Any]
+    run: Run, spec: ModelSpec, settings: Settings, splits: Mapping[str, Dataset | None], scores: dict[str, Any]
 ) -> None:
     """Writes ``README.md`` into the run's model folder; ``scores`` are those of the run's ``scores.json``."""
-    write_text(run.model_folder / "README.md", model_card(spec, training_facts(settings, parts, scores)))
+    write_text(run.model_folder / "README.md", model_card(spec, training_facts(settings, splits, scores)))
 
 
 def replace_verdict(run: Run, old: str, new: str) -> None:
@@ -44,16 +44,16 @@ def replace_verdict(run: Run, old: str, new: str) -> None:
     write_text(file, file.read_text(encoding="utf-8").replace(escaped(old), escaped(new)))
 
 
-def training_facts(settings: Settings, parts: Mapping[str, Dataset | None], scores: dict[str, Any]) -> Training:
+def training_facts(settings: Settings, splits: Mapping[str, Dataset | None], scores: dict[str, Any]) -> Training:
     """What the card says about a training, without any path of the machine it ran on."""
-    present = {name: part for name, part in parts.items() if part is not None}
+    present = {name: split for name, split in splits.items() if split is not None}
     tables = settings.to_tables()
     shown = {name: tables[section][name] for section, names in SHOWN.items() for name in names}
     shown["weights"] = Path(settings.model.weights).name
     trained = true_classes(present["train"]).present_classes
     return Training(
         data=present["train"].name,
-        parts={name: (len(part.present_classes), len(part)) for name, part in present.items()},
+        splits={name: (len(split.present_classes), len(split)) for name, split in present.items()},
         new_classes="test" in present and not np.isin(present["test"].present_classes, trained).any(),
         method=settings.method,
         settings={name: value for name, value in tables["method"].items() if name != "name"}

@@ -20,15 +20,15 @@ from nearkin.data.transforms import Preprocess
 from nearkin.errors import OutOfRoom
 from nearkin.files import atomic_path, cache_folder, one_at_a_time
 from nearkin.progress import track
-from nearkin.training.shared import Parts, rows_of, shared_files
+from nearkin.training.shared import DatasetSplits, rows_of, shared_files
 
 BATCH = 64
 
 
 def hold_decoded(
-    first: Dataset, others: Parts, preprocess: Preprocess | None, device: torch.device, workers: int | None
-) -> tuple[Dataset, Parts]:
-    """The parts with their image files decoded; other kinds of items stay as they are."""
+    first: Dataset, others: DatasetSplits, preprocess: Preprocess | None, device: torch.device, workers: int | None
+) -> tuple[Dataset, DatasetSplits]:
+    """The splits with their image files decoded; other kinds of items stay as they are."""
     files = shared_files([first, *others.values()])
     if preprocess is None or not len(files):
         return first, others
@@ -40,12 +40,12 @@ def hold_decoded(
         advice = "run fewer at a time, or leave keep_decoded out"
         raise OutOfRoom(f"{needed} do not fit into the device's free memory; {advice}") from None
 
-    def held(part: Dataset) -> Dataset:
-        if not isinstance(part.items, ImageFiles):
-            return part
-        return part.with_items(DecodedImages(part.items, squares, rows_of(part.items, files)))
+    def held(split: Dataset) -> Dataset:
+        if not isinstance(split.items, ImageFiles):
+            return split
+        return split.with_items(DecodedImages(split.items, squares, rows_of(split.items, files)))
 
-    return held(first), {name: part and held(part) for name, part in others.items()}
+    return held(first), {name: split and held(split) for name, split in others.items()}
 
 
 def _squares_file(files: ImageFiles, preprocess: Preprocess, workers: int | None) -> Path:

@@ -42,12 +42,12 @@ from nearkin.training.devices import device_and_precision, embed_dataset, gather
 from nearkin.training.measuring import Measuring
 from nearkin.training.metrics_logger import MetricsLogger, check_loggers
 from nearkin.training.microbatch import micro_batched
-from nearkin.training.model_selection import PRIMARY, check_measurable, choice_in_words, watched_part
+from nearkin.training.model_selection import PRIMARY, check_measurable, choice_in_words, watched_split
 from nearkin.training.monitoring import COLLAPSED, collapse_advice, spread, stop_requests, stop_unless_finite
 from nearkin.training.prepare import build_model, load_splits
 from nearkin.training.run import MemoryRun, Run
 from nearkin.training.settings import Settings
-from nearkin.training.shared import Parts
+from nearkin.training.shared import DatasetSplits
 from nearkin.training.start import start_from_features
 from nearkin.training.summary import describe_run
 from nearkin.training.verdict import final_scores
@@ -135,14 +135,14 @@ class Trainer:
         self.method, self.model, self.settings, self.run = method, model, settings, run
         self.callbacks = callbacks
         self.fabric = make_fabric(settings.training, method.slices)
-        self.parts = {"validation": splits.validation, "test": splits.test if tested else None}
-        check_measurable(self.parts)
+        self.held_out = {"validation": splits.validation, "test": splits.test if tested else None}
+        check_measurable(self.held_out)
         self.training = settings.training
         self.last_epoch = min(self.training.stop_after or self.training.epochs, self.training.epochs)
         self.at_once = self.training.micro_batch or self.training.batch_size  # items in memory, also without gradient
         self.workers = self.settings.data.processes
         self.train_set, self.labels = splits.train, splits.train.dense_labels
-        self.watched = watched_part(self.training, self.parts)
+        self.watched = watched_split(self.training, self.held_out)
         spec = self.model.spec
         self.method.check(self.labels, spec.dim, self.training.batch_size, spec.normalize)
         self.method.prepare(int(self.labels.max()) + 1, spec.dim, self.training.epochs)
@@ -155,18 +155,18 @@ class Trainer:
 
         self._check_trainable()
         begun = resumed and self.run.checkpoint_file.is_file()
-        wanted = self.settings.model.head_init == "svd" or any(self.parts.values())
+        wanted = self.settings.model.head_init == "svd" or any(self.held_out.values())
         self.start = self._start() if wanted and is_pretrained(self.settings.model) and not begun else None
         self.learner, self.preprocess = self._learner()
         rates = self.training
-        parts: dict[str, tuple[nn.Module, float]] = {
+        groups: dict[str, tuple[nn.Module, float]] = {
             "backbone": (self.model.backbone, rates.backbone_learning_rate),
             "head": (self.model.head, rates.learning_rate),
             "loss": (self.method.loss.to(self.fabric.device), rates.loss_learning_rate),
         }
         share = self.training.batch_size // self.fabric.world_size
         embedding = micro_batched(self.learner, self.training.micro_batch, share)
-        self.wrapped, self.optimizer = self.fabric.setup(embedding, optimise.make_optimizer(parts, self.training))
+        self.wrapped, self.optimizer = self.fabric.setup(embedding, optimise.make_optimizer(groups, self.training))
         self.position = Position()
         self.saved = False  # whether the run holds the model as it is now
         self.measuring = Measuring(self.fabric, self.method)
@@ -193,23 +193,23 @@ class Trainer:
         self._finish()
         return self.run
 
-    def _start(self) -> Parts:
-        """The parts as features of the pretrained backbone, from which the head starts and which training must beat."""
+    def _start(self) -> DatasetSplits:
+        """The splits as features of the pretrained backbone: the head starts from them, and training must beat them."""
         self.model.to(self.fabric.device)
-        return start_from_features(self.model, self.train_set, self.parts, self.settings, self.at_once)
+        return start_from_features(self.model, self.train_set, self.held_out, self.settings, self.at_once)
 
     def _measure_start(self) -> None:
         """Measures the backbone alone, if it is pretrained, and the model before its first step: it may be the best."""
         chooses = self.training.keep == "best-on-validation"
-        for part in ["validation", "test"] if chooses else ["test"]:
-            if self.start and (features := self.start[part]):
+        for split in ["validation", "test"] if chooses else ["test"]:
+            if self.start and (features := self.start[split]):
                 space = unit_space(features, self.fabric.device)
-                clustering = "kmeans" if part == "test" else None
+                clustering = "kmeans" if split == "test" else None
                 scores = evaluate(space, clustering=clustering).scores if self.fabric.is_global_zero else {}
-                self._log("backbone", part=part, **scores)
+                self._log("backbone", split=split, **scores)
             if self.training.evaluate_every:
-                scores = self._measure(part, "before", self.start)
-                if part == "validation":
+                scores = self._measure(split, "before", self.start)
+                if split == "validation":
                     self.position.best = scores[PRIMARY]
                     self._save_model()
         self.start = None
@@ -229,12 +229,12 @@ class Trainer:
                 nn.SyncBatchNorm.convert_sync_batchnorm(self.model)
             if self.settings.data.keep_decoded:
                 where = (self.model.spec.preprocess, self.fabric.device, self.workers)
-                self.train_set, self.parts = hold_decoded(self.train_set, self.parts, *where)
+                self.train_set, self.held_out = hold_decoded(self.train_set, self.held_out, *where)
             return self.model, self.model.spec.preprocess
         self.model.backbone.requires_grad_(False)
         self.model.to(self.fabric.device)
         start = self.start or self._start()  # the checkpoint brings the head back
-        self.parts = {name: start[name] for name in self.parts}
+        self.held_out = {name: start[name] for name in self.held_out}
         assert start["train"] is not None
         self.train_set = start["train"]
         return self.model.head, None
@@ -288,8 +288,8 @@ class Trainer:
         started = time.monotonic()
         self.method.on_refresh(self._space(self.train_set))
         if self.fabric.world_size > 1:  # sums on a GPU may differ in their last digit from process to process
-            for part in (self.method, self.sampler):
-                part.load_state_dict(self.fabric.broadcast(part.state_dict()))
+            for stateful in (self.method, self.sampler):
+                stateful.load_state_dict(self.fabric.broadcast(stateful.state_dict()))
         self.refresh_seconds += time.monotonic() - started
 
     def _step(self, batch: Batch) -> None:
@@ -337,19 +337,19 @@ class Trainer:
         learner = self.model.head if as_features else self.learner
         return embed_dataset(self.fabric, learner, dataset, self.at_once, self.workers, kept)
 
-    def _measure(self, part: str, kind: str, start: Parts | None = None) -> dict[str, float]:
-        """The scores of a part, logged; nothing where the part does not exist. Clustering is left out on the way.
+    def _measure(self, split: str, kind: str, start: DatasetSplits | None = None) -> dict[str, float]:
+        """The scores of a split, logged; nothing where the split does not exist. Clustering is left out on the way.
 
-        ``start`` holds the parts as features of a backbone that has not changed yet.
+        ``start`` holds the splits as features of a backbone that has not changed yet.
         """
-        parts = start or {"train": self.train_set, **self.parts}
-        dataset, train = parts[part], parts["train"]
+        splits = start or {"train": self.train_set, **self.held_out}
+        dataset, train = splits[split], splits["train"]
         if dataset is None or train is None:
             return {}
         embed = partial(self._space, as_features=start is not None, final=kind == "final")
-        clustering = "kmeans" if part == "test" and kind != "evaluation" else None
-        scores = self.measuring.scores(part, dataset, train, embed, clustering)
-        self._log(kind, part=part, **scores)
+        clustering = "kmeans" if split == "test" and kind != "evaluation" else None
+        scores = self.measuring.scores(split, dataset, train, embed, clustering)
+        self._log(kind, split=split, **scores)
         return scores
 
     def _choose_model(self, loss: float) -> dict[str, float]:
@@ -393,9 +393,9 @@ class Trainer:
             kept = self.position.epoch if self.training.keep == "last" else self.position.best_epoch
             scores = final_scores(self.run.metrics, after, chosen, kept, self._start_in_words())
             self.run.write_scores(scores)
-            parts = {"train": self.train_set, **self.parts}
+            splits = {"train": self.train_set, **self.held_out}
             if not isinstance(self.run, MemoryRun):
-                write_card(self.run, self.model.spec, self.settings, parts, scores)
+                write_card(self.run, self.model.spec, self.settings, splits, scores)
             self.metrics.close()
         self.fabric.barrier()  # nobody reads the scores before they are written
 

@@ -1,4 +1,4 @@
-"""The scores of a run's parts by the model as it is now; a part is embedded once, however often it is asked for."""
+"""The scores of a run's splits by the model as it is now; a split is embedded once, however often it is asked for."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Measuring:
-    """Remembers the part that was embedded last, until the model changes."""
+    """Remembers the split that was embedded last, until the model changes."""
 
     def __init__(self, fabric: Fabric, method: Method) -> None:
         self.fabric = fabric
@@ -27,11 +27,11 @@ class Measuring:
         self._embedded = None
 
     def scores(
-        self, name: str, part: Dataset, train: Dataset, embed: Callable[[Dataset], Space], clustering: str | None
+        self, name: str, split: Dataset, train: Dataset, embed: Callable[[Dataset], Space], clustering: str | None
     ) -> dict[str, float]:
-        """The scores of a part, with those of the method's own read-out, the same in all processes."""
+        """The scores of a split, with those of the method's own read-out, the same in all processes."""
         if self._embedded is None or self._embedded[0] != name:
-            self._embedded = name, embed(part), embed(train) if train.knows_classes_of(part) else None
+            self._embedded = name, embed(split), embed(train) if train.knows_classes_of(split) else None
         _, space, trained_on = self._embedded
         scores: dict[str, float] = {}
         if self.fabric.is_global_zero:

@@ -61,7 +61,7 @@ def check_loggers(names: str) -> None:
 
 
 def _numbers(record: dict[str, Any]) -> dict[str, float]:
-    prefix = record.get("part", record["kind"])
+    prefix = record.get("split", record["kind"])
     return {f"{prefix}/{name}": value for name, value in record.items() if isinstance(value, float)}
 
 

@@ -22,8 +22,8 @@ KEEP = {
 }
 
 
-def watched_part(training: TrainingSettings, parts: Mapping[str, Dataset | None]) -> str:
-    """The part that is measured on the way; refuses a choice that has nothing to judge by."""
+def watched_split(training: TrainingSettings, splits: Mapping[str, Dataset | None]) -> str:
+    """The split that is measured on the way; refuses a choice that has nothing to judge by."""
     keep = training.keep
     if keep not in KEEP:
         raise unknown_name("model to keep", keep, KEEP)
@@ -31,29 +31,29 @@ def watched_part(training: TrainingSettings, parts: Mapping[str, Dataset | None]
         raise UserError("patience needs something to judge by; hold out classes with validation=0.1")
     if keep != "last" and not training.evaluate_every:
         raise UserError(f"keeping the {keep} needs evaluations on the way; set evaluate_every to 1 or more")
-    if keep == "best-on-test" and parts["test"] is None:
+    if keep == "best-on-test" and splits["test"] is None:
         raise UserError("there is no test split to choose on; use another split")
-    if keep == "best-on-validation" and parts["validation"] is None:
+    if keep == "best-on-validation" and splits["validation"] is None:
         raise UserError("there are no validation classes to choose on; hold some out with validation=0.1")
     if keep == "best-on-test":
         log.warning("the model is chosen on the test split, as many papers do: its scores there are optimistic")
-    return "test" if keep == "best-on-test" or parts["validation"] is None else "validation"
+    return "test" if keep == "best-on-test" or splits["validation"] is None else "validation"
 
 
-def check_measurable(parts: Mapping[str, Dataset | None]) -> None:
-    """Refuses, before hours of training, a part whose scores could not be computed afterwards."""
-    for name, part in parts.items():
-        if part is not None:
-            _check_measurable(name, part)
+def check_measurable(splits: Mapping[str, Dataset | None]) -> None:
+    """Refuses, before hours of training, a split whose scores could not be computed afterwards."""
+    for name, split in splits.items():
+        if split is not None:
+            _check_measurable(name, split)
 
 
-def _check_measurable(name: str, part: Dataset) -> None:
-    in_gallery = np.ones(len(part), bool) if part.is_gallery is None else part.is_gallery
-    is_query = np.ones(len(part), bool) if part.is_query is None else part.is_query
-    available = np.bincount(part.labels[in_gallery], minlength=len(part.classes))[part.labels]
-    if len(part.present_classes) < 2 or not (available - in_gallery)[is_query].any():
+def _check_measurable(name: str, split: Dataset) -> None:
+    in_gallery = np.ones(len(split), bool) if split.is_gallery is None else split.is_gallery
+    is_query = np.ones(len(split), bool) if split.is_query is None else split.is_query
+    available = np.bincount(split.labels[in_gallery], minlength=len(split.classes))[split.labels]
+    if len(split.present_classes) < 2 or not (available - in_gallery)[is_query].any():
         raise UserError(
-            f"the {name} split ({len(part)} items, {len(part.present_classes)} classes) cannot be measured: it needs "
+            f"the {name} split ({len(split)} items, {len(split.present_classes)} classes) cannot be measured: it needs "
             "two classes and a query with another item of its class; add items, or change split or validation"
         )
 

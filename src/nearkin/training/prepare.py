@@ -21,7 +21,7 @@ from nearkin.models.backbones.own import MODULE
 from nearkin.models.embed import cached_features
 from nearkin.models.weights import load_weights
 from nearkin.training.settings import DataSettings, Settings
-from nearkin.training.shared import Parts, rows_of, shared_files
+from nearkin.training.shared import DatasetSplits, rows_of, shared_files
 
 log = logging.getLogger("nearkin")
 
@@ -83,21 +83,21 @@ def build_model(settings: Settings, train: Dataset, slices: int, backbone: nn.Mo
 
 
 def backbone_features(
-    model: EmbeddingModel, first: Dataset, others: Parts, batch_size: int, workers: int | None
-) -> tuple[Dataset, Parts]:
-    """The parts of a run as features of the model's backbone, computed once and kept on disk."""
+    model: EmbeddingModel, first: Dataset, others: DatasetSplits, batch_size: int, workers: int | None
+) -> tuple[Dataset, DatasetSplits]:
+    """The splits of a run as features of the model's backbone, computed once and kept on disk."""
     # All files together, in one order: of runs side by side that divide them differently, one computes for all.
     files = shared_files([first, *others.values()])
     of_files = cached_features(model, files, batch_size, workers) if len(files) else None
 
-    def featured(part: Dataset) -> Dataset:
-        if of_files is not None and isinstance(part.items, ImageFiles):
-            values = of_files[rows_of(part.items, files)]
+    def featured(split: Dataset) -> Dataset:
+        if of_files is not None and isinstance(split.items, ImageFiles):
+            values = of_files[rows_of(split.items, files)]
         else:
-            values = cached_features(model, part.items, batch_size, workers)
-        return part.with_items(Vectors(values.numpy()))
+            values = cached_features(model, split.items, batch_size, workers)
+        return split.with_items(Vectors(values.numpy()))
 
-    return featured(first), {name: part and featured(part) for name, part in others.items()}
+    return featured(first), {name: split and featured(split) for name, split in others.items()}
 
 
 def absolute(path: str) -> str:

@@ -19,18 +19,18 @@ def embed_everything(embedder: Embedder, dataset: Dataset, views: int = 1, augme
     return embed_dataset(embedder.model, dataset, views=views, augment=augment, device=usual_device())
 
 
-def embed_parts(
+def embed_splits(
     embedder: Embedder, measured: Dataset, trained_on: Dataset | None, views: int = 1, augment: str = "none"
 ) -> tuple[Space, Space | None]:
-    """The spaces of what `part_to_measure` gave."""
+    """The spaces of what `split_to_measure` gave."""
     space = embed_everything(embedder, measured, views, augment)
     return space, None if trained_on is None else embed_everything(embedder, trained_on, views, augment)
 
 
-def part_to_measure(splits: Splits, part: str) -> tuple[Dataset, Dataset | None]:
-    """A part by its own classes, whatever training saw; and the training part, where it is another of these classes."""
-    measured, train = true_classes(getattr(splits, part)), true_classes(splits.train)
-    return measured, train if part != "train" and train.knows_classes_of(measured) else None
+def split_to_measure(splits: Splits, split: str) -> tuple[Dataset, Dataset | None]:
+    """A split by its own classes, whatever training saw; and the training split, where it has the same classes."""
+    measured, train = true_classes(getattr(splits, split)), true_classes(splits.train)
+    return measured, train if split != "train" and train.knows_classes_of(measured) else None
 
 
 def score_space(

@@ -27,7 +27,7 @@ class DataSettings:
         split_seed: which classes "classes" draws; the training seed does not change them.
         validation: share of the training classes held out to choose the model; -1: a tenth (a fifth of few classes),
             unless there is a validation split already or ``keep`` does not ask for one.
-        collapse_pairs: train on random pairs of classes as one class each; the test part keeps its classes.
+        collapse_pairs: train on random pairs of classes as one class each; the test split keeps its classes.
         augment: none, crop-flip or resized-crop-flip; empty: crop-flip for files, none for arrays.
         unreadable: skip or stop.
         check_counts: whether a benchmark must be complete.

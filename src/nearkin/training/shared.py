@@ -1,4 +1,4 @@
-"""The image files of all parts of a run as one list.
+"""The image files of all splits of a run as one list.
 
 What is computed of them (decoded images, a frozen backbone's features) is computed for the whole list, so that runs
 which divide the same files in other ways, such as those of other seeds, find it made.
@@ -13,12 +13,12 @@ import numpy as np
 from nearkin.data import Dataset, ImageFiles
 from nearkin.data.items import Indices
 
-Parts = dict[str, Dataset | None]
+DatasetSplits = dict[str, Dataset | None]
 
 
-def shared_files(parts: Iterable[Dataset | None]) -> ImageFiles:
-    """All image files of the parts, each once, in an order that does not depend on how they are divided."""
-    files = [part.items for part in parts if part is not None and isinstance(part.items, ImageFiles)]
+def shared_files(splits: Iterable[Dataset | None]) -> ImageFiles:
+    """All image files of the splits, each once, in an order that does not depend on how they are divided."""
+    files = [split.items for split in splits if split is not None and isinstance(split.items, ImageFiles)]
     return ImageFiles(sorted({path for items in files for path in items.paths}))
 
 

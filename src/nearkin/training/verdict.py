@@ -32,8 +32,8 @@ def final_scores(
         start: what the model is before its first step, in words.
 
     >>> records = [
-    ...     {"kind": "backbone", "part": "test", "recall@1": 0.946, "map@r": 0.641},
-    ...     {"kind": "before", "part": "test", "recall@1": 0.940, "map@r": 0.638},
+    ...     {"kind": "backbone", "split": "test", "recall@1": 0.946, "map@r": 0.641},
+    ...     {"kind": "before", "split": "test", "recall@1": 0.940, "map@r": 0.638},
     ...     {"kind": "training", "loss": 0.1},
     ... ]
     >>> after = {"recall@1": 0.958, "map@r": 0.66}
@@ -41,7 +41,7 @@ def final_scores(
     'Recall@1 on unseen classes: 0.946 → 0.958 (backbone alone → trained); MAP@R: 0.641 → 0.660.'
     """
     trained = any(record["kind"] == "training" for record in records)
-    evaluations = [record for record in records if record["kind"] == "evaluation" and record["part"] == "validation"]
+    evaluations = [record for record in records if record["kind"] == "evaluation" and record["split"] == "validation"]
     validation = {
         "backbone": _scores_of(records, "backbone", "validation"),
         "before": _scores_of(records, "before", "validation"),
@@ -59,7 +59,7 @@ def final_scores(
         verdict = _verdict(*known, best_epoch, start, trained, "validation classes")
     outcome, sentence = verdict
     return {
-        "part": "test",
+        "split": "test",
         "chosen": chosen,
         "best_epoch": best_epoch,
         "outcome": outcome,
@@ -104,8 +104,8 @@ def _warn_of_fall(best: Scores, last: Scores, best_epoch: int) -> None:
         )
 
 
-def _scores_of(records: Sequence[Mapping[str, Any]], kind: str, part: str) -> dict[str, float]:
-    found = (record for record in records if record["kind"] == kind and record["part"] == part)
+def _scores_of(records: Sequence[Mapping[str, Any]], kind: str, split: str) -> dict[str, float]:
+    found = (record for record in records if record["kind"] == kind and record["split"] == split)
     return _numbers(next(found, {}))
 
 
