@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -41,5 +42,13 @@ def _common(
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
     ] = False,
     debug: Annotated[bool, typer.Option("--debug", help="Show the full traceback of an error.")] = False,
+    files: Annotated[
+        list[Path] | None,
+        typer.Option("--import", metavar="FILE", help="A Python file with methods, losses, metrics of your own."),
+    ] = None,
 ) -> None:
-    """Both are taken care of before a command runs: --version above, --debug in `main`."""
+    """Before a command runs; --debug is taken care of in `main`."""
+    if files:
+        from nearkin.plugins import import_files
+
+        import_files(files)

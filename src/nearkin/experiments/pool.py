@@ -29,6 +29,7 @@ import torch
 
 from nearkin.errors import Interrupted, OutOfRoom
 from nearkin.experiments.runs import Task, attempt
+from nearkin.plugins import import_as_parent
 from nearkin.progress import Advance, bar, quiet
 from nearkin.signals import block_signals
 from nearkin.training.monitoring import stop_requests
@@ -192,6 +193,7 @@ def _begin_worker(reading_end: Connection, workers: int, start_method: str) -> N
     multiprocessing.set_start_method(start_method, force=True)  # of its own children, which decode images
     torch.set_num_threads(min(torch.get_num_threads(), max(1, (os.cpu_count() or 1) // workers)))
     threading.Thread(target=_wait_for_the_end, args=(reading_end,), daemon=True).start()
+    import_as_parent()
 
 
 def _wait_for_the_end(reading_end: Connection) -> None:

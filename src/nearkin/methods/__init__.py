@@ -4,6 +4,9 @@
 2.0
 """
 
+from importlib import import_module
+from pkgutil import iter_modules
+
 # Importing registers, in the order in which they are listed.
 from nearkin.methods.base import (
     Batch,
@@ -35,6 +38,9 @@ from nearkin.methods.plain import (  # isort: skip
     Triplet,
 )
 from nearkin.methods.loss_module import LossModule  # isort: skip
+
+for _file in iter_modules(__path__):  # a method in a file of its own needs no line here
+    import_module(f"{__name__}.{_file.name}")
 
 __all__ = [
     "NCA",

@@ -1,0 +1,43 @@
+"""Files of a user's own: importing one registers the methods, losses, metrics and backbones that it defines."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterable
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+
+from nearkin.errors import UserError
+
+_NAMED = "NEARKIN_IMPORT"  # worker processes read what their parent imported
+
+
+def import_files(files: Iterable[str | Path]) -> None:
+    """Imports Python files, here and in the worker processes to come.
+
+    >>> import_files(["my_method.py"])  # doctest: +SKIP
+    """
+    paths = [Path(file).expanduser().absolute() for file in files]
+    for path in paths:
+        name = f"nearkin_import_{path.stem}"
+        spec = spec_from_file_location(name, path)
+        if spec is None or spec.loader is None or not path.is_file():
+            raise UserError(
+                f"{path} is not a Python file; give one that registers methods, losses, metrics or backbones"
+            )
+        module = module_from_spec(spec)
+        sys.modules[name] = module
+        try:
+            spec.loader.exec_module(module)
+        except UserError:
+            raise
+        except Exception as error:
+            raise UserError(f"{path} cannot be imported ({type(error).__name__}: {error})") from error
+    if paths:
+        os.environ[_NAMED] = os.pathsep.join(map(str, paths))
+
+
+def import_as_parent() -> None:
+    """In a worker process: imports what the process that started it has imported."""
+    import_files(filter(None, os.environ.get(_NAMED, "").split(os.pathsep)))
