@@ -121,7 +121,10 @@ def resume(
     >>> resume("runs/photos-rank", epochs=20)  # doctest: +SKIP
     """
     show_messages()
-    given = {} if backbone is None else {"backbone": backbone}
+    given: dict[str, Any] = {} if backbone is None else {"backbone": backbone}
+    if loss is not None:  # its batches are those that the run was begun with
+        begun = Run.open(_folder(run)).settings().method_settings
+        given |= {name: begun[name] for name in ("per_class",) if name in begun}
     _, objects = _objects(data, method, loss, callbacks, given)
     if isinstance(data, str | Path):
         objects["dataset"] = as_dataset(data)
@@ -445,6 +448,8 @@ def _settings(
         if isinstance(name, Method):
             name = _known_name(name)
         _check_names(name, settings)
+        if "source" in settings:
+            raise UserError("data are given once; leave source out")
         return make_settings(source, name, settings)
     if method is not None or loss is not None or (config is not None and recipe is not None):
         raise UserError("a config or a recipe names the method; give one of config, recipe and method")
