@@ -249,6 +249,12 @@ def test_a_run_goes_on_with_the_method_it_was_begun_with(vectors: tuple[Any, Any
     nearkin.resume(run, 2, data=vectors, method=nearkin.methods.Rank(alpha=2.0))
 
 
+def test_a_backbone_of_another_size_is_not_taken_for_a_damaged_checkpoint(vectors: tuple[Any, Any]) -> None:
+    run = nearkin.train(vectors, backbone=nn.Linear(5, 8), **FAST)
+    with pytest.raises(UserError, match=r"is of another learner .* pass the objects that the run was begun with"):
+        nearkin.resume(run, 2, data=vectors, backbone=nn.Linear(5, 6))
+
+
 def test_data_are_given_once(vectors: tuple[Any, Any]) -> None:
     with pytest.raises(UserError, match="leave source out"):
         nearkin.train(vectors, source="glyphs", **FAST)
