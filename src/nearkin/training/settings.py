@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
+from nearkin.data.transforms import AUGMENTATIONS
 from nearkin.errors import UserError, unknown_name
 from nearkin.fields import checked_fields
 from nearkin.methods import Method, make_method, method_class
@@ -48,6 +49,8 @@ class DataSettings:
     keep_decoded: bool = False
 
     def __post_init__(self) -> None:
+        if self.augment not in ("", *AUGMENTATIONS):
+            raise unknown_name("augment", self.augment, AUGMENTATIONS)
         if self.split_seed < 0:
             raise UserError(f"split_seed must be 0 or more, not {self.split_seed}")
         if self.workers < -1:
@@ -183,7 +186,7 @@ class Settings:
         except FileNotFoundError:
             raise UserError(f"there is no settings file {file}") from None
         except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-            raise UserError(f"{file} is no valid TOML: {error}") from error
+            raise UserError(f"{file} is not valid TOML: {error}") from error
         return cls.from_tables(tables, str(file))
 
     @classmethod
@@ -222,7 +225,21 @@ class Settings:
             + "".join(f"{name} = {_toml(value)}\n" for name, value in table.items() if value is not None)
             for section, table in self.to_tables().items()
         )
-        return "\n".join(blocks)
+        return "\n".join([*self._objects_in_words(), *blocks])
+
+    def _objects_in_words(self) -> list[str]:
+        """A comment about objects that no setting describes: what to pass again, and how."""
+        given = {"data": self.data.source.startswith("<"), "backbone": self.model.backbone.startswith("module:")}
+        given |= {"loss": self.method == "loss"}
+        names = [name for name, is_object in given.items() if is_object]
+        if not names:
+            return []
+        again = "".join(f", {name}=..." for name in names)
+        measured = "".join(f", {name}=..." for name in names if name != "loss")
+        return [
+            f"# {' and '.join(names)}: objects in Python, which no setting describes. Pass the same ones again:\n"
+            f"# nearkin.resume(run{again}), nearkin.evaluate(run{measured})\n"
+        ]
 
     def changed(self, **sections: dict[str, Any]) -> Settings:
         """A copy with some settings replaced: ``settings.changed(training={"epochs": 3})``."""
@@ -273,10 +290,6 @@ def knows(method: str, setting: str) -> bool:
     except UserError:
         return False
     return True
-
-
-def _line(name: str, value: Any) -> str:
-    return "" if value is None else f"{name} = {_toml(value)}\n"  # TOML has no word for what is left open
 
 
 def _toml(value: Any) -> str:
