@@ -25,6 +25,7 @@ from nearkin.data.splits import BY_CLASSES
 from nearkin.errors import UserError, unknown_name
 from nearkin.evaluation import EvaluationResult, confidence_intervals, diagnostics
 from nearkin.evaluation import evaluate as evaluate_space
+from nearkin.evaluation.evaluate import as_space
 from nearkin.files import atomic_path, write_json
 from nearkin.messages import show_messages
 from nearkin.methods import Method
@@ -58,7 +59,7 @@ def train(
     fit_all: bool = False,
     *,
     loss: nn.Module | None = None,
-    callbacks: Sequence[Callback] = (),
+    callbacks: Callback | Sequence[Callback] = (),
     **settings: Any,
 ) -> Run:
     """Trains an embedding and returns its run: the folder with the model, its scores and its curves.
@@ -74,7 +75,7 @@ def train(
         fit_all: afterwards train once more on all classes, for as many epochs as were best, in a folder beside it, and
             return that run.
         loss: a loss in place of a method: any module with ``loss(embeddings, labels) -> scalar``.
-        callbacks: called after every epoch as ``callback(run, metrics)``.
+        callbacks: one or several, called after every epoch as ``callback(run, metrics)``.
         settings: any setting of a run's ``config.toml`` by name: ``epochs=5, dim=64, alpha=2.0``. ``backbone`` may be a
             module; it is taken as pretrained unless ``weights="none"``. ``init`` may be a run.
 
@@ -87,12 +88,12 @@ def train(
     show_messages()
     settings, objects = _objects(data, method, loss, callbacks, settings)
     dataset = objects.get("dataset")
-    source = dataset.source if dataset else data
-    chosen = _settings(source, method, loss, config, recipe, settings)
-    if method_object := objects.get("method"):
-        chosen = replace(chosen, method=method_object.name, method_settings=method_object.settings())
-    folder = Path(out) if out else usual_folder(dataset.name if dataset else chosen.data.source, chosen.method)
-    untouched = deepcopy(objects) if fit_all else objects
+    source = data if dataset is None else dataset.source
+    chosen = _settings(source, objects.get("method", method), config, recipe, settings)
+    name = chosen.data.source if dataset is None else dataset.name
+    folder = Path(out) if out else usual_folder(name, chosen.method)
+    shared = {id(each): each for each in (dataset, objects["callbacks"])}  # the others learn
+    untouched = deepcopy(objects, shared) if fit_all else objects
     run = loop.train(chosen, folder, **objects)
     log.info(run.scores["verdict"])
     return train_on_all(run, **untouched) if fit_all else run
@@ -106,7 +107,7 @@ def resume(
     method: Method | None = None,
     loss: nn.Module | None = None,
     backbone: nn.Module | None = None,
-    callbacks: Sequence[Callback] = (),
+    callbacks: Callback | Sequence[Callback] = (),
 ) -> Run:
     """Continues a run from its last checkpoint, to the same weights as if it had never stopped.
 
@@ -114,7 +115,7 @@ def resume(
         run: a run or its folder.
         epochs: train on to this number of epochs.
         data, method, loss, backbone: the objects that the run was begun with, where no setting describes them.
-        callbacks: called after every epoch as ``callback(run, metrics)``.
+        callbacks: one or several, called after every epoch as ``callback(run, metrics)``.
 
     >>> resume("runs/photos-rank", epochs=20)  # doctest: +SKIP
     """
@@ -206,7 +207,7 @@ def evaluate(
     else:
         if data is not None or attributes or views != 1 or split is not None:
             raise UserError("data, split, attributes and views are of a model; embeddings have labels alone")
-        space = model if isinstance(model, Space) else Space.of(model, _given(labels), is_query, is_gallery)
+        space = as_space(model, labels, is_query, is_gallery)
         result = evaluate_space(space, recall_at=recall_at, clustering=clustering)
     if diagnose:
         found = diagnostics(space)
@@ -357,13 +358,15 @@ def _objects(
     data: Any,
     method: str | Method | None,
     loss: nn.Module | None,
-    callbacks: Sequence[Callback],
+    callbacks: Callback | Sequence[Callback],
     settings: dict[str, Any],
 ) -> tuple[dict[str, Any], Objects]:
     """The settings that can be written down, and the objects among what was given."""
-    settings, objects = dict(settings), Objects(callbacks=callbacks)
+    settings, objects = dict(settings), Objects(callbacks=[callbacks] if callable(callbacks) else callbacks)
     if data is not None and not isinstance(data, str | Path):
         objects["dataset"] = as_dataset(data, settings.get("root"), settings.get("check_counts", True))
+    if method is not None and not isinstance(method, str | Method):
+        raise UserError(f"a method is a name or an object such as Magnet(alpha=2.0), not {method!r}")
     if isinstance(method, Method):
         objects["method"] = method
     if loss is not None:
@@ -386,19 +389,22 @@ def _objects(
 def _settings(
     source: Any,
     method: str | Method | None,
-    loss: nn.Module | None,
     config: str | Path | None,
     recipe: str | None,
     settings: dict[str, Any],
 ) -> Settings:
+    if source is not None and "source" in settings:
+        raise UserError(f"data and source are the same; leave source={settings['source']!r} out")
     if config is None and recipe is None:
         if source is None:
             raise UserError("there is nothing to train on; give data, a recipe or a config")
-        name = "loss" if loss is not None else method or "rank"
-        if isinstance(name, Method):
-            name = _known_name(name)
-        return make_settings(source, name, settings)
-    if method is not None or loss is not None or (config is not None and recipe is not None):
+        if not isinstance(method, Method):
+            return make_settings(source, method or "rank", settings)
+        tables = by_section(type(method), {"source": str(source), **settings})
+        if own := ", ".join(tables.get("method", {})):
+            raise UserError(f"{own} must be given to the method itself: {type(method).__name__}({own}=...)")
+        return replace(Settings.from_tables(tables), method=method.name, method_settings=method.settings())
+    if method is not None or (config is not None and recipe is not None):
         raise UserError("a config or a recipe names the method; give one of config, recipe and method")
     from nearkin.experiments.recipes import read_recipe
 
@@ -407,21 +413,8 @@ def _settings(
     return chosen.changed(**by_section(chosen.method, changes))
 
 
-def _known_name(method: Method) -> str:
-    """A method that was registered gives the names of its settings; any other is taken as it is."""
-    from nearkin.methods import known_methods
-
-    return method.name if method.name in {known.name for known in known_methods()} else "rank"
-
-
 def _folder(run: str | Path | Run) -> str | Path:
     return run.folder if isinstance(run, Run) else run
-
-
-def _given(labels: Tensor | npt.ArrayLike | None) -> Tensor | npt.ArrayLike:
-    if labels is None:
-        raise UserError("embeddings cannot be evaluated without labels; call evaluate(embeddings, labels)")
-    return labels
 
 
 @dataclass(frozen=True)
@@ -451,7 +444,8 @@ def _target(
         raise unknown_name("split", split, SPLITS)
     run = None if isinstance(model, Embedder) else _run_of(_folder(model))
     dataset = None if data is None or isinstance(data, str | Path) else as_dataset(data)
-    settings = DataSettings(source=dataset.source if dataset else str(data), check_counts=check_counts, validation=0.0)
+    source = str(data) if dataset is None else dataset.source
+    settings = DataSettings(source=source, check_counts=check_counts, validation=0.0)
     own = data is None
     if run is not None:
         trained = run.settings().data

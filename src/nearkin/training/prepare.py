@@ -31,7 +31,7 @@ def load_splits(settings: DataSettings, seed: int, dataset: Dataset | None = Non
 
     ``dataset``: data that no setting can name, such as a torch dataset.
     """
-    dataset, unreadable = without_unreadable(dataset or load_data(settings), settings.unreadable)
+    dataset, unreadable = without_unreadable(load_data(settings) if dataset is None else dataset, settings.unreadable)
     report_unreadable(unreadable)
     validation = None if settings.validation < 0 else settings.validation
     splits = make_splits(dataset, settings.split or None, validation, seed, settings.split_seed)
@@ -49,7 +49,7 @@ def report_unreadable(unreadable: list[Unreadable]) -> None:
 
 
 def build_model(settings: Settings, train: Dataset, slices: int, backbone: nn.Module | None = None) -> EmbeddingModel:
-    """An untrained head of so many slices on a backbone with the wanted weights; call it under a fixed torch seed.
+    """An untrained head of that many slices on a backbone with the wanted weights; call it under a fixed torch seed.
 
     ``backbone``: a network of the user's own, in place of one by name.
     """

@@ -132,7 +132,7 @@ class TrainingSettings:
         logger: tensorboard, csv, wandb, mlflow, or several with commas between; none.
         device: auto, cpu or cuda.
         precision: 32-true or bf16-mixed; empty: bf16-mixed on CUDA.
-        seed: of everything random.
+        seed: random seed.
     """
 
     epochs: int = -1
@@ -183,7 +183,7 @@ class Settings:
         except FileNotFoundError:
             raise UserError(f"there is no settings file {file}") from None
         except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-            raise UserError(f"{file} is no valid TOML: {error}") from error
+            raise UserError(f"{file} is not valid TOML: {error}") from error
         return cls.from_tables(tables, str(file))
 
     @classmethod
@@ -219,6 +219,7 @@ class Settings:
     def to_toml(self) -> str:
         blocks = (
             f"[{section}]\n"
+            # TOML has no word for what is left open.
             + "".join(f"{name} = {_toml(value)}\n" for name, value in table.items() if value is not None)
             for section, table in self.to_tables().items()
         )
@@ -241,8 +242,11 @@ def make_settings(data: str | Path, method: str, settings: dict[str, Any]) -> Se
     return Settings.from_tables(tables)
 
 
-def by_section(method: str, values: dict[str, Any]) -> dict[str, dict[str, Any]]:
+def by_section(method: str | type[Method], values: dict[str, Any]) -> dict[str, dict[str, Any]]:
     """Flat settings sorted into their sections; no two sections share a name.
+
+    Args:
+        method: a method's name, or its class where it is not registered.
 
     >>> by_section("rank", {"epochs": 3, "alpha": 2.0, "source": "glyphs"})
     {'training': {'epochs': 3}, 'method': {'alpha': 2.0}, 'data': {'source': 'glyphs'}}
@@ -250,7 +254,7 @@ def by_section(method: str, values: dict[str, Any]) -> dict[str, dict[str, Any]]
     kinds = {
         "data": DataSettings,
         "model": ModelSettings,
-        "method": method_class(method),
+        "method": method_class(method) if isinstance(method, str) else method,
         "training": TrainingSettings,
     }
     section_of = {entry.name: section for section, kind in kinds.items() for entry in fields(kind)}
@@ -273,10 +277,6 @@ def knows(method: str, setting: str) -> bool:
     except UserError:
         return False
     return True
-
-
-def _line(name: str, value: Any) -> str:
-    return "" if value is None else f"{name} = {_toml(value)}\n"  # TOML has no word for what is left open
 
 
 def _toml(value: Any) -> str:
