@@ -9,6 +9,7 @@ import logging
 from collections.abc import Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -30,8 +31,9 @@ from nearkin.files import atomic_path, write_json
 from nearkin.messages import show_messages
 from nearkin.methods import Method
 from nearkin.methods.loss_module import LossModule
-from nearkin.models import Embedder, load_model
+from nearkin.models import Embedder, embed_dataset, load_model
 from nearkin.models.backbones.own import module_name
+from nearkin.models.model import usual_device
 from nearkin.models.pretrained import network_name
 from nearkin.search import Gallery as SearchableGallery
 from nearkin.space import Space
@@ -40,7 +42,7 @@ from nearkin.training.fit_all import fit_all as train_on_all
 from nearkin.training.loop import Callback, Objects
 from nearkin.training.prepare import load_data, load_splits, report_unreadable
 from nearkin.training.run import next_folder
-from nearkin.training.scoring import concentrations, embed_everything, embed_splits, score_space, split_to_measure
+from nearkin.training.scoring import concentrations, score_space, split_to_measure
 from nearkin.training.settings import by_section, make_settings
 
 if TYPE_CHECKING:
@@ -190,10 +192,11 @@ def evaluate(
             raise UserError("labels and masks are of embeddings; of a model give data=...")
         target = _target(model, data, split, root, check_counts)
         dataset, run = target.dataset, target.run
-        embedder = model if isinstance(model, Embedder) else load(model, weights, backbone)
+        embedder = _embedder(model, weights, backbone)
         if attributes and not dataset.attributes:
             raise UserError(f"{dataset.name} knows no attributes of its items; give them as columns of a .csv or .npz")
-        space, known = embed_splits(embedder, dataset, target.trained_on, views, _augmentation(run, views))
+        embedded = partial(embed_dataset, embedder.model, views=views, augment=_augmentation(run, views))
+        space, known = embedded(dataset), None if target.trained_on is None else embedded(target.trained_on)
         result = score_space(space, _method(run) if run else None, known, recall_at, clustering, dataset.protocol)
         result = replace(result, split=target.split, attributes=concentrations(space, dataset) if attributes else {})
         # What training measured before it began, in the same way.
@@ -240,10 +243,10 @@ def embed(
     out = Path(out)
     if out.suffix != ".npz":
         raise UserError(f'vectors are written as .npz, not {out.name}; use out="{out.with_suffix(".npz")}"')
-    embedder = model if isinstance(model, Embedder) else load(model, weights)
+    embedder = _embedder(model, weights)
     dataset, bad = without_unreadable(load_labelled_or_flat(data, root, check_counts), unreadable)
     report_unreadable(bad)
-    vectors: npt.NDArray[np.float32] = embed_everything(embedder, dataset).embeddings.cpu().numpy()
+    vectors: npt.NDArray[np.float32] = embed_dataset(embedder.model, dataset).embeddings.cpu().numpy()
     labels = np.array([dataset.classes[label] for label in dataset.labels])
     with atomic_path(out) as partial:
         np.savez(partial, vectors=vectors, labels=labels, names=np.array(dataset.items.names()))
@@ -283,7 +286,7 @@ def report(
     """
     from nearkin.experiments.run_report import write_report
 
-    embedder = None if backbone is None else load(run, backbone=backbone)
+    embedder = None if backbone is None else _embedder(run, backbone=backbone)
     return write_report(_folder(run), out, split, dataset=None if data is None else as_dataset(data), embedder=embedder)
 
 
@@ -415,6 +418,13 @@ def _settings(
 
 def _folder(run: str | Path | Run) -> str | Path:
     return run.folder if isinstance(run, Run) else run
+
+
+def _embedder(
+    model: str | Path | Run | Embedder, weights: str | Path | None = None, backbone: nn.Module | None = None
+) -> Embedder:
+    """An embedder as it is; any other model on the GPU where there is one."""
+    return model if isinstance(model, Embedder) else load(model, weights, backbone).to(usual_device())
 
 
 @dataclass(frozen=True)
