@@ -1,4 +1,5 @@
 import pickle
+from contextlib import nullcontext
 from functools import cache
 
 import joblib
@@ -14,10 +15,10 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import nearkin
-from nearkin import estimator
-from nearkin.errors import Interrupted, UserError
+from nearkin.errors import UserError
 from nearkin.estimator import MetricLearner
 from nearkin.methods import Method, known_methods
+from nearkin.training import loop
 
 
 def quick(**settings):
@@ -176,7 +177,7 @@ def test_every_batch_of_small_data_holds_two_classes(sizes, monkeypatch):
     ("settings", "y", "sentence"),
     [
         ({}, [0] * 6, "y has one class only"),
-        ({}, range(6), "every class has a single item; use method softmax"),
+        ({}, range(6), "every class has a single item; use method=.softmax"),
         ({}, np.linspace(0, 1, 6), "Unknown label type"),
         ({"method": "ranks"}, [0, 1] * 3, "did you mean 'rank'"),
         ({"method_settings": {"margin": 1.0}}, [0, 1] * 3, "setting 'margin' is unknown"),
@@ -209,9 +210,6 @@ def test_nothing_is_shown_unless_asked_for(monkeypatch, capsys):
 
 
 def test_ctrl_c_stops_as_everywhere_else(monkeypatch):
-    def stopped(*_):
-        raise Interrupted("stopped; continue with …")
-
-    monkeypatch.setattr(estimator, "train", stopped)
+    monkeypatch.setattr(loop, "stop_requests", lambda: nullcontext(lambda: True))
     with pytest.raises(KeyboardInterrupt):
         quick().fit(*noisy_classes())

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import ModuleType, SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -235,13 +235,12 @@ class TestMessages:
         self, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
     ) -> None:
         class Finished:
-            def __init__(self, *_: object) -> None:
+            scores: ClassVar = {"verdict": "Better."}
+
+            def __init__(self, *_: object, **__: object) -> None:
                 logging.getLogger("nearkin").info("epoch 1")
 
-            def read_scores(self) -> dict[str, str]:
-                return {"verdict": "Better."}
-
-        monkeypatch.setattr("nearkin.api.train_run", Finished)
+        monkeypatch.setattr("nearkin.training.loop.train", Finished)
         with unconfigured_logging():
             nearkin.train("glyphs", out="unused")
         assert capsys.readouterr().err == "epoch 1\nBetter.\n"

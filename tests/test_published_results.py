@@ -242,6 +242,16 @@ def test_the_defaults_stand_there_as_they_were_measured() -> None:
             assert one["after"]["map@r"] >= one["backbone"]["map@r"]  # as the text says
 
 
+def test_heads_on_two_more_datasets_stand_there_as_they_were_measured() -> None:
+    rows = by_name(table("A head on frozen features", "| head alone, % | Cars Recall@1 | MAP@R | epoch |"))
+    found = {(row["dataset"], row["method"]): row for row in raw("defaults")["check-head"]["rows"]}
+    for method in {method for _, method in found}:
+        for dataset, cells in (("cars", rows[method][:3]), ("flowers", rows[method][3:])):
+            one = found[dataset, method]
+            assert cells[:2] == percent(one["after"]["recall@1"], one["after"]["map@r"])
+            assert cells[2] == f"{one['best_epoch']} of {one['epochs']}"
+
+
 def test_the_search_for_rates_stands_there_as_it_was_measured() -> None:
     rows = by_name(table("Default learning rates", "| gain in MAP@R | head, CUB: 3e-5 |"))
     heads, finetuned = (raw("defaults")[f"search-{kind}"]["rows"] for kind in ("head", "finetune"))

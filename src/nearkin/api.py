@@ -492,7 +492,7 @@ def _augmentation(run: Run | None, views: int) -> str:
     if views == 1:
         return "none"
     augment = run.settings().data.augment if run else "crop-flip"
-    if augment == "none":
+    if views > 1 and augment == "none":
         raise UserError("this run was trained without augmentation, so all views would be the same; leave views out")
     return augment
 

@@ -57,7 +57,7 @@ def test_demo_replaces_an_earlier_demo_but_nothing_else(nearkin: Command, tmp_pa
     (tmp_path / "thesis").mkdir()
     (tmp_path / "thesis" / "chapter.txt").write_text("years of work")
     (tmp_path / "thesis" / "config.toml").write_text("title = 'of a site'")
-    fails(nearkin("demo", "--out", "thesis"), "holds something that is no demo")
+    fails(nearkin("demo", "--out", "thesis"), "holds something that is not a demo")
     assert (tmp_path / "thesis" / "chapter.txt").exists()
     quick = ["demo", "--epochs", "0", "--data", "glyphs:classes=40,per_class=12", "--out", "shown"]
     assert nearkin(*quick).code == 0
@@ -81,9 +81,9 @@ def test_train_evaluate_embed(nearkin: Command, tmp_path: Path) -> None:
     assert scores["map@r"] == pytest.approx(after["map@r"])
     low, high = json.loads((tmp_path / "scores.json").read_text())["intervals"]["map@r"]
     assert low < scores["map@r"] < high and "95 % interval" in evaluated.out
-    assert nearkin("evaluate", run, "--part", "train").code == 0
-    fails(nearkin("evaluate", run, "--views", "3"), "trained without augmentation", "leave --views out")
-    fails(nearkin("evaluate", run, "--views", "0"), "views=0 must be at least 1")
+    assert nearkin("evaluate", run, "--split", "train").code == 0
+    fails(nearkin("evaluate", run, "--views", "3"), "trained without augmentation", "leave views out")
+    fails(nearkin("evaluate", run, "--views", "0"), "--views 0 must be at least 1")
     diagnosed = nearkin("evaluate", run, "--diagnose").out
     assert "Intra-class distance" in diagnosed and "Spectral decay" in diagnosed and "sampled" not in diagnosed
 
@@ -119,7 +119,7 @@ def test_views_are_augmented_as_in_training(nearkin: Command, photos: Path, tmp_
         assert nearkin("evaluate", "run", "--views", views, "--diagnose", "--out", f"{views}.json").code == 0
     one, three = (json.loads((tmp_path / f"{views}.json").read_text())["test"] for views in (1, 3))
     assert one.keys() == three.keys() and one["intra_class_distance"] != three["intra_class_distance"]
-    alone = ("evaluate", "run/model", "--data", photos, "--part", "test")  # knows nothing of training: crops and flips
+    alone = ("evaluate", "run/model", "--data", photos, "--split", "test")  # knows nothing of training: crops and flips
     assert nearkin(*alone, "--views", "3", "--diagnose", "--out", "alone.json").code == 0
     assert json.loads((tmp_path / "alone.json").read_text())["test"]["intra_class_distance"] == pytest.approx(
         three["intra_class_distance"]
@@ -130,7 +130,7 @@ def test_distances_of_sampled_pairs_say_so_and_histograms_are_written(nearkin: C
     labels = np.arange(500) // 50
     np.savez(tmp_path / "x.npz", vectors=np.random.default_rng(0).normal(size=(500, 5)), labels=labels)
     assert nearkin("train", "x.npz", "--backbone", "linear", *QUICK, "--out", "run").code == 0
-    outcome = nearkin("evaluate", "run", "--part", "all", "--diagnose", "--out", "scores.json")
+    outcome = nearkin("evaluate", "run", "--split", "all", "--diagnose", "--out", "scores.json")
     assert outcome.code == 0, outcome.err
     assert "Inter-class distance, sampled" in outcome.out and "Intra-class distance, sampled" not in outcome.out
     written = json.loads((tmp_path / "scores.json").read_text())
@@ -241,7 +241,7 @@ def one_class(folder: Path) -> Path:
         (["evaluate", "nowhere"], ["nowhere"]),
         (["evaluate", "one", "--data", TINY_GLYPHS], ["holds no model"]),
         (["embed", "one", "one"], ["holds no model"]),
-        (["evaluate", "one", "--recall-at", "1,x"], ["no list of whole numbers"]),
+        (["evaluate", "one", "--recall-at", "1,x"], ["not a list of whole numbers"]),
         (["frobnicate"], ["No such command"]),
     ],
 )

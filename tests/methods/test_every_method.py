@@ -116,8 +116,8 @@ def test_it_says_what_it_is(method: str) -> None:
 @pytest.mark.parametrize(
     ("method", "changes", "expected"),
     [
-        ("spectral", {"dim": 64}, r"always 0 where a batch \(32\).*use --set dim=8"),
-        ("divide-and-conquer", {"learners": 3}, "3 learners cannot share 8 dimensions evenly; use --set dim=9"),
+        ("spectral", {"dim": 64}, r"always 0 where a batch \(32\).*use dim=8"),
+        ("divide-and-conquer", {"learners": 3}, "3 learners cannot share 8 dimensions evenly; use dim=9"),
         ("divide-and-conquer", {"wraps": "magnet"}, "cannot wrap 'magnet'.*wrap one of .*rank"),
         ("divide-and-conquer", {"wraps": "divide-and-conquer"}, "cannot wrap 'divide-and-conquer'"),
         ("divide-and-conquer", {"wraps": "tripled"}, "did you mean 'triplet'"),
@@ -131,7 +131,7 @@ def test_it_says_what_it_is(method: str) -> None:
         ("magnet", {"per_cluster": 1}, "use per_cluster=2 or more"),
         ("magnet", {"per_cluster": 0}, "use per_cluster=2 or more"),
         ("magnet", {"normalize": "test"}, "use normalize=never or always"),
-        ("divide-and-conquer", {"learners": 8}, "a slice of one dimension .* use --set dim=16"),
+        ("divide-and-conquer", {"learners": 8}, "a slice of one dimension .* use dim=16"),
         (
             "divide-and-conquer",
             {"learners": 64, "dim": 128, "partition": "labels"},

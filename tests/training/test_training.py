@@ -248,7 +248,7 @@ class TestChoosing:
             ({"keep": "best-on-validation"}, "no validation classes"),
             ({"patience": 3}, "patience needs something to judge by"),
             ({"keep": "best-on-tests"}, "did you mean 'best-on-test'"),
-            ({"keep": "best-on-test", "split": "all"}, "no test part"),
+            ({"keep": "best-on-test", "split": "all"}, "no test split"),
         ],
     )
     def test_choices_without_a_judge_are_refused(self, tmp_path: Path, changes: dict[str, Any], expected: str) -> None:
@@ -266,7 +266,7 @@ def test_a_nan_stops_the_run_before_it_reaches_the_weights(tmp_path: Path) -> No
         return loss * float("nan") if trainer.position.step == 4 else loss
 
     trainer.method.loss.forward = broken  # type: ignore[method-assign]
-    with pytest.raises(UserError, match=r"the loss became nan at step 4.*lower the learning rate, add"):
+    with pytest.raises(UserError, match=r"the loss became nan at step 4.*lower the learning rate, use clip_norm=1.0"):
         trainer.train()
     assert all(parameter.isfinite().all() for parameter in trainer.model.parameters())
 
@@ -391,7 +391,10 @@ def test_a_run_can_be_used_from_another_folder(photos: Path, tmp_path: Path, mon
 
 @pytest.mark.parametrize(
     ("changes", "expected"),
-    [({"source": "few"}, "the test part .* cannot be measured"), ({"source": "single"}, "the test part .* cannot be")],
+    [
+        ({"source": "few"}, "the test split .* cannot be measured"),
+        ({"source": "single"}, "the test split .* cannot be"),
+    ],
 )
 def test_a_part_that_could_not_be_measured_is_refused_before_training(
     tmp_path: Path, changes: dict[str, Any], expected: str
