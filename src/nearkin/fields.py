@@ -43,7 +43,7 @@ def parse_assignment(text: str) -> tuple[str, Any]:
     """
     name, equals, value = text.partition("=")
     if not equals:
-        raise UserError(f"'{text}' is no setting; write NAME=VALUE, for example momentum=0.95")
+        raise UserError(f"'{text}' is not a setting; write NAME=VALUE, for example momentum=0.95")
     try:
         return name.strip(), tomllib.loads(f"value = {value}")["value"]
     except tomllib.TOMLDecodeError:
