@@ -16,7 +16,7 @@ from nearkin.data import as_dataset, load_dataset
 from nearkin.errors import UserError
 from nearkin.experiments import compare, reproduce
 from nearkin.experiments.run_report import write_report
-from nearkin.methods import Magnet
+from nearkin.methods import Magnet, Triplet
 from nearkin.training import Run, Settings, resume, train
 
 QUICK: dict[str, Any] = {"epochs": 0, "batch_size": 8, "dim": 4, "device": "cpu"}
@@ -151,3 +151,20 @@ def test_labels_beside_a_space_are_refused() -> None:
     space = nearkin.Space.of(arrays()[0], arrays()[1])
     with pytest.raises(UserError, match="labels and masks of its own"):
         nearkin.evaluate(space, arrays()[1])
+
+
+def test_a_loss_is_resumed_with_its_batches_and_another_method_is_said(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    loss = torch.nn.Module()
+    loss.forward = lambda embeddings, _: embeddings.square().mean()  # type: ignore[method-assign]
+    run = nearkin.train(arrays(), out=tmp_path / "run", loss=loss, per_class=2, **TRAINED)
+    whole = nearkin.train(arrays(), out=tmp_path / "whole", loss=loss, per_class=2, **TRAINED | {"epochs": 3})
+    with caplog.at_level("WARNING", "nearkin"):
+        nearkin.resume(run, epochs=3, data=arrays(), loss=loss)
+    steps = [[record["step"] for record in each.metrics if record["kind"] == "training"] for each in (run, whole)]
+    assert steps[0] == steps[1] and "begun with" not in caplog.text
+    other = nearkin.train(arrays(), out=tmp_path / "other", method=Triplet(margin=0.3, per_class=2), **TRAINED)
+    with caplog.at_level("WARNING", "nearkin"):
+        nearkin.resume(other, data=arrays(), method=Triplet(margin=0.5, per_class=2))
+    assert "begun with" in caplog.text

@@ -122,7 +122,10 @@ def resume(
     >>> resume("runs/photos-rank", epochs=20)  # doctest: +SKIP
     """
     show_messages()
-    given = {} if backbone is None else {"backbone": backbone}
+    given: dict[str, Any] = {} if backbone is None else {"backbone": backbone}
+    if loss is not None:  # its batches are those of before
+        begun = Run.open(_folder(run)).settings().method_settings
+        given |= {name: begun[name] for name in ("per_class",) if name in begun}
     _, objects = _objects(data, method, loss, callbacks, given)
     if isinstance(data, str | Path):
         objects["dataset"] = as_dataset(data)
