@@ -85,7 +85,7 @@ def test_a_run_shows_callbacks_the_model_of_the_moment_and_ends_with_the_last(tm
         arrays(),
         out=tmp_path / "run",
         keep="last",
-        callbacks=lambda run, _: seen.append(run.model.encode(np.ones(4)).tolist()),
+        callbacks=[lambda run, _: seen.append(run.model.encode(np.ones(4)).tolist())],
         **TRAINED,
     )
     assert len(seen) == 2 and seen[0] != seen[1]
@@ -136,8 +136,8 @@ def test_a_second_training_on_all_classes_calls_the_same_callbacks(tmp_path: Pat
     ("given", "message"),
     [
         ({"method": Magnet(alpha=2.0), "alpha": 3.0}, "alpha.*Magnet"),
-        ({"method": Magnet}, "a method is a name or an object"),
-        ({"method": 5}, "a method is a name or an object"),
+        ({"method": Magnet}, "method must be a name or a method object"),
+        ({"method": 5}, "method must be a name or a method object"),
         ({"source": "glyphs"}, "source"),
     ],
 )

@@ -183,7 +183,7 @@ def test_every_batch_of_small_data_holds_two_classes(sizes, monkeypatch):
         ({"method_settings": {"margin": 1.0}}, [0, 1] * 3, "setting 'margin' is unknown"),
         ({"backbone": "small"}, [0, 1] * 3, "use 'mlp' or 'linear'"),
         ({"dim": 2.5}, [0, 1] * 3, "dim must be a whole number"),
-        ({"batch_size": 100}, [0, 1] * 3, "use a batch size of at most 6"),
+        ({"batch_size": 100}, [0, 1] * 3, "use batch_size=6 or less"),
         ({"batch_size": 1}, [0, 1] * 3, "batch_size must be at least 4, or 0 for the usual number, not 1"),
         ({"batch_size": 3}, [0, 1] * 3, "batch_size must be at least 4, or 0 for the usual number, not 3"),
         ({"batch_size": "8"}, [0, 1] * 3, "batch_size must be a whole number, not '8'"),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from pytorch_metric_learning.losses import MultiSimilarityLoss
+from pytorch_metric_learning.losses import MultiSimilarityLoss, ProxyAnchorLoss
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -148,6 +150,11 @@ class Broken(nn.Module):
         return embeddings.sum() * float("nan")
 
 
+class Detached(nn.Module):
+    def forward(self, embeddings: Tensor, labels: Tensor) -> Tensor:  # noqa: ARG002
+        return torch.tensor(1.0)
+
+
 class Pair(nn.Module):
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
         return x, x
@@ -157,16 +164,93 @@ class Pair(nn.Module):
     ("changes", "message"),
     [
         ({"loss": Vector()}, r"returned a tensor of shape \(\d+,\); return one number"),
-        ({"loss": Broken()}, "the loss became nan"),
+        ({"loss": Broken()}, "returned nan for ordinary embeddings"),
+        ({"loss": nn.TripletMarginLoss()}, r"cannot be called as loss\(embeddings, labels\).*'negative'"),
+        ({"loss": ProxyAnchorLoss(2, 8)}, "with embeddings of shape .* and labels 0 to 3"),
+        ({"loss": Detached()}, "a number without a gradient"),
+        ({"loss": Vector}, r"not the class Vector; give an object, Vector\(...\)"),
+        ({"loss": "triplet"}, 'a method is chosen by name: method="triplet"'),
         ({"loss": lambda embeddings, _: embeddings.sum()}, "loss must be a torch module"),
         ({"loss": Vector(), "method": "rank"}, "either method"),
         ({"backbone": Pair()}, "returned a tuple; return a tensor"),
         ({"logger": "tensorbord"}, "did you mean 'tensorboard'"),
+        ({"method": nearkin.methods.Magnet}, r"not the class Magnet; give an object, Magnet\(...\)"),
+        ({"method": 5}, 'not of type int; give method="rank"'),
+        ({"backbone": Pair}, r"not the class Pair; give an object, Pair\(...\)"),
+        ({"init": 3}, "init must be a run or a folder"),
+        ({"callbacks": print}, r"callbacks=\[function\]"),
+        ({"callbacks": [3]}, r"callbacks=\[function\]"),
+        ({"methd": "rank"}, "did you mean 'method'"),
+        ({"epoch": 3}, "did you mean 'epochs'"),
     ],
 )
 def test_bad_objects_are_one_sentence(vectors: tuple[Any, Any], changes: dict[str, Any], message: str) -> None:
     with pytest.raises(UserError, match=message):
         nearkin.train(vectors, **FAST | changes)
+    assert not Path("runs").exists()
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: nearkin.train(TensorDataset), "TensorDataset is a class, not data"),
+        (lambda: nearkin.train((np.eye(4), [0, 0, np.nan, 1])), "1 of 4 labels are NaN or None"),
+        (lambda: nearkin.train((np.eye(4), [0, 0, None, 1])), "1 of 4 labels are NaN or None"),
+        (lambda: nearkin.evaluate(None, [0, 1]), "a NoneType cannot be evaluated"),
+        (lambda: nearkin.evaluate(nn.Linear(2, 2), data="photos"), "a Linear cannot be evaluated"),
+        (
+            lambda: nearkin.evaluate(np.eye(4), [0, 0, 1, 1], recall_at=1.5),
+            r"recall_at=\[1.5\] must hold whole numbers",
+        ),
+        (lambda: nearkin.load(3), "give a run, a folder or a name, not of type int"),
+    ],
+)
+def test_other_wrong_kinds_are_one_sentence(call: Callable[[], Any], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        call()
+
+
+def test_the_same_objects_are_measured_on_classes_never_trained_on(vectors: tuple[Any, Any]) -> None:
+    run = nearkin.train(vectors, **FAST)
+    again = nearkin.evaluate(run, data=vectors)
+    assert again.split == "test"
+    assert again.scores["map@r"] == pytest.approx(run.scores["after"]["map@r"])
+    others = vectors[0] + 1, vectors[1]
+    assert nearkin.evaluate(run, data=others).split == "all"
+
+
+def test_a_folder_is_known_again_by_its_path(photos: str) -> None:
+    run = nearkin.train(photos, backbone="small", **FAST)
+    assert nearkin.evaluate(run, data=photos).split == "test"
+
+
+def test_a_run_says_what_to_pass_again_and_how_it_went(vectors: tuple[Any, Any]) -> None:
+    run = nearkin.train(vectors, loss=MultiSimilarityLoss(), **FAST)
+    config = run.config_file.read_text()
+    assert "nearkin.resume(run, data=..., loss=...), nearkin.evaluate(run, data=...)" in config
+    assert repr(run) == f"<Run {run.folder}: {run.scores['verdict']}>"
+    assert repr(nearkin.training.Run("elsewhere")) == "<Run elsewhere>"
+
+
+def test_fit_all_copies_only_what_is_trained(vectors: tuple[Any, Any]) -> None:
+    epochs: list[int] = []
+    lock = threading.Lock()  # cannot be copied
+
+    class Callback:
+        def __init__(self) -> None:
+            self.lock = lock
+
+        def __call__(self, _run: Any, metrics: dict[str, Any]) -> None:
+            epochs.append(metrics["epoch"])
+
+    backbone = nn.Linear(5, 8)
+    run = nearkin.train(vectors, backbone=backbone, callbacks=[Callback()], fit_all=True, **FAST)
+    assert run.folder.name.endswith("-all") and epochs == [1, 1]
+
+
+def test_numbers_of_numpy_are_numbers(vectors: tuple[Any, Any]) -> None:
+    run = nearkin.train(vectors, **FAST | {"dim": np.int64(4), "weight_decay": np.float32(0.5)})
+    assert run.model.dim == 4 and run.settings().training.weight_decay == 0.5
 
 
 def test_public_names_are_listed() -> None:

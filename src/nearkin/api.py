@@ -9,7 +9,9 @@ import logging
 from collections.abc import Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
+from difflib import get_close_matches
 from functools import partial
+from inspect import signature
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -29,7 +31,7 @@ from nearkin.evaluation import evaluate as evaluate_space
 from nearkin.evaluation.evaluate import as_space
 from nearkin.files import atomic_path, write_json
 from nearkin.messages import show_messages
-from nearkin.methods import Method
+from nearkin.methods import Method, method_class
 from nearkin.methods.loss_module import LossModule
 from nearkin.models import Embedder, embed_dataset, load_model
 from nearkin.models.backbones.own import module_name
@@ -40,10 +42,10 @@ from nearkin.space import Space
 from nearkin.training import DataSettings, Run, Settings, loop
 from nearkin.training.fit_all import fit_all as train_on_all
 from nearkin.training.loop import Callback, Objects
-from nearkin.training.prepare import load_data, load_splits, report_unreadable
+from nearkin.training.prepare import absolute, load_data, load_splits, report_unreadable
 from nearkin.training.run import next_folder
 from nearkin.training.scoring import concentrations, score_space, split_to_measure
-from nearkin.training.settings import by_section, make_settings
+from nearkin.training.settings import by_section, knows, make_settings
 
 if TYPE_CHECKING:
     from nearkin.models.onnx import Exported
@@ -61,7 +63,7 @@ def train(
     fit_all: bool = False,
     *,
     loss: nn.Module | None = None,
-    callbacks: Callback | Sequence[Callback] = (),
+    callbacks: Sequence[Callback] = (),
     **settings: Any,
 ) -> Run:
     """Trains an embedding and returns its run: the folder with the model, its scores and its curves.
@@ -77,7 +79,7 @@ def train(
         fit_all: afterwards train once more on all classes, for as many epochs as were best, in a folder beside it, and
             return that run.
         loss: a loss in place of a method: any module with ``loss(embeddings, labels) -> scalar``.
-        callbacks: one or several, called after every epoch as ``callback(run, metrics)``.
+        callbacks: called after every epoch as ``callback(run, metrics)``.
         settings: any setting of a run's ``config.toml`` by name: ``epochs=5, dim=64, alpha=2.0``. ``backbone`` may be a
             module; it is taken as pretrained unless ``weights="none"``. ``init`` may be a run.
 
@@ -94,8 +96,7 @@ def train(
     chosen = _settings(source, objects.get("method", method), config, recipe, settings)
     name = chosen.data.source if dataset is None else dataset.name
     folder = Path(out) if out else usual_folder(name, chosen.method)
-    shared = {id(each): each for each in (dataset, objects["callbacks"])}  # the others learn
-    untouched = deepcopy(objects, shared) if fit_all else objects
+    untouched = _as_they_are_now(objects) if fit_all else objects
     run = loop.train(chosen, folder, **objects)
     log.info(run.scores["verdict"])
     return train_on_all(run, **untouched) if fit_all else run
@@ -109,7 +110,7 @@ def resume(
     method: Method | None = None,
     loss: nn.Module | None = None,
     backbone: nn.Module | None = None,
-    callbacks: Callback | Sequence[Callback] = (),
+    callbacks: Sequence[Callback] = (),
 ) -> Run:
     """Continues a run from its last checkpoint, to the same weights as if it had never stopped.
 
@@ -117,7 +118,7 @@ def resume(
         run: a run or its folder.
         epochs: train on to this number of epochs.
         data, method, loss, backbone: the objects that the run was begun with, where no setting describes them.
-        callbacks: one or several, called after every epoch as ``callback(run, metrics)``.
+        callbacks: called after every epoch as ``callback(run, metrics)``.
 
     >>> resume("runs/photos-rank", epochs=20)  # doctest: +SKIP
     """
@@ -172,9 +173,9 @@ def evaluate(
     Args:
         model: embeddings (items, dim) or a `Space`; or a run, an embedder, a model folder, a network by name.
         labels: (items,) of embeddings: numbers or words.
-        data: what to evaluate a model on; None: the run's own data.
+        data: what to evaluate a model on; None: the run's own data. Objects that it was trained with are given again.
         weights: of a network by name: a local file instead of the ImageNet weights.
-        split: "train", "validation", "test" or "all"; None: test of a run's own data, all of other data.
+        split: "train", "validation", "test" or "all"; None: test of the data that a run was trained on, all of others.
         recall_at: the K of Recall@K, one or several.
         root: where to look for a benchmark first.
         check_counts: whether a benchmark must be complete.
@@ -211,6 +212,9 @@ def evaluate(
         except UserError as error:  # queries of one class have scores, but no interval
             log.warning("without intervals: %s", error)
     else:
+        if model is None or isinstance(model, nn.Module):
+            kind = type(model).__name__
+            raise UserError(f"a {kind} cannot be evaluated; give a run, an Embedder, or embeddings and their labels")
         if data is not None or attributes or views != 1 or split is not None:
             raise UserError("data, split, attributes and views are of a model; embeddings have labels alone")
         space = as_space(model, labels, is_query, is_gallery)
@@ -256,14 +260,18 @@ def embed(
     return vectors
 
 
-def export(model: str | Path | Run, out: str | Path | None = None, weights: str | Path | None = None) -> Exported:
+def export(
+    model: str | Path | Run | Embedder, out: str | Path | None = None, weights: str | Path | None = None
+) -> Exported:
     """Writes a model as ONNX; it is first compared with torch, on the run's own data where there are any.
 
     Args:
-        model: a run, a model folder, a network by name.
+        model: a run, an embedder, a model folder, a network by name.
         out: the file; None: the model's name and ``.onnx``.
         weights: of a network by name: a local file instead of the ImageNet weights.
     """
+    if isinstance(model, Embedder):
+        return model.export(out or "model.onnx")
     name = Path(_folder(model)).resolve().name.rpartition(":")[2]  # timm:resnet50 is resnet50
     return load(model, weights).export(out or f"{name}.onnx", _sample_items(_folder(model)))
 
@@ -360,28 +368,33 @@ def usual_folder(data: str, method: str) -> Path:
     return next_folder(Path("runs"), f"{stem}-{method}")
 
 
+def _as_they_are_now(objects: Objects) -> Objects:
+    """The same objects with copies of those that training changes: the method and the backbone."""
+    copies = Objects(**objects)
+    if "method" in objects:
+        copies["method"] = deepcopy(objects["method"])
+    if "backbone" in objects:
+        copies["backbone"] = deepcopy(objects["backbone"])
+    return copies
+
+
 def _objects(
     data: Any,
     method: str | Method | None,
     loss: nn.Module | None,
-    callbacks: Callback | Sequence[Callback],
+    callbacks: Sequence[Callback],
     settings: dict[str, Any],
 ) -> tuple[dict[str, Any], Objects]:
     """The settings that can be written down, and the objects among what was given."""
-    settings, objects = dict(settings), Objects(callbacks=[callbacks] if callable(callbacks) else callbacks)
+    _check_kinds(method, loss, callbacks, settings)
+    settings, objects = dict(settings), Objects(callbacks=callbacks)
     if data is not None and not isinstance(data, str | Path):
         objects["dataset"] = as_dataset(data, settings.get("root"), settings.get("check_counts", True))
-    if method is not None and not isinstance(method, str | Method):
-        raise UserError(f"a method is a name or an object such as Magnet(alpha=2.0), not {method!r}")
     if isinstance(method, Method):
         objects["method"] = method
     if loss is not None:
         if method is not None:
             raise UserError("a method has a loss of its own; give either method=... or loss=...")
-        if not isinstance(loss, nn.Module):
-            raise UserError(
-                f"loss must be a torch module, not a {type(loss).__name__}; wrap a function in an nn.Module"
-            )
         per_class = {"per_class": settings.pop("per_class")} if "per_class" in settings else {}
         objects["method"] = LossModule.of(loss, **per_class)
     if isinstance(settings.get("backbone"), nn.Module):
@@ -390,6 +403,37 @@ def _objects(
     if isinstance(settings.get("init"), Run | Path):
         settings["init"] = str(_folder(settings["init"]))
     return settings, objects
+
+
+def _check_kinds(method: Any, loss: Any, callbacks: Any, settings: dict[str, Any]) -> None:
+    """Refuses objects of the wrong kind; a class in place of an object is the usual mistake."""
+    if not isinstance(method, str | Method | None):
+        fix = _called(method) if isinstance(method, type) else 'method="rank"'
+        raise UserError(f"method must be a name or a method object, not {_kind(method)}; give {fix}")
+    if not isinstance(loss, nn.Module | None):
+        fix = f"give {_called(loss)}" if isinstance(loss, type) else "wrap a function in an nn.Module"
+        if isinstance(loss, str):
+            fix = f'a method is chosen by name: method="{loss}"'
+        raise UserError(f"loss must be a torch module, not {_kind(loss)}; {fix}")
+    backbone = settings.get("backbone", "")
+    if not isinstance(backbone, str | nn.Module):
+        fix = _called(backbone) if isinstance(backbone, type) else 'backbone="resnet50"'
+        raise UserError(f"backbone must be a name or a torch module, not {_kind(backbone)}; give {fix}")
+    init = settings.get("init", "")
+    if isinstance(init, Embedder):
+        raise UserError('init must be a run or a folder, not an Embedder; save it: model.save("model"), init="model"')
+    if not isinstance(init, str | Path | Run):
+        raise UserError(f"init must be a run or a folder, not {_kind(init)}")
+    if isinstance(callbacks, str) or not isinstance(callbacks, Sequence) or not all(map(callable, callbacks)):
+        raise UserError("callbacks must be a list of functions that take (run, metrics); give callbacks=[function]")
+
+
+def _kind(value: Any) -> str:
+    return f"the class {value.__name__}" if isinstance(value, type) else f"of type {type(value).__name__}"
+
+
+def _called(kind: type) -> str:
+    return f"an object, {kind.__name__}(...)"
 
 
 def _settings(
@@ -405,7 +449,9 @@ def _settings(
         if source is None:
             raise UserError("there is nothing to train on; give data, a recipe or a config")
         if not isinstance(method, Method):
+            _check_names(method or "rank", settings)
             return make_settings(source, method or "rank", settings)
+        _check_names(type(method), settings)
         tables = by_section(type(method), {"source": str(source), **settings})
         if own := ", ".join(tables.get("method", {})):
             raise UserError(f"{own} must be given to the method itself: {type(method).__name__}({own}=...)")
@@ -419,7 +465,19 @@ def _settings(
     return chosen.changed(**by_section(chosen.method, changes))
 
 
+def _check_names(method: str | type[Method], settings: dict[str, Any]) -> None:
+    """Refuses a keyword that is nearly one of `train` itself; what is nearly a setting, the settings refuse."""
+    if isinstance(method, str):
+        method_class(method)  # one that is unknown is said first
+    own = signature(train).parameters.keys() - {"settings"}
+    for name in settings:
+        if not knows(method, name) and get_close_matches(name, own, n=1):
+            raise unknown_name("keyword", name, own)
+
+
 def _folder(run: str | Path | Run) -> str | Path:
+    if not isinstance(run, str | Path | Run):
+        raise UserError(f"give a run, a folder or a name, not {_kind(run)}")
     return run.folder if isinstance(run, Run) else run
 
 
@@ -452,22 +510,21 @@ class _Target:
 def _target(
     model: str | Path | Run | Embedder, data: Any, split: str | None, root: str | Path | None, check_counts: bool
 ) -> _Target:
-    split = split or ("test" if data is None else "all")
-    if split not in SPLITS:
+    if split is not None and split not in SPLITS:
         raise unknown_name("split", split, SPLITS)
     run = None if isinstance(model, Embedder) else _run_of(_folder(model))
+    if run is None and data is None:
+        raise UserError("a model that is not a run has no data of its own; give data=...")
     dataset = None if data is None or isinstance(data, str | Path) else as_dataset(data)
     source = str(data) if dataset is None else dataset.source
     settings = DataSettings(source=source, check_counts=check_counts, validation=0.0)
-    own = data is None
+    own = data is None or (run is not None and absolute(settings.source) == run.settings().data.source)
+    split = split or ("test" if data is None or (run is not None and own and _unchanged(run, dataset)) else "all")
     if run is not None:
         trained = run.settings().data
-        own = own or (dataset is not None and dataset.source == trained.source)
         # Other data are halved as the run's own were: they may be a copy of these.
         halved = replace(settings, split=trained.split if trained.split in BY_CLASSES else "")
         settings = trained if own else replace(halved, split_seed=trained.split_seed)
-    elif data is None:
-        raise UserError("a model that is not a run has no data of its own; give data=...")
     if root is not None:
         settings = replace(settings, root=str(root))
     name = split
@@ -481,6 +538,12 @@ def _target(
         raise UserError(f"{settings.source} has no {split} split here; choose another split")
     measured, trained_on = split_to_measure(splits, name)
     return _Target(measured, split, run, trained_on if own else None, unchanged)
+
+
+def _unchanged(run: Run, dataset: Dataset | None) -> bool:
+    """Whether the run's data, or what was given in their place, are what they were when it began."""
+    settings = run.settings()
+    return run.same_data(load_splits(settings.data, settings.training.seed, dataset).digest())
 
 
 def _run_of(folder: str | Path) -> Run | None:

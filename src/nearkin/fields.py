@@ -10,6 +10,8 @@ import typing
 from dataclasses import fields
 from typing import Any, TypeVar
 
+import numpy as np
+
 from nearkin.errors import UserError, unknown_name
 
 Built = TypeVar("Built")
@@ -102,6 +104,8 @@ def arguments_of(kind: type) -> dict[str, bool]:
 
 
 def _typed(value: Any, wanted: type, what: str) -> Any:
+    if isinstance(value, np.generic):  # as grids and counts come from NumPy
+        value = value.item()
     if typing.get_origin(wanted) is types.UnionType:  # a setting that may be left open: X | None
         if value is None:
             return None

@@ -270,7 +270,7 @@ class Endless(IterableDataset[Any]):
         ),
         (Pairs(lambda _n, _p, y: (torch.eye(4) - 2, y)), "must be in 0…1, not -2…-1: leave out normal"),
         (Pairs(lambda n, _p, y: (torch.ones(2 + n), y)), "vectors must have one length"),
-        (Pairs(lambda _n, _p, y: (torch.tensor([np.nan]), y)), "12 vectors hold NaN or infinity"),
+        (Pairs(lambda _n, _p, y: (torch.tensor([np.nan]), y)), "12 of 12 vectors hold NaN or infinity"),
         (Pairs(boom), "item 8 of <test_torch_dataset.Pairs of 12 items> cannot be read (RuntimeError: no such shard)"),
         (Subset(Pairs(), []), "<torch.utils.data.dataset.Subset of 0 items> is empty"),
         (Endless(), "a test_torch_dataset.Endless can only be read in order; give a map-style dataset"),

@@ -4,23 +4,42 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Any
 
 CALL = re.compile(r"(nearkin\.[\w.]+\([^)]*\)*|`[^`]*`)")  # Python code and commands are quoted as they are
 KEYWORD = re.compile(r"\b([a-z_]+)=(\"[^\"]*\"|\.\.\.|[\w+-]+(?:\.\w+)*)")
 
 
-def as_options(message: str, options: Collection[str], settings: Collection[str]) -> str:
+@dataclass(frozen=True)
+class Spelling:
+    """How an option is written; a flag has no value, and may have a spelling for False."""
+
+    name: str
+    is_flag: bool = False
+    negative: str = ""
+
+    def with_value(self, value: str) -> str:
+        if self.is_flag:
+            return self.negative or f"no {self.name}" if value == "False" else self.name
+        return f"{self.name} {value}"
+
+
+def as_options(message: str, options: Mapping[str, Spelling], settings: Collection[str]) -> str:
     """The message with ``name=value`` as ``--name value``, or as ``--set name=value`` for a setting without an option.
 
-    >>> as_options('use normalize="always" or dim=64', options={"dim"}, settings={"dim", "normalize"})
+    >>> options = {"dim": Spelling("--dim"), "k": Spelling("-k"), "prune": Spelling("--prune", is_flag=True)}
+    >>> as_options('use normalize="always" or dim=64', options, settings={"dim", "normalize"})
     'use --set normalize=always or --dim 64'
+    >>> as_options("use k=3 and prune=True", options, settings={})
+    'use -k 3 and --prune'
     """
 
     def worded(found: re.Match[str]) -> str:
         name, value = found[1], found[2].strip('"')
         if name in options:
-            return f"--{name.replace('_', '-')} {value}"
+            return options[name].with_value(value)
         return f"--set {name}={value}" if name in settings else found[0]
 
     pieces = CALL.split(message)
@@ -41,9 +60,14 @@ def worded_for(message: str, arguments: list[str]) -> str:
 
     commands = getattr(get_command(app), "commands", {})
     command = next((commands[argument] for argument in arguments if argument in commands), None)
-    options = {each.name for each in command.params if each.param_type_name == "option"} if command else set()
+    options = [each for each in command.params if each.param_type_name == "option"] if command else []
+    spelled = {each.name: _spelling(each) for each in options}
     kinds = (DataSettings, ModelSettings, TrainingSettings, *known_methods())
-    return as_options(message, options, {field.name for kind in kinds for field in fields(kind)})
+    return as_options(message, spelled, {field.name for kind in kinds for field in fields(kind)})
+
+
+def _spelling(option: Any) -> Spelling:
+    return Spelling(max(option.opts, key=len), option.is_flag, next(iter(option.secondary_opts), ""))
 
 
 class OptionFormatter(logging.Formatter):

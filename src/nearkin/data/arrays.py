@@ -88,7 +88,10 @@ def _vectors(vectors: Array, where: str) -> Vectors:
         values = vectors.astype(np.float32)
     unusable = np.flatnonzero(~np.isfinite(values).all(axis=1))
     if len(unusable):
-        raise UserError(f"{where}: {len(unusable)} vectors hold NaN or infinity, the first in row {unusable[0]}")
+        raise UserError(
+            f"{where}: {len(unusable):,} of {len(values):,} vectors hold NaN or infinity, the first in row "
+            f"{unusable[0]}; replace such values or leave these items out"
+        )
     return Vectors(values)
 
 

@@ -121,6 +121,9 @@ def class_labels(values: Any, where: str, names: Sequence[str] | None = None) ->
         column = column.astype(np.str_)
     if column.dtype.kind == "b" or (column.dtype.kind == "f" and np.array_equal(column, np.round(column))):
         column = column.astype(np.int64)
+    missing = sum(value is None or value != value for value in column.tolist()) if column.ndim == 1 else 0
+    if missing and column.dtype.kind in "fO":
+        raise UserError(f"{where}: {missing:,} of {len(column):,} labels are NaN or None; give every item a label")
     if column.ndim != 1 or column.dtype.kind not in "iuU":
         raise UserError(
             f"{where}: labels must be one whole number or text per item, not {column.dtype} of shape {column.shape}"

@@ -36,6 +36,8 @@ def as_dataset(data: Any, root: str | Path | None = None, check_counts: bool = T
         return load_dataset(data, root, check_counts)
     if isinstance(data, tuple) and len(data) == 2:
         return from_arrays(*data)
+    if isinstance(data, type):
+        raise UserError(f"{data.__name__} is a class, not data; give an object of it: {data.__name__}(...)")
     if is_hugging_face(data):
         return from_hugging_face(data)
     if isinstance(data, Mapping):

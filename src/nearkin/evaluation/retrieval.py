@@ -7,8 +7,10 @@ one. `clustering.distances` tells how that takes hardly longer than float32.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from numbers import Integral
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -108,9 +110,10 @@ def retrieve(
     >>> found.first_rank.tolist(), found.neighbours.tolist()
     ([1, 1, 0, 2], [[1, 2], [0, 2], [3, 1], [2, 1]])
     """
-    at = tuple([recall_at] if isinstance(recall_at, int) else recall_at)
-    if any(k < 1 for k in at):
-        raise UserError(f"recall_at={list(at)} must hold whole numbers from 1")
+    given: Any = recall_at
+    at = tuple(given if isinstance(given, Iterable) else [given])
+    if any(not isinstance(k, Integral) or int(k) < 1 for k in at):
+        raise UserError(f"recall_at={list(at)} must hold whole numbers from 1; give recall_at=[1, 2, 4, 8]")
     check_finite(space)
     device = space.embeddings.device
     queries, gallery, own = space.queries, space.gallery, space.own_gallery_rows

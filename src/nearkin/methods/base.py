@@ -206,7 +206,7 @@ def known_methods() -> list[type[Method]]:
 
 def method_class(name: str) -> type[Method]:
     if name not in _registry:
-        raise unknown_name("method", name, _registry)
+        raise unknown_name("method", name, [known for known, kind in _registry.items() if kind.listed])
     return _registry[name]
 
 

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
 from dataclasses import dataclass
+from itertools import chain
 
+import numpy as np
+import numpy.typing as npt
+import torch
 from torch import Tensor, nn
 
 from nearkin.errors import UserError
@@ -37,15 +42,45 @@ class LossModule(GroupedMethod):
         method.loss = loss
         return method
 
-    def prepare(self, classes: int, dim: int, epochs: int) -> None:  # noqa: ARG002
+    def check(self, labels: npt.ArrayLike, dim: int, batch_size: int, normalize: str) -> None:
+        """Also tries a copy of the loss on made-up embeddings, so that one that cannot work leaves no run behind."""
+        super().check(labels, dim, batch_size, normalize)
         if not hasattr(self, "loss"):
             raise UserError(
                 f"the loss is a module of your own, {self.loss_class or 'unnamed'}; pass it again: loss=..."
             )
+        try:
+            loss = deepcopy(self.loss)
+        except Exception:  # some modules cannot be copied; they are tried by the first batch
+            return
+        held = next(chain(loss.parameters(), loss.buffers()), torch.empty(0))
+        random = torch.Generator().manual_seed(0)
+        points = nn.functional.normalize(torch.randn(batch_size, dim, generator=random)).to(held.device)
+        last = len(np.unique(np.asarray(labels))) - 1
+        classes = (last - torch.arange(batch_size) // self.per_class) % (last + 1)
+        with torch.random.fork_rng(devices=[]):
+            value = self._value(loss, points.requires_grad_(), classes.to(held.device))
+        if not torch.isfinite(value):
+            raise UserError(f"{self.loss_class} returned {value.item()} for ordinary embeddings; check its formula")
 
     def step(self, embed: Embed, batch: Batch) -> Tensor:
-        loss: object = super().step(embed, batch)
-        if not isinstance(loss, Tensor) or loss.numel() != 1:
-            found = f"a tensor of shape {tuple(loss.shape)}" if isinstance(loss, Tensor) else f"a {type(loss).__name__}"
-            raise UserError(f"{self.loss_class} returned {found}; return one number, for example loss.mean()")
-        return loss.reshape(())
+        return self._value(self.loss, embed(batch.inputs), batch.labels)
+
+    def _value(self, loss: nn.Module, embeddings: Tensor, labels: Tensor) -> Tensor:
+        """One number with a gradient; whatever else somebody's loss does is said in a sentence."""
+        try:
+            value: object = loss(embeddings, labels)
+        except (UserError, torch.OutOfMemoryError):
+            raise
+        except Exception as error:  # somebody else's code may raise anything
+            shape = tuple(embeddings.shape)
+            raise UserError(
+                f"{self.loss_class} cannot be called as loss(embeddings, labels) with embeddings of shape {shape} and "
+                f"labels 0 to {int(labels.max())} ({type(error).__name__}: {error}); wrap it in a module that can"
+            ) from error
+        if not isinstance(value, Tensor) or value.numel() != 1:
+            found = f"tensor of shape {tuple(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
+            raise UserError(f"{self.loss_class} returned a {found}; return one number, for example loss.mean()")
+        if not value.requires_grad:
+            raise UserError(f"{self.loss_class} returned a number without a gradient; compute it from the embeddings")
+        return value.reshape(())

@@ -38,7 +38,7 @@ class LabelBatchSampler(Sampler[list[int]], ABC):
         if batch_size > self.largest_batch():
             raise UserError(
                 f"a batch of {batch_size} is larger than what the {len(self.labels)} training items can fill; "
-                f"use a batch size of at most {self.largest_batch()}{self.larger_batches_by}"
+                f"use batch_size={self.largest_batch()} or less{self.larger_batches_by}"
             )
         self.batch_size = batch_size
         self.seed = seed

@@ -24,6 +24,7 @@ from torch import Tensor, nn
 from nearkin.data import Dataset, ImageFiles, Splits
 from nearkin.data.items import Indices
 from nearkin.data.loader import Draw, input_batches
+from nearkin.data.summary import counted
 from nearkin.errors import UserError
 from nearkin.evaluation import evaluate
 from nearkin.methods import Batch, Method
@@ -42,7 +43,7 @@ from nearkin.training.devices import device_and_precision, embed_dataset, gather
 from nearkin.training.measuring import Measuring
 from nearkin.training.metrics_logger import MetricsLogger, check_loggers
 from nearkin.training.microbatch import micro_batched
-from nearkin.training.model_selection import PRIMARY, check_measurable, choice_in_words, watched_split
+from nearkin.training.model_selection import PRIMARY, check_keep, check_measurable, choice_in_words, watched_split
 from nearkin.training.monitoring import COLLAPSED, collapse_advice, spread, stop_requests, stop_unless_finite
 from nearkin.training.prepare import build_model, load_splits
 from nearkin.training.run import MemoryRun, Run
@@ -83,7 +84,7 @@ def resume(folder: str | Path, tested: bool = True, epochs: int | None = None, *
     begun = run.checkpoint_file.is_file()
     done = load_checkpoint(run.checkpoint_file, {}, torch.device("cpu")).epoch if begun else 0
     if epochs <= done:  # refused before the trainer opens the run's files
-        raise UserError(f"{folder} has trained for {done} epochs already; give a larger epochs")
+        raise UserError(f"{folder} has trained for {counted(done, 'epoch')} already; use epochs={done + 1} or more")
     settings = settings.changed(training={"epochs": epochs, "stop_after": 0})
     trainer = make_trainer(settings, run, resumed=True, tested=tested, **objects)
     trainer.position.stale_evaluations = 0
@@ -96,6 +97,7 @@ def make_trainer(
 ) -> Trainer:
     """From settings to the objects that they describe."""
     optimise.check(settings.training)
+    check_keep(settings.training.keep)
     check_loggers(settings.training.logger)
     device_and_precision(settings.training)
     torch.manual_seed(settings.training.seed)  # before anything that learns is made

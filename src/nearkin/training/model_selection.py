@@ -22,11 +22,15 @@ KEEP = {
 }
 
 
+def check_keep(keep: str) -> None:
+    """Refuses a model to keep that is unknown; nothing is given for the default."""
+    if keep not in ("", *KEEP):
+        raise unknown_name("keep", keep, KEEP)
+
+
 def watched_split(training: TrainingSettings, splits: Mapping[str, Dataset | None]) -> str:
     """The split that is measured on the way; refuses a choice that has nothing to judge by."""
     keep = training.keep
-    if keep not in KEEP:
-        raise unknown_name("model to keep", keep, KEEP)
     if keep == "last" and training.patience:
         raise UserError("patience needs something to judge by; hold out classes with validation=0.1")
     if keep != "last" and not training.evaluate_every:

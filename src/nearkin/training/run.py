@@ -43,6 +43,10 @@ class Run:
         self.buffers_file = folder / "readout.json"
         self.backbone: nn.Module | None = None
 
+    def __repr__(self) -> str:
+        verdict = f": {self.scores['verdict']}" if self.scores_file.is_file() else ""
+        return f"<Run {self.folder}{verdict}>"
+
     def create(self, settings: Settings, data_digest: str) -> None:
         """Begins the run, in an empty or new folder."""
         self.check_free()
@@ -55,10 +59,11 @@ class Run:
         if not self.folder.exists() or (self.folder.is_dir() and not any(self.folder.iterdir())):
             return
         if not self.digest_file.is_file():
-            raise UserError(f"{self.folder} exists already and is not a run; choose another folder (out)")
+            raise UserError(f"{self.folder} exists already and is not a run; choose another folder: out=...")
         if self.checkpoint_file.is_file() or self.model_folder.is_dir():
             raise UserError(
-                f"{self.folder} exists already; continue it with `{self.resume_command}`, or choose another out"
+                f"{self.folder} exists already; continue it with `{self.resume_command}`, "
+                "or choose another folder: out=..."
             )
 
     @classmethod

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
+from nearkin.data.transforms import AUGMENTATIONS
 from nearkin.errors import UserError, unknown_name
 from nearkin.fields import checked_fields
 from nearkin.methods import Method, make_method, method_class
@@ -48,6 +49,8 @@ class DataSettings:
     keep_decoded: bool = False
 
     def __post_init__(self) -> None:
+        if self.augment not in ("", *AUGMENTATIONS):
+            raise unknown_name("augment", self.augment, AUGMENTATIONS)
         if self.split_seed < 0:
             raise UserError(f"split_seed must be 0 or more, not {self.split_seed}")
         if self.workers < -1:
@@ -223,7 +226,21 @@ class Settings:
             + "".join(f"{name} = {_toml(value)}\n" for name, value in table.items() if value is not None)
             for section, table in self.to_tables().items()
         )
-        return "\n".join(blocks)
+        return "\n".join([*self._objects_in_words(), *blocks])
+
+    def _objects_in_words(self) -> list[str]:
+        """A comment about objects that no setting describes: what to pass again, and how."""
+        given = {"data": self.data.source.startswith("<"), "backbone": self.model.backbone.startswith("module:")}
+        given |= {"loss": self.method == "loss"}
+        names = [name for name, is_object in given.items() if is_object]
+        if not names:
+            return []
+        again = "".join(f", {name}=..." for name in names)
+        measured = "".join(f", {name}=..." for name in names if name != "loss")
+        return [
+            f"# {' and '.join(names)}: objects in Python, which no setting describes. Pass the same ones again:\n"
+            f"# nearkin.resume(run{again}), nearkin.evaluate(run{measured})\n"
+        ]
 
     def changed(self, **sections: dict[str, Any]) -> Settings:
         """A copy with some settings replaced: ``settings.changed(training={"epochs": 3})``."""
@@ -266,7 +283,7 @@ def by_section(method: str | type[Method], values: dict[str, Any]) -> dict[str, 
     return tables
 
 
-def knows(method: str, setting: str) -> bool:
+def knows(method: str | type[Method], setting: str) -> bool:
     """Whether there is such a setting in a run of the method.
 
     >>> knows("triplet", "margin"), knows("rank", "margin")

@@ -63,6 +63,6 @@ def _model(model: ModelSettings) -> str:
     weights = {"": "", "none": " from scratch", "imagenet": " with ImageNet weights"}
     backbone = model.backbone
     if backbone != "linear":  # which has none
-        backbone += weights.get(model.weights, " with your weights")
+        backbone += f" from {model.init}" if model.init else weights.get(model.weights, " with your weights")
     embedding = f"embedding of {counted(model.dim, 'number')}" if model.dim else "without a head"
     return f"{backbone}{', frozen' if model.freeze_backbone else ''}, {embedding}"
