@@ -14,7 +14,7 @@ docs/results.md and writes what they are made of: docs/results/methods.json and 
     magnet     Magnet against triplet: steps to triplet's final error on new examples of known classes (its Fig. 5)
     warm       the same from a network that softmax has trained for three epochs, as the paper starts
 
-The best of ``choose`` stand in CHOSEN below; the test part had no say in them.
+The best of ``choose`` stand in CHOSEN below; the test split had no say in them.
 """
 
 from __future__ import annotations
@@ -307,7 +307,7 @@ def main() -> None:
     options = parser.parse_args()
     options.runs.mkdir(parents=True, exist_ok=True)
     load_dataset("glyphs")  # drawn once, before several processes want it
-    # All classes in both parts, six new examples of each at test; settings are chosen on the four before these.
+    # All classes in both splits, six new examples of each at test; settings are chosen on the four before these.
     data = known_classes(options.runs / "known.npz")
     data_to_choose = known_classes(options.runs / "known-to-choose.npz", new=4, left_out=6)
     start = Trial("start", 100, str(data), "softmax", KNOWN | {"epochs": 3})

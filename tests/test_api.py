@@ -1,4 +1,4 @@
-"""Whatever takes a path takes it as a text or as a `Path`, with the same outcome."""
+"""What people give: paths as a text or as a `Path`, objects of their own; and what they are told."""
 
 from __future__ import annotations
 
@@ -8,13 +8,15 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 import nearkin
 from nearkin.api import embed, evaluate
-from nearkin.data import load_dataset
+from nearkin.data import as_dataset, load_dataset
 from nearkin.errors import UserError
 from nearkin.experiments import compare, reproduce
 from nearkin.experiments.run_report import write_report
+from nearkin.methods import Magnet, Triplet
 from nearkin.training import Run, Settings, resume, train
 
 QUICK: dict[str, Any] = {"epochs": 0, "batch_size": 8, "dim": 4, "device": "cpu"}
@@ -68,3 +70,101 @@ def test_a_path_may_be_a_text(
     monkeypatch.chdir(tmp_path)
     outcomes = [DOORS[door](kind(data), kind(run), kind(tmp_path / kind.__name__)) for kind in (Path, str)]
     assert outcomes[0] == outcomes[1]
+
+
+def arrays() -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+    return np.random.default_rng(0).normal(size=(32, 4)).astype(np.float32), np.arange(32) // 4
+
+
+TRAINED = QUICK | {"epochs": 2, "logger": "none"}
+
+
+def test_a_run_shows_callbacks_the_model_of_the_moment_and_ends_with_the_last(tmp_path: Path) -> None:
+    seen = []
+    run = nearkin.train(
+        arrays(),
+        out=tmp_path / "run",
+        keep="last",
+        callbacks=[lambda run, _: seen.append(run.model.encode(np.ones(4)).tolist())],
+        **TRAINED,
+    )
+    assert len(seen) == 2 and seen[0] != seen[1]
+    assert run.model.encode(np.ones(4)).tolist() == seen[1] == nearkin.load(run.folder).encode(np.ones(4)).tolist()
+
+
+def test_a_callback_that_uses_the_model_changes_nothing(tmp_path: Path) -> None:
+    dataset = as_dataset(arrays())
+    settings = nearkin.train(arrays(), out=tmp_path / "run", **TRAINED).settings()
+    found = []
+    for callback in (lambda *_: None, lambda run, _: run.model.encode(np.ones(4))):
+        torch.manual_seed(0)
+        found.append(train(settings, None, dataset=dataset, callbacks=[callback]).model.encode(np.ones(4)).tolist())
+    assert found[0] == found[1]
+
+
+def test_a_run_has_the_module_that_it_was_trained_with(tmp_path: Path) -> None:
+    backbone = torch.nn.Linear(4, 6)
+    run = nearkin.train(arrays(), out=tmp_path / "run", backbone=backbone, **TRAINED)
+    assert run.model.encode(np.ones(4)).shape == (4,) and run.model.model.backbone is not backbone
+    with pytest.raises(UserError, match="a module of your own"):
+        nearkin.load(run.folder)
+
+
+def test_a_refused_number_of_epochs_leaves_the_run_as_it_is(tmp_path: Path) -> None:
+    run = nearkin.train(arrays(), out=tmp_path / "run", **TRAINED)
+    before = {file: file.read_bytes() for file in run.folder.rglob("*") if file.is_file()}
+    with pytest.raises(UserError, match="2 epochs already"):
+        nearkin.resume(run, epochs=2, data=arrays())
+    assert {file: file.read_bytes() for file in run.folder.rglob("*") if file.is_file()} == before
+
+
+def test_a_second_training_on_all_classes_calls_the_same_callbacks(tmp_path: Path) -> None:
+    class Recorder:
+        def __init__(self) -> None:
+            self.folders: set[str] = set()
+
+        def note(self, run: Run, _: dict[str, Any]) -> None:
+            self.folders.add(run.folder.name)
+
+    recorder = Recorder()
+    settings = TRAINED | {"keep": "last"}
+    nearkin.train(arrays(), out=tmp_path / "run", fit_all=True, callbacks=[recorder.note], **settings)
+    assert recorder.folders == {"run", "run-all"}
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"method": Magnet(alpha=2.0), "alpha": 3.0}, "alpha.*Magnet"),
+        ({"method": Magnet}, "method must be a name or a method object"),
+        ({"method": 5}, "method must be a name or a method object"),
+        ({"source": "glyphs"}, "source"),
+    ],
+)
+def test_what_would_be_passed_over_is_refused(given: dict[str, Any], message: str, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=message):
+        nearkin.train(arrays(), out=tmp_path / "run", **TRAINED, **given)
+    assert not (tmp_path / "run").exists()
+
+
+def test_labels_beside_a_space_are_refused() -> None:
+    space = nearkin.Space.of(arrays()[0], arrays()[1])
+    with pytest.raises(UserError, match="labels and masks of its own"):
+        nearkin.evaluate(space, arrays()[1])
+
+
+def test_a_loss_is_resumed_with_its_batches_and_another_method_is_said(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    loss = torch.nn.Module()
+    loss.forward = lambda embeddings, _: embeddings.square().mean()  # type: ignore[method-assign]
+    run = nearkin.train(arrays(), out=tmp_path / "run", loss=loss, per_class=2, **TRAINED)
+    whole = nearkin.train(arrays(), out=tmp_path / "whole", loss=loss, per_class=2, **TRAINED | {"epochs": 3})
+    with caplog.at_level("WARNING", "nearkin"):
+        nearkin.resume(run, epochs=3, data=arrays(), loss=loss)
+    steps = [[record["step"] for record in each.metrics if record["kind"] == "training"] for each in (run, whole)]
+    assert steps[0] == steps[1] and "begun with" not in caplog.text
+    other = nearkin.train(arrays(), out=tmp_path / "other", method=Triplet(margin=0.3, per_class=2), **TRAINED)
+    with caplog.at_level("WARNING", "nearkin"):
+        nearkin.resume(other, data=arrays(), method=Triplet(margin=0.5, per_class=2))
+    assert "begun with" in caplog.text

@@ -256,7 +256,7 @@ def test_a_backbone_of_another_size_is_not_taken_for_a_damaged_checkpoint(vector
 
 
 def test_data_are_given_once(vectors: tuple[Any, Any]) -> None:
-    with pytest.raises(UserError, match="leave source out"):
+    with pytest.raises(UserError, match="leave source"):
         nearkin.train(vectors, source="glyphs", **FAST)
 
 

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
+from functools import partial
 from inspect import signature
 from itertools import islice
 from pathlib import Path
@@ -27,12 +28,14 @@ from nearkin.data.splits import BY_CLASSES
 from nearkin.errors import UserError, unknown_name
 from nearkin.evaluation import EvaluationResult, confidence_intervals, diagnostics
 from nearkin.evaluation import evaluate as evaluate_space
+from nearkin.evaluation.evaluate import as_space
 from nearkin.files import atomic_path, write_json
 from nearkin.messages import show_messages
 from nearkin.methods import Method, method_class
 from nearkin.methods.loss_module import LossModule
-from nearkin.models import Embedder, load_model
+from nearkin.models import Embedder, embed_dataset, load_model
 from nearkin.models.backbones.own import module_name
+from nearkin.models.model import usual_device
 from nearkin.models.pretrained import network_name
 from nearkin.search import Gallery as SearchableGallery
 from nearkin.space import Space
@@ -41,7 +44,7 @@ from nearkin.training.fit_all import fit_all as train_on_all
 from nearkin.training.loop import Callback, Objects
 from nearkin.training.prepare import absolute, load_data, load_splits, report_unreadable
 from nearkin.training.run import next_folder
-from nearkin.training.scoring import concentrations, embed_everything, embed_splits, score_space, split_to_measure
+from nearkin.training.scoring import concentrations, score_space, split_to_measure
 from nearkin.training.settings import by_section, knows, make_settings
 
 if TYPE_CHECKING:
@@ -89,11 +92,10 @@ def train(
     show_messages()
     settings, objects = _objects(data, method, loss, callbacks, settings)
     dataset = objects.get("dataset")
-    source = dataset.source if dataset else data
-    chosen = _settings(source, method, loss, config, recipe, settings)
-    if method_object := objects.get("method"):
-        chosen = replace(chosen, method=method_object.name, method_settings=method_object.settings())
-    folder = Path(out) if out else usual_folder(dataset.name if dataset else chosen.data.source, chosen.method)
+    source = data if dataset is None else dataset.source
+    chosen = _settings(source, objects.get("method", method), config, recipe, settings)
+    name = chosen.data.source if dataset is None else dataset.name
+    folder = Path(out) if out else usual_folder(name, chosen.method)
     untouched = _as_they_are_now(objects) if fit_all else objects
     run = loop.train(chosen, folder, **objects)
     log.info(run.scores["verdict"])
@@ -194,10 +196,11 @@ def evaluate(
             raise UserError("labels and masks are of embeddings; of a model give data=...")
         target = _target(model, data, split, root, check_counts)
         dataset, run = target.dataset, target.run
-        embedder = model if isinstance(model, Embedder) else load(model, weights, backbone)
+        embedder = _embedder(model, weights, backbone)
         if attributes and not dataset.attributes:
             raise UserError(f"{dataset.name} knows no attributes of its items; give them as columns of a .csv or .npz")
-        space, known = embed_splits(embedder, dataset, target.trained_on, views, _augmentation(run, views))
+        embedded = partial(embed_dataset, embedder.model, views=views, augment=_augmentation(run, views))
+        space, known = embedded(dataset), None if target.trained_on is None else embedded(target.trained_on)
         result = score_space(space, _method(run) if run else None, known, recall_at, clustering, dataset.protocol)
         result = replace(result, split=target.split, attributes=concentrations(space, dataset) if attributes else {})
         # What training measured before it began, in the same way.
@@ -214,7 +217,7 @@ def evaluate(
             raise UserError(f"a {kind} cannot be evaluated; give a run, an Embedder, or embeddings and their labels")
         if data is not None or attributes or views != 1 or split is not None:
             raise UserError("data, split, attributes and views are of a model; embeddings have labels alone")
-        space = model if isinstance(model, Space) else Space.of(model, _given(labels), is_query, is_gallery)
+        space = as_space(model, labels, is_query, is_gallery)
         result = evaluate_space(space, recall_at=recall_at, clustering=clustering)
     if diagnose:
         found = diagnostics(space)
@@ -247,10 +250,10 @@ def embed(
     out = Path(out)
     if out.suffix != ".npz":
         raise UserError(f'vectors are written as .npz, not {out.name}; use out="{out.with_suffix(".npz")}"')
-    embedder = model if isinstance(model, Embedder) else load(model, weights)
+    embedder = _embedder(model, weights)
     dataset, bad = without_unreadable(load_labelled_or_flat(data, root, check_counts), unreadable)
     report_unreadable(bad)
-    vectors: npt.NDArray[np.float32] = embed_everything(embedder, dataset).embeddings.cpu().numpy()
+    vectors: npt.NDArray[np.float32] = embed_dataset(embedder.model, dataset).embeddings.cpu().numpy()
     labels = np.array([dataset.classes[label] for label in dataset.labels])
     with atomic_path(out) as partial:
         np.savez(partial, vectors=vectors, labels=labels, names=np.array(dataset.items.names()))
@@ -294,7 +297,7 @@ def report(
     """
     from nearkin.experiments.run_report import write_report
 
-    embedder = None if backbone is None else load(run, backbone=backbone)
+    embedder = None if backbone is None else _embedder(run, backbone=backbone)
     return write_report(_folder(run), out, split, dataset=None if data is None else as_dataset(data), embedder=embedder)
 
 
@@ -436,22 +439,24 @@ def _called(kind: type) -> str:
 def _settings(
     source: Any,
     method: str | Method | None,
-    loss: nn.Module | None,
     config: str | Path | None,
     recipe: str | None,
     settings: dict[str, Any],
 ) -> Settings:
+    if source is not None and "source" in settings:
+        raise UserError(f"data and source are the same; leave source={settings['source']!r} out")
     if config is None and recipe is None:
         if source is None:
             raise UserError("there is nothing to train on; give data, a recipe or a config")
-        name = "loss" if loss is not None else method or "rank"
-        if isinstance(name, Method):
-            name = _known_name(name)
-        _check_names(name, settings)
-        if "source" in settings:
-            raise UserError("data are given once; leave source out")
-        return make_settings(source, name, settings)
-    if method is not None or loss is not None or (config is not None and recipe is not None):
+        if not isinstance(method, Method):
+            _check_names(method or "rank", settings)
+            return make_settings(source, method or "rank", settings)
+        _check_names(type(method), settings)
+        tables = by_section(type(method), {"source": str(source), **settings})
+        if own := ", ".join(tables.get("method", {})):
+            raise UserError(f"{own} must be given to the method itself: {type(method).__name__}({own}=...)")
+        return replace(Settings.from_tables(tables), method=method.name, method_settings=method.settings())
+    if method is not None or (config is not None and recipe is not None):
         raise UserError("a config or a recipe names the method; give one of config, recipe and method")
     from nearkin.experiments.recipes import read_recipe
 
@@ -460,20 +465,14 @@ def _settings(
     return chosen.changed(**by_section(chosen.method, changes))
 
 
-def _check_names(method: str, settings: dict[str, Any]) -> None:
+def _check_names(method: str | type[Method], settings: dict[str, Any]) -> None:
     """Refuses a keyword that is nearly one of `train` itself; what is nearly a setting, the settings refuse."""
-    method_class(method)  # one that is unknown is said first
+    if isinstance(method, str):
+        method_class(method)  # one that is unknown is said first
     own = signature(train).parameters.keys() - {"settings"}
     for name in settings:
         if not knows(method, name) and get_close_matches(name, own, n=1):
             raise unknown_name("keyword", name, own)
-
-
-def _known_name(method: Method) -> str:
-    """A method that was registered gives the names of its settings; any other is taken as it is."""
-    from nearkin.methods import known_methods
-
-    return method.name if method.name in {known.name for known in known_methods()} else "rank"
 
 
 def _folder(run: str | Path | Run) -> str | Path:
@@ -482,10 +481,11 @@ def _folder(run: str | Path | Run) -> str | Path:
     return run.folder if isinstance(run, Run) else run
 
 
-def _given(labels: Tensor | npt.ArrayLike | None) -> Tensor | npt.ArrayLike:
-    if labels is None:
-        raise UserError("embeddings cannot be evaluated without labels; call evaluate(embeddings, labels)")
-    return labels
+def _embedder(
+    model: str | Path | Run | Embedder, weights: str | Path | None = None, backbone: nn.Module | None = None
+) -> Embedder:
+    """An embedder as it is; any other model on the GPU where there is one."""
+    return model if isinstance(model, Embedder) else load(model, weights, backbone).to(usual_device())
 
 
 @dataclass(frozen=True)
@@ -516,7 +516,8 @@ def _target(
     if run is None and data is None:
         raise UserError("a model that is not a run has no data of its own; give data=...")
     dataset = None if data is None or isinstance(data, str | Path) else as_dataset(data)
-    settings = DataSettings(source=dataset.source if dataset else str(data), check_counts=check_counts, validation=0.0)
+    source = str(data) if dataset is None else dataset.source
+    settings = DataSettings(source=source, check_counts=check_counts, validation=0.0)
     own = data is None or (run is not None and absolute(settings.source) == run.settings().data.source)
     split = split or ("test" if data is None or (run is not None and own and _unchanged(run, dataset)) else "all")
     if run is not None:

@@ -41,7 +41,7 @@ class MetricLearner(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstim
         backbone: "mlp" (two hidden layers) or "linear".
         method_settings: settings of the method by name, for example {"margin": 0.3} for "triplet".
         random_state: a number gives the same embedding every time (on a CPU); None another one at each fit.
-        device: where it is trained: "auto", "cpu" or "cuda". The fitted model lies on the CPU.
+        device: where it is trained: "auto", "cpu" or "cuda". The fitted model is on the CPU.
         verbose: whether to show progress.
 
     Attributes:
@@ -99,7 +99,7 @@ class MetricLearner(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstim
         return self
 
     def transform(self, X: npt.ArrayLike) -> Array:  # noqa: N803
-        """The embeddings (n, dim) of vectors X (n, features), float32; of unit length unless the method is "magnet"."""
+        """The embeddings (n, dim) of vectors X (n, features), float32; of unit length unless the method's are not."""
         check_is_fitted(self)
         vectors = validate_data(self, X, dtype=np.float32, reset=False)
         with self._bars():

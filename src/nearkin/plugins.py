@@ -35,7 +35,8 @@ def import_files(files: Iterable[str | Path]) -> None:
         except Exception as error:
             raise UserError(f"{path} cannot be imported ({type(error).__name__}: {error})") from error
     if paths:
-        os.environ[_NAMED] = os.pathsep.join(map(str, paths))
+        known = filter(None, os.environ.get(_NAMED, "").split(os.pathsep))
+        os.environ[_NAMED] = os.pathsep.join(dict.fromkeys([*known, *map(str, paths)]))
 
 
 def import_as_parent() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ from nearkin.evaluation import metrics
 from nearkin.losses import registry
 from nearkin.methods import base
 from nearkin.models.backbones import registry as backbones
-from nearkin.plugins import import_files
+from nearkin.plugins import import_as_parent, import_files
 
 MINE = '''
 from dataclasses import dataclass
@@ -110,3 +111,13 @@ def test_a_file_that_cannot_be_imported_is_one_sentence(tmp_path: Path, text: st
         file.write_text(text)
     with pytest.raises(UserError, match=message):
         import_files([file])
+
+
+def test_worker_processes_import_all_files_that_were_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NEARKIN_IMPORT", "")
+    files = [tmp_path / "one.py", tmp_path / "two.py"]
+    for file in files:
+        file.write_text("")
+        import_files([file])
+    import_as_parent()
+    assert os.environ["NEARKIN_IMPORT"] == os.pathsep.join(map(str, files))

@@ -58,7 +58,7 @@ def test_the_seed_decides_the_pairs_and_they_are_random():
     assert draws[0] == draws[1] != draws[2]
 
 
-def test_the_test_part_keeps_its_classes():
+def test_the_test_split_keeps_its_classes():
     splits = make_splits(numbered(list(range(8)) * 2, ["train"] * 8 + ["test"] * 8))
     collapsed = collapse_training(splits)
     assert collapsed.test is splits.test
@@ -76,7 +76,7 @@ def test_classes_held_out_are_paired_among_themselves():
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_an_official_validation_part_has_the_pairs_of_training(seed):
+def test_an_official_validation_split_has_the_pairs_of_training(seed):
     labels = list(range(7)) * 2 + [0, 3, 5]  # and not every class
     splits = collapse_training(make_splits(numbered(labels, ["train"] * 14 + ["validation"] * 3)), seed)
     assert splits.validation is not None

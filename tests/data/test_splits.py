@@ -134,7 +134,7 @@ def test_each_mistake_is_named(how: str, validation: float, expected: str) -> No
         make_splits(dataset([0, 1, 2, 3]), how, validation)
 
 
-def test_a_part_without_queries_is_searched_in_itself() -> None:
+def test_a_split_without_queries_is_searched_in_itself() -> None:
     """In-shop's training images are neither query nor gallery."""
     labels = np.repeat(np.arange(6), 2)
     testing = labels >= 4

@@ -27,7 +27,7 @@ from nearkin.experiments.reproduction import reproduce
 from nearkin.experiments.reproduction_plan import make_plans
 from nearkin.models import Embedder
 from nearkin.reports.figures import plain_figure
-from nearkin.training import Run, scoring
+from nearkin.training import Run
 from nearkin.training.baseline import backbone_space
 
 QUICK: dict[str, Any] = {"epochs": 1, "batch_size": 16, "dim": 16, "device": "cpu"}
@@ -326,17 +326,17 @@ def test_magnets_rows_average_sixteen_views_of_pictures_that_are_augmented(
 ) -> None:
     only(monkeypatch, 2)
     asked: list[tuple[int, str]] = []
-    real = scoring.embed_everything
+    real = reproduction.embed_dataset
 
-    def listed(embedder: Embedder, dataset: Any, views: int, augment: str) -> Any:
+    def listed(model: Any, dataset: Any, views: int, augment: str) -> Any:
         asked.append((views, augment))
-        return real(embedder, dataset, views, augment)
+        return real(model, dataset, views=views, augment=augment)
 
-    monkeypatch.setattr(scoring, "embed_everything", listed)
+    monkeypatch.setattr(reproduction, "embed_dataset", listed)
     for augment in ("none", "crop-flip"):
         found = reproduce("magnet", "table-4", {"dogs120": TINY_GLYPHS}, tmp_path, augment=augment, **QUICK)
         assert found.rows[0].here
-    assert asked == [(16, "crop-flip")] * 2  # test and training part; plain scores are those of training
+    assert asked == [(16, "crop-flip")] * 2  # test and training split; plain scores are those of training
 
 
 @pytest.mark.parametrize(

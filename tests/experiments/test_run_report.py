@@ -108,13 +108,13 @@ def test_the_page_tells_everything_and_fetches_nothing(run: Path, page: Page) ->
 
 def test_a_split_is_embedded_once(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     passes: list[int] = []
-    whole: Callable[..., Space] = run_report.embed_everything
+    whole: Callable[..., Space] = run_report.embed_dataset
 
-    def counted(embedder: Any, dataset: Any) -> Space:
+    def counted(model: Any, dataset: Any) -> Space:
         passes.append(len(dataset))
-        return whole(embedder, dataset)
+        return whole(model, dataset)
 
-    monkeypatch.setattr(run_report, "embed_everything", counted)
+    monkeypatch.setattr(run_report, "embed_dataset", counted)
     write_report(run, tmp_path / "elsewhere.html", figures=False)
     assert passes == [48] and (tmp_path / "elsewhere.html").is_file()
 

@@ -1,4 +1,4 @@
-"""Searching for settings: the same effort for every method, the test part unseen, nothing tried twice."""
+"""Searching for settings: the same effort for every method, the test split unseen, nothing tried twice."""
 
 from __future__ import annotations
 
@@ -60,10 +60,10 @@ def test_the_best_trial_on_validation_is_used_for_all_seeds(vectors: str, tmp_pa
 def test_trials_never_see_the_test_split(vectors: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     measure, measured = Trainer._measure, set()
 
-    def noting(self: Trainer, part: str, kind: str, start: Any = None) -> dict[str, float]:
-        if self.run.folder.parent.name == "tune" and self.parts[part] is not None:
-            measured.add(part)
-        return measure(self, part, kind, start)
+    def noting(self: Trainer, split: str, kind: str, start: Any = None) -> dict[str, float]:
+        if self.run.folder.parent.name == "tune" and self.held_out[split] is not None:
+            measured.add(split)
+        return measure(self, split, kind, start)
 
     monkeypatch.setattr(Trainer, "_measure", noting)
     compare(vectors, ["triplet"], out=tmp_path / "out", seeds=1, **QUICK, tune=2)

@@ -159,7 +159,7 @@ def test_the_names_of_the_classes_do_not_matter(loss: Loss, name: str) -> None:
     x, y = random_batch()
     renamed = torch.tensor([-7, 10**12, 3, 0])[y]
     if name in DENSE_LABELS:
-        with pytest.raises(UserError, match="labels must lie in 0…5"):
+        with pytest.raises(UserError, match="labels must be in 0…5"):
             loss(x, renamed)
     else:
         assert loss(x, renamed).item() == pytest.approx(loss(x, y).item(), rel=1e-12)

@@ -104,7 +104,7 @@ def test_half_precision_is_computed_in_single() -> None:
 def test_their_batches_are_checked_too() -> None:
     with pytest.raises(UserError, match="labels must be whole numbers"):
         PMLLoss("CircleLoss")(torch.zeros(2, 2), torch.tensor([0.0, 0.5]))
-    with pytest.raises(UserError, match="labels must lie in 0…3"):
+    with pytest.raises(UserError, match="labels must be in 0…3"):
         PMLLoss("ArcFaceLoss", **FOR_CLASSES)(torch.ones(1, DIM), torch.tensor([4]))
 
 

@@ -177,5 +177,5 @@ def test_what_makes_no_sense_is_refused() -> None:
             MarginLoss(**{name: 0})
     with pytest.raises(UserError, match="nu must be a number from 0 on, not -1"):
         MarginLoss(nu=-1)
-    with pytest.raises(UserError, match="labels must lie in 0…2"):
+    with pytest.raises(UserError, match="labels must be in 0…2"):
         MarginLoss(classes=3)(torch.randn(2, 2), torch.tensor([3, 3]))

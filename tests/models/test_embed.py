@@ -68,7 +68,7 @@ def test_a_space_holds_what_the_model_gives_and_the_dataset_knows(use_cache: boo
     model = small_model("test").train(training)
     masks = {"is_query": np.arange(7) < 3, "is_gallery": np.arange(7) > 1}
     dataset = Dataset("x", PICTURES, np.array([0, 0, 1, 1, 2, 2, 2]), ["a", "b", "c"], **masks)
-    space = embed_dataset(model, dataset, batch_size=3, use_cache=use_cache, device="cpu")
+    space = embed_dataset(model, dataset, batch_size=3, use_cache=use_cache)
     assert model.training == training and not space.embeddings.requires_grad
     transform = make_transform(GREY)
     images = torch.stack([transform(Image.fromarray(each).convert("RGB")) for each in PICTURES.pixels])

@@ -351,3 +351,10 @@ def test_a_gallery_around_a_module_of_ones_own_is_opened_with_it(photos: Path, t
         Gallery.open(tmp_path / "g")
     with Gallery.open(tmp_path / "g", backbone=Colours()) as opened:
         assert opened.search(files(photos)[7]) == expected
+
+
+def test_embeddings_in_half_precision_are_queries_too(gallery: Gallery) -> None:
+    embeddings = torch.from_numpy(gallery.store.vectors(gallery.store.ids(2)))
+    for kind in (torch.bfloat16, torch.float16):
+        results = gallery.search(embeddings.to(kind), k=1)
+        assert isinstance(results, list) and len(results) == 2

@@ -17,7 +17,8 @@ from nearkin.evaluation import evaluate
 from nearkin.models import embed
 from nearkin.space import Space
 from nearkin.training.baseline import backbone_scores
-from nearkin.training.prepare import backbone_features, build_model
+from nearkin.training.prepare import build_model
+from nearkin.training.start import backbone_features
 
 
 def test_features_of_the_test_half_are_measured_at_unit_length(tmp_path: Path) -> None:
@@ -34,8 +35,8 @@ def test_features_of_the_test_half_are_measured_at_unit_length(tmp_path: Path) -
     assert scores == evaluate(Space.of(expected, labels[48:])).scores
 
 
-def test_without_a_test_part_there_is_nothing_to_measure() -> None:
-    with pytest.raises(UserError, match="no test part"):
+def test_without_a_test_split_there_is_nothing_to_measure() -> None:
+    with pytest.raises(UserError, match="no test split"):
         backbone_scores(make_settings(TINY_GLYPHS, "rank", {"device": "cpu", "split": "all"}))
 
 

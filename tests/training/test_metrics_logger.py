@@ -13,6 +13,7 @@ from conftest import TINY_GLYPHS
 
 import nearkin
 from nearkin.errors import UserError
+from nearkin.training.metrics_logger import LOGGERS
 
 QUICK: dict[str, Any] = {"epochs": 1, "batch_size": 16, "dim": 8, "per_class": 4, "device": "cpu", "workers": 0}
 
@@ -48,7 +49,8 @@ def test_weights_and_biases(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         def log(self, metrics: dict[str, float], step: int) -> None:
             told.numbers += [(name, value, step) for name, value in metrics.items()]
 
-        def finish(self) -> None:
+        def finish(self, exit_code: int) -> None:
+            assert exit_code == 0
             told.ended += 1
 
     def init(**options: Any) -> Session:
@@ -86,7 +88,8 @@ def test_mlflow_goes_on_with_the_same_run(tmp_path: Path, monkeypatch: pytest.Mo
             assert run == "seven" and "@" not in name  # which MLflow refuses
             told.numbers.append((name, value, step))
 
-        def set_terminated(self, run: str) -> None:  # noqa: ARG002
+        def set_terminated(self, run: str, status: str) -> None:  # noqa: ARG002
+            assert status == "FINISHED"
             told.ended += 1
 
     package, module = ModuleType("mlflow"), ModuleType("mlflow.tracking")
@@ -104,3 +107,16 @@ def test_a_missing_package_is_one_sentence(tmp_path: Path, monkeypatch: pytest.M
     with pytest.raises(UserError, match=r"needs wandb; run `pip install 'nearkin\[wandb\]'`"):
         nearkin.train(TINY_GLYPHS, out=tmp_path / "run", logger="wandb", **QUICK)
     assert not (tmp_path / "run").exists()
+
+
+def test_a_run_that_fails_ends_its_loggers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ended: list[str] = []
+    told = SimpleNamespace(log_metrics=lambda *_: None, finalize=ended.append)
+    monkeypatch.setitem(LOGGERS, "csv", lambda *_: told)
+
+    def fail(*_: Any) -> None:
+        raise RuntimeError("of a callback")
+
+    with pytest.raises(RuntimeError, match="of a callback"):
+        nearkin.train(TINY_GLYPHS, out=tmp_path / "run", logger="csv", callbacks=[fail], **QUICK)
+    assert ended == ["failed"]

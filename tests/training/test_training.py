@@ -156,9 +156,9 @@ def test_no_model_is_embedded_or_saved_twice(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changes: dict[str, Any], passes: int, saved: int
 ) -> None:
     calls: list[str] = []
-    embed, save = loop.embed_dataset, Embedder.save
+    embed, save = loop.embed_dataset, Run.save_model
     monkeypatch.setattr(loop, "embed_dataset", lambda *args: calls.append("embed") or embed(*args))
-    monkeypatch.setattr(Embedder, "save", lambda *args: calls.append("save") or save(*args))
+    monkeypatch.setattr(Run, "save_model", lambda *args: calls.append("save") or save(*args))
     run = loop.train(settings(**changes), tmp_path / "run")
     assert (calls.count("embed"), calls.count("save")) == (passes, saved)
     kept = evaluate(run).scores
@@ -197,7 +197,7 @@ def test_a_full_disk_while_saving_harms_no_earlier_checkpoint(tmp_path: Path, mo
 
 class TestChoosing:
     def curve(self, monkeypatch: pytest.MonkeyPatch, values: list[float]) -> list[str]:
-        """Replaces evaluation by a given curve; returns which parts were measured."""
+        """Replaces evaluation by a given curve; returns which splits were measured."""
         measured: list[str] = []
         remaining = list(values)
 
@@ -396,7 +396,7 @@ def test_a_run_can_be_used_from_another_folder(photos: Path, tmp_path: Path, mon
         ({"source": "single"}, "the test split .* cannot be"),
     ],
 )
-def test_a_part_that_could_not_be_measured_is_refused_before_training(
+def test_a_split_that_could_not_be_measured_is_refused_before_training(
     tmp_path: Path, changes: dict[str, Any], expected: str
 ) -> None:
     rng = np.random.default_rng(0)

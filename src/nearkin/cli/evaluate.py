@@ -19,7 +19,7 @@ def evaluate(
         str | None, typer.Option(help="train, validation, test or all. Default: test; all of other data.")
     ] = None,
     recall_at: Annotated[str, typer.Option(help="The K of Recall@K.")] = "1,2,4,8",
-    root: Annotated[Path | None, typer.Option(help="Where benchmark datasets lie.")] = None,
+    root: Annotated[Path | None, typer.Option(help="Where benchmark datasets are.")] = None,
     check_counts: Annotated[bool, CountCheck] = True,
     clustering: Annotated[str, typer.Option(help="How clusters are found: kmeans or spectral.")] = "kmeans",
     attributes: Annotated[bool, typer.Option("--attributes", help="Also how far neighbours share attributes.")] = False,
@@ -72,7 +72,7 @@ def embed(
     data: Annotated[str, typer.Argument(help="What to embed: a dataset, or any folder of images.")],
     out: Annotated[Path, typer.Option("--out", "-o", help="The .npz to write.")] = Path("vectors.npz"),
     weights: NetworkWeights = None,
-    root: Annotated[Path | None, typer.Option(help="Where benchmark datasets lie.")] = None,
+    root: Annotated[Path | None, typer.Option(help="Where benchmark datasets are.")] = None,
     unreadable: Annotated[str, typer.Option(help="Images that cannot be decoded: skip or stop.")] = "skip",
     check_counts: Annotated[bool, CountCheck] = True,
 ) -> None:

@@ -53,7 +53,7 @@ def datasets(root: Annotated[Path | None, typer.Option(help="Where to look for t
     )
     for benchmark in benchmarks():
         folder = find(benchmark.name, root)
-        counts = "\n".join(f"{count:,} {part}" for part, count in benchmark.counts.items())
+        counts = "\n".join(f"{count:,} {split}" for split, count in benchmark.counts.items())
         about = f"{benchmark.description}\n{benchmark.source}\n{benchmark.layout}"
         table.add_row(benchmark.name, f"{benchmark.classes:,}", counts, about, str(folder) if folder else "no")
     Console().print(table)

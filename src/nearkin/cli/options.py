@@ -32,7 +32,7 @@ class TrainingOptions(TypedDict, total=False):
     backbone_learning_rate: Annotated[float, typer.Option(help="Of the backbone. Default: a tenth (pretrained).")]
     optimizer: Annotated[str, typer.Option(help="adam, adamw, sgd or rmsprop.")]
     split: Annotated[str, typer.Option(help="official, classes (half of them, at random), first-half or all.")]
-    root: Annotated[str, typer.Option(help="Where benchmark datasets lie.")]
+    root: Annotated[str, typer.Option(help="Where benchmark datasets are.")]
     check_counts: Annotated[bool, CountCheck]
     unreadable: Annotated[str, typer.Option(help="Images that cannot be decoded: skip or stop.")]
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")]

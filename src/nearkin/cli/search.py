@@ -29,7 +29,7 @@ def index(
     store: Annotated[
         str, typer.Option(help="Keep the vectors in Milvus: milvus://HOST:PORT/NAME or milvus:///FILE.db")
     ] = "",
-    root: Annotated[Path | None, typer.Option(help="Where benchmark datasets lie.")] = None,
+    root: Annotated[Path | None, typer.Option(help="Where benchmark datasets are.")] = None,
     check_counts: Annotated[bool, CountCheck] = True,
     prune: Annotated[bool, typer.Option("--prune", help="Remove items of this folder whose files are gone.")] = False,
 ) -> None:

@@ -86,13 +86,21 @@ def demo(
 
 def _print_run(run: Run) -> None:
     """The scores; of a run on all classes, those of the run that measured its settings."""
+    from rich.console import Console
+
+    from nearkin.evaluation.result import score_table
     from nearkin.progress import speaks
-    from nearkin.reports.tables import print_scores
     from nearkin.training import Run
 
     if not speaks():
         return
     measured_by = run.scores.get("measured_by")
-    print_scores(Run(run.folder.parent / measured_by) if measured_by else run)
+    measured = Run(run.folder.parent / measured_by) if measured_by else run
+    scores = measured.scores
+    if scores["after"]:
+        titles = {"backbone": "backbone alone", "before": "before training", "after": "after training"}
+        columns = {title: scores[name] for name, title in titles.items() if scores[name]}
+        Console().print(score_table(columns, "test split"))
+    Console().print(f"model: {scores['chosen']}\nrun: {measured.folder}", highlight=False, soft_wrap=True)
     if measured_by:
         typer.echo(f"trained on all classes: {run.folder}")

@@ -179,7 +179,7 @@ def check_settings(
     if margin not in get_args(AgreementName):
         raise unknown_name("margin", str(margin), get_args(AgreementName))
     if stochastic is not None and not 0 < stochastic < 1:
-        raise UserError(f"stochastic must lie between 0 and 1, not {stochastic}")
+        raise UserError(f"stochastic must be between 0 and 1, not {stochastic}")
 
 
 def _drawn(points: int, n_facilities: int, stochastic: float | None, seed: int) -> Indices:

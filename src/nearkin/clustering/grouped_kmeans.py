@@ -49,7 +49,7 @@ def kmeans_per_group(x: Tensor, groups: Tensor, k: int | Tensor, seed: int = 0, 
         groups: (N,) integers, any.
         k: clusters per group, at least 1; or (G,) one number for each group, by ascending group.
         seed: decides the start.
-        iterations: at most so many, at least 1.
+        iterations: at most this many, at least 1.
 
     >>> line = torch.tensor([[0.0], [1.0], [9.0], [5.0], [5.0]])
     >>> found = kmeans_per_group(line, torch.tensor([7, 7, 7, -2, -2]), k=2)

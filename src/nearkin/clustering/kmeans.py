@@ -59,7 +59,7 @@ def kmeans(
         x: (N, D) floating point.
         k: number of clusters, at most N.
         seed: decides the start.
-        iterations: at most so many, at least 1.
+        iterations: at most this many, at least 1.
         after_each: called with the inertia after each iteration, for instance to move a progress bar.
         spherical: only directions count: points and centroids are put on the unit sphere, where a squared distance is
             2 − 2 cos. A zero vector stays zero, equally far from all centroids; it moves none and may join any.

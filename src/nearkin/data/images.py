@@ -64,13 +64,13 @@ def image_size(path: Path) -> tuple[int, int] | None:
     """
     on_its_side = False
 
-    def look(image: Image.Image) -> Image.Image:
+    def read_orientation(image: Image.Image) -> Image.Image:
         nonlocal on_its_side
         if image.format == "JPEG":  # cameras' format; a PNG would be decoded for this
             on_its_side = image.getexif().get(ExifTags.Base.Orientation, 1) >= 5
         return image
 
-    opened = _attempt(path, look)
+    opened = _attempt(path, read_orientation)
     if isinstance(opened, Unreadable):
         return None
     return (opened.height, opened.width) if on_its_side else opened.size

@@ -48,7 +48,7 @@ def evaluate(
     >>> result.scores["recall@1"], result.scores["map@r"], round(result.scores["nmi_arithmetic"], 6)
     (1.0, 1.0, 1.0)
     """
-    space = _space(embeddings, labels, is_query, is_gallery)
+    space = as_space(embeddings, labels, is_query, is_gallery)
     if clustering is not None and clustering not in CLUSTERINGS:
         raise unknown_name("clustering", str(clustering), CLUSTERINGS)
     if protocol not in PROTOCOLS:
@@ -70,12 +70,13 @@ def evaluate(
     return EvaluationResult(scores, retrieval, clusters)
 
 
-def _space(
+def as_space(
     embeddings: Space | Tensor | npt.ArrayLike,
     labels: Tensor | npt.ArrayLike | None,
     is_query: Tensor | npt.ArrayLike | None,
     is_gallery: Tensor | npt.ArrayLike | None,
 ) -> Space:
+    """What `evaluate` takes, as a space."""
     if not isinstance(embeddings, Space):
         if labels is None:
             raise UserError("embeddings cannot be evaluated without labels; call evaluate(embeddings, labels)")

@@ -94,7 +94,7 @@ def check_same_settings(out: Path, protocol: str, wanted: dict[str, Settings], t
         has_runs = any(run.config_file.is_file() for run in runs_of(out, name))
         if (has_runs and other_trials) or ((has_runs or trials_of(out, name)) and then != now[name]):
             raise UserError(
-                f"{out} holds runs of {name} with other settings; repeat those, or choose another folder with out=…"
+                f"{out} holds runs of {name} with other settings; repeat those, or choose another folder with out=..."
             )
     write_json(file, before | {name: tables | {"trials": tune} for name, tables in now.items()})
 

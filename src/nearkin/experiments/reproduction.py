@@ -7,6 +7,7 @@ import re
 import shlex
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,12 +23,13 @@ from nearkin.experiments.runs import Task, attempt, cached, note_provenance, pro
 from nearkin.files import write_json, write_text
 from nearkin.messages import show_messages
 from nearkin.methods import parse_method
-from nearkin.models import Embedder
+from nearkin.models import Embedder, embed_dataset
+from nearkin.models.model import usual_device
 from nearkin.space import Space
 from nearkin.training import Run, Settings
 from nearkin.training.baseline import backbone_space
 from nearkin.training.prepare import load_splits
-from nearkin.training.scoring import embed_splits, score_space, split_to_measure
+from nearkin.training.scoring import score_space, split_to_measure
 
 log = logging.getLogger("nearkin")
 
@@ -77,8 +79,9 @@ def embed_test_split(run: Run, test: str = "", views: int = 1) -> tuple[Dataset,
         data = replace(data, source=test)
     splits = load_splits(data, run.settings().training.seed)
     tested, trained_on = split_to_measure(splits, "test")
-    augment = data.augment if views > 1 else "none"
-    return tested, *embed_splits(Embedder.load(run.folder), tested, trained_on, views, augment)
+    model = Embedder.load(run.folder).to(usual_device()).model
+    embedded = partial(embed_dataset, model, views=views, augment=data.augment if views > 1 else "none")
+    return tested, embedded(tested), None if trained_on is None else embedded(trained_on)
 
 
 def _row_result(plan: Plan, out: Path) -> RowResult:

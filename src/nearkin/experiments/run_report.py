@@ -25,15 +25,17 @@ from nearkin.errors import UserError, unknown_name
 from nearkin.evaluation import confidence_intervals, diagnostics, evaluate
 from nearkin.experiments.provenance import provenance
 from nearkin.methods import Groups
-from nearkin.models import Embedder
+from nearkin.models import Embedder, embed_dataset
+from nearkin.models.model import usual_device
 from nearkin.reports.pictures import Pictures
 from nearkin.reports.run_page import Group, Grouping, RunReport
 from nearkin.reports.run_report import write_run_report
 from nearkin.reports.split import EmbeddedSplit
 from nearkin.training import Run, Settings
+from nearkin.training.checkpoint import load_checkpoint
 from nearkin.training.model_selection import KEEP, PRIMARY
 from nearkin.training.prepare import load_splits
-from nearkin.training.scoring import embed_everything
+from nearkin.training.verdict import scores_of
 
 log = logging.getLogger("nearkin")
 SPLITS = ("train", "validation", "test")
@@ -82,7 +84,7 @@ def gather(
     splits = _splits(settings, dataset, notices)
     embedded, grouping, facts = None, None, _facts(run, settings)
     if splits is not None:
-        embedder = embedder or Embedder.load(run.folder)
+        embedder = embedder or Embedder.load(run.folder).to(usual_device())
         if not run.same_data(splits.digest()):
             scores = {}
             notices.append(
@@ -130,8 +132,7 @@ def _scores_so_far(
         f"Training has not ended (epoch {epoch} of {settings.training.epochs}); this is the model kept so far. "
         f"Go on with: {run.resume_command}"
     )
-    start = (record for record in records if record["kind"] == "before" and record["split"] == "test")
-    return {"before": {name: value for name, value in next(start, {}).items() if isinstance(value, float)}}
+    return {"before": scores_of(records, "before", "test")}
 
 
 def _splits(settings: Settings, dataset: Dataset | None, notices: list[str]) -> Splits | None:
@@ -182,7 +183,7 @@ def _shown_split(splits: Splits, split: str, notices: list[str]) -> str:
 
 
 def _embedded(embedder: Embedder, name: str, dataset: Dataset, notices: list[str]) -> EmbeddedSplit:
-    space = embed_everything(embedder, dataset)
+    space = embed_dataset(embedder.model, dataset)
     result = None
     try:
         result = evaluate(space)
@@ -212,7 +213,7 @@ def _grouping(run: Run, settings: Settings, train: Dataset, embedder: Embedder) 
     source = "as training last found them, from its last checkpoint"
     if found is None:
         method.sampler(train.dense_labels, settings.training.batch_size, settings.training.seed)
-        method.on_refresh(embed_everything(embedder, train))
+        method.on_refresh(embed_dataset(embedder.model, train))
         found = method.groups()
         source = "found for this report by the method itself in the training split, as the kept model embeds it"
     if found is None:
@@ -227,9 +228,7 @@ def _kept_groups(run: Run, settings: Settings, train: Dataset, dim: int) -> Grou
     method.prepare(len(train.present_classes), dim, training.epochs)
     sampler = method.sampler(train.dense_labels, training.batch_size, training.seed)
     try:
-        state = torch.load(run.checkpoint_file, map_location="cpu", weights_only=True, mmap=True)
-        method.load_state_dict(state["method"])
-        sampler.load_state_dict(state["sampler"])
+        load_checkpoint(run.checkpoint_file, {"method": method, "sampler": sampler}, torch.device("cpu"))
         found = method.groups()
     except Exception as error:  # gone, cut short, or of another version: there is another way
         log.info("the last checkpoint tells no groups (%s)", error)
@@ -243,7 +242,7 @@ def _within_classes(found: Groups, train: Dataset, embedder: Embedder) -> list[G
     groups_of = {label: np.unique(found.group_of[train.labels == label]).tolist() for label in classes}
     shown = sorted(classes, key=lambda label: len(groups_of[label]) < 2)[:SHOWN_CLASSES]
     rows = np.flatnonzero(np.isin(train.labels, shown))
-    points = embed_everything(embedder, train.take(rows)).embeddings.cpu().numpy()
+    points = embed_dataset(embedder.model, train.take(rows)).embeddings.cpu().numpy()
     groups = []
     for label in shown:
         for number, group in enumerate(groups_of[label], 1):

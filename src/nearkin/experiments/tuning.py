@@ -84,7 +84,7 @@ def tune(
                 write_json(file, {name: [asdict(trial) for trial in tried] for name, tried in known.items()})
             elif known[name][number].settings != asked.params:
                 raise UserError(
-                    f"{folder} was tried with other settings (another Optuna?); choose another folder with out=…"
+                    f"{folder} was tried with other settings (another Optuna?); choose another folder with out=..."
                 )
             study.tell(asked, known[name][number].score)
 

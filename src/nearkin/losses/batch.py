@@ -73,11 +73,11 @@ def dense_labels(labels: Tensor, classes: int) -> Tensor:
 
     >>> dense_labels(torch.tensor([0, 7]), classes=6)
     Traceback (most recent call last):
-    nearkin.errors.UserError: labels must lie in 0…5 because this loss learns something for each class, but 7 is there
+    nearkin.errors.UserError: labels must be in 0…5 because this loss learns something for each class, but 7 is there
     """
     if not is_compiling() and len(outside := labels[(labels < 0) | (labels >= classes)]):
         raise UserError(
-            f"labels must lie in 0…{classes - 1} because this loss learns something for each class, "
+            f"labels must be in 0…{classes - 1} because this loss learns something for each class, "
             f"but {int(outside[0])} is there"
         )
     return labels

@@ -114,7 +114,7 @@ class FacilityLocationLoss(Loss):
     def decay(self, rate: float = 0.94) -> None:
         """Multiplies γ by the rate."""
         if not 0 < rate <= 1:
-            raise UserError(f"the rate of decay must lie in 0…1, not {rate}")
+            raise UserError(f"the rate of decay must be in 0…1, not {rate}")
         self.gamma *= rate
 
     def get_extra_state(self) -> Tensor:

@@ -23,7 +23,7 @@ def spectral_clustering_loss(embeddings: Tensor, labels: Labels) -> Tensor:
     """How far the embeddings' column space is from containing the classes: k − tr(C F F⁺).
 
     F are the embeddings, C the projection onto the k classes of the batch, F F⁺ the one onto the columns of F: what
-    relaxed k-means would find. The loss lies in 0…k and is 0 when every class indicator is a linear function of the
+    relaxed k-means would find. The loss is in 0…k and is 0 when every class indicator is a linear function of the
     embeddings, so also whenever dim ≥ batch. Invertible linear maps of the embeddings, such as their scale, do not
     change it.
 

@@ -24,7 +24,7 @@ from nearkin.space import Space
 
 @dataclass(frozen=True)
 class Every:
-    """How often a method wants a fresh space: every so many epochs, or every so many steps."""
+    """How often a method wants a fresh space: every N epochs, or every N steps."""
 
     epochs: int = 0
     steps: int = 0

@@ -51,7 +51,7 @@ class Spectral(Method):
 
     def __post_init__(self) -> None:
         if not 0 <= self.class_ratio <= 1:
-            raise UserError(f"class_ratio must lie in 0…1, not {self.class_ratio}")
+            raise UserError(f"class_ratio must be in 0…1, not {self.class_ratio}")
         self.loss = SpectralClusteringLoss()
 
     def check(self, labels: npt.ArrayLike, dim: int, batch_size: int, normalize: str) -> None:

@@ -37,19 +37,17 @@ def embed_dataset(
     augment: str = "none",
     seed: int = 0,
     use_cache: bool = True,
-    device: str | torch.device | None = None,
 ) -> Space:
-    """Everything in a dataset embedded in one pass, in evaluation mode and full precision.
+    """Everything in a dataset embedded in one pass, in evaluation mode and full precision, where the model is.
 
     Args:
         model: an embedding model; or a head alone, for a dataset of features.
         batch_size: items that are prepared and embedded at once.
         workers: processes that read files; None: as many as there are cores, up to 16.
-        views: with augmentation, the embedding of an item is the mean over so many random views of it, of unit length
+        views: with augmentation, the embedding of an item is the mean over that many random views of it, of unit length
             again where the model's are. A view depends on ``seed``, the item's place and the view's number alone.
         augment: how a view differs from the item, one of ``nearkin.data.transforms.AUGMENTATIONS``.
         use_cache: whether features of the backbone are read from disk, and kept there.
-        device: where to move the model; None: where it is. The space is there too.
 
     >>> from nearkin.models import ModelSpec
     >>> vectors = Vectors(np.eye(3, dtype=np.float32))
@@ -58,8 +56,6 @@ def embed_dataset(
     >>> space.embeddings.shape, space.labels.tolist()
     (torch.Size([3, 2]), [0, 1, 1])
     """
-    if device is not None:
-        model.to(device)
     items = dataset.items
     _check_views(items, views, augment)
     if augment != "none":

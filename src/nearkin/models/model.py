@@ -224,6 +224,11 @@ def device_of(model: nn.Module) -> torch.device:
     return torch.device("cpu") if first is None else first.device
 
 
+def usual_device() -> str:
+    """Where a model that nobody has placed is used: the GPU if there is one."""
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
 def _tried_width(backbone: nn.Module, name: str, shape: tuple[int, ...]) -> int:
     """The length of what a backbone gives, found by trying it; what it gives is checked on the way."""
     # Asked rather than read off: which attribute holds the width differs from module to module.

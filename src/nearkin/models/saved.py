@@ -42,11 +42,7 @@ def read_model(path: str | Path, backbone: nn.Module | None = None) -> Embedding
 
     ``backbone``: of a model that was made around a module of the user's own, such a module, which gets the weights.
     """
-    folder = Path(path).expanduser()
-    if (folder / "model" / "model.json").is_file():
-        folder = folder / "model"
-    if not (folder / "model.json").is_file():
-        raise UserError(f"{path} holds no model (model.json is missing); give a run folder or its model/ folder")
+    folder = _model_folder(path)
     try:
         return _read_model(folder, backbone)
     except UserError as error:
@@ -59,16 +55,19 @@ def read_model(path: str | Path, backbone: nn.Module | None = None) -> Embedding
 
 def read_spec(path: str | Path) -> ModelSpec:
     """What a run's or model's folder says about its model, without reading the weights."""
-    folder = Path(path).expanduser()
-    folder = folder / "model" if (folder / "model" / "model.json").is_file() else folder
+    folder = _model_folder(path)
     try:
         return ModelSpec.from_json(json.loads((folder / "model.json").read_text(encoding="utf-8"))["spec"])
-    except FileNotFoundError:
-        raise UserError(
-            f"{path} holds no model (model.json is missing); give a run folder or its model/ folder"
-        ) from None
     except (ValueError, KeyError, TypeError) as error:
         raise UserError(f"the model in {folder} cannot be read ({error}); copy the whole folder again") from error
+
+
+def _model_folder(path: str | Path) -> Path:
+    folder = Path(path).expanduser()
+    for each in (folder / "model", folder):
+        if (each / "model.json").is_file():
+            return each
+    raise UserError(f"{path} holds no model (model.json is missing); give a run folder or its model/ folder")
 
 
 def _read_model(folder: Path, backbone: nn.Module | None) -> EmbeddingModel:

@@ -11,12 +11,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Self
 
-import torch
 from torch import nn
 
 from nearkin.errors import UserError
 from nearkin.files import cannot_write
 from nearkin.models import Embedder, load_model
+from nearkin.models.model import usual_device
 from nearkin.search import matching
 from nearkin.search.folder import create_folder, open_folder
 from nearkin.search.indexing import LabelledFiles, absolute, inside, update
@@ -96,7 +96,7 @@ class Gallery:
             store: where the items are kept: "" in the gallery's folder, or the address of a Milvus (`open_store`).
         """
         folder = Path(path).expanduser()
-        embedder = model if isinstance(model, Embedder) else _to_gpu(load_model(model, weights))
+        embedder = model if isinstance(model, Embedder) else load_model(model, weights).to(usual_device())
         if embedder.model.spec.preprocess is None:
             raise UserError("the model reads feature vectors, and a gallery holds images; index with an image model")
         return cls(folder, embedder, create_folder(folder, embedder, store))
@@ -110,7 +110,7 @@ class Gallery:
         """
         folder = Path(path).expanduser()
         model, store = open_folder(folder, backbone)
-        return cls(folder, _to_gpu(model), store)
+        return cls(folder, model.to(usual_device()), store)
 
     def __len__(self) -> int:
         return len(self.store)
@@ -278,10 +278,6 @@ class Gallery:
                 + (f"the nearest ones are: {near}" if near else "it has no labels at all: search without one")
             )
         return found
-
-
-def _to_gpu(model: Embedder) -> Embedder:
-    return model.to("cuda" if torch.cuda.is_available() else "cpu")
 
 
 def _names(path: str | Path) -> tuple[str, str]:

@@ -66,7 +66,7 @@ def _are_embeddings(queries: Any) -> bool:
 def _array(embeddings: Any) -> Embeddings:
     if isinstance(embeddings, list | tuple):
         return np.stack([_array(each) for each in embeddings])
-    return np.asarray(embeddings.detach().cpu() if isinstance(embeddings, Tensor) else embeddings, np.float32)
+    return np.asarray(embeddings.detach().float().cpu() if isinstance(embeddings, Tensor) else embeddings, np.float32)
 
 
 def _without_folders(queries: Any) -> Any:

@@ -23,7 +23,7 @@ class Position:
         step: batches taken so far.
         loss_sum: of the epoch's batches so far.
         spread: of the latest batch's embeddings.
-        best: the best score on the watched part, and ``best_epoch``, after how many epochs; 0: before the first.
+        best: the best score on the watched split, and ``best_epoch``, after how many epochs; 0: before the first.
         stale_evaluations: how many evaluations did not improve on it.
         records: lines in the run's metrics.
     """

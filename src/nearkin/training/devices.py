@@ -52,11 +52,11 @@ def _leave_group() -> None:
         torch.distributed.destroy_process_group()
 
 
-def fabric_module(part: str = "") -> Any:
+def fabric_module(name: str = "") -> Any:
     """Lightning Fabric or one of its modules; the large ``lightning`` package has the same under another name."""
     from nearkin import _torchvision  # noqa: F401 (fabric may import torchmetrics, which imports torchvision)
 
-    dotted = f".{part}" if part else ""
+    dotted = f".{name}" if name else ""
     try:
         return import_module(f"lightning_fabric{dotted}")
     except ModuleNotFoundError:
@@ -111,6 +111,6 @@ def embed_dataset(
     share = -(-len(dataset) // fabric.world_size)
     start = fabric.global_rank * share
     mine = np.arange(start, start + share) % len(dataset)  # wraps, so that all shares are equally long
-    part = dataset.take(mine) if fabric.world_size > 1 else dataset
-    space = embed.embed_dataset(model, part, batch_size=batch_size, workers=workers, use_cache=use_cache)
+    own = dataset.take(mine) if fabric.world_size > 1 else dataset
+    space = embed.embed_dataset(model, own, batch_size=batch_size, workers=workers, use_cache=use_cache)
     return space_of(gathered(fabric, space.embeddings.to(fabric.device))[: len(dataset)], dataset)

@@ -83,13 +83,12 @@ def resume(folder: str | Path, tested: bool = True, epochs: int | None = None, *
         _check_same_method(method, settings)
     if epochs is None:
         return make_trainer(settings, run, resumed=True, tested=tested, **objects).train()
+    begun = run.checkpoint_file.is_file()
+    done = load_checkpoint(run.checkpoint_file, {}, torch.device("cpu")).epoch if begun else 0
+    if epochs <= done:  # refused before the trainer opens the run's files
+        raise UserError(f"{folder} has trained for {counted(done, 'epoch')} already; use epochs={done + 1} or more")
     settings = settings.changed(training={"epochs": epochs, "stop_after": 0})
     trainer = make_trainer(settings, run, resumed=True, tested=tested, **objects)
-    if epochs <= trainer.position.epoch:
-        raise UserError(
-            f"{folder} has trained for {counted(trainer.position.epoch, 'epoch')} already; "
-            f"use epochs={trainer.position.epoch + 1} or more"
-        )
     trainer.position.stale_evaluations = 0
     run.change_settings(settings)
     return trainer.train()
@@ -117,8 +116,10 @@ def make_trainer(
     method = objects.get("method") or settings.make_method()
     if not resumed:
         run.check_free()
+    elif "method" in objects and (method.name, method.settings()) != (settings.method, settings.method_settings):
+        log.warning("the method is not the one that the run was begun with, or has other settings")
     splits = load_splits(settings.data, settings.training.seed, objects.get("dataset"))
-    backbone = objects.get("backbone")
+    backbone = run.backbone = objects.get("backbone")
     settings = resolved(settings, splits, method, backbone)
     model = build_model(settings, splits.train, method.slices, backbone)
     return Trainer(splits, method, model, settings, run, resumed, tested, objects.get("callbacks", ()))
@@ -199,15 +200,20 @@ class Trainer:
         self.metrics = MetricsLogger(self.run, self.settings, self.position.step, active=self.fabric.is_global_zero)
 
     def train(self) -> Run:
-        if self.position.records == 0:
-            self._measure_start()
-        total = self.last_epoch * len(self.sampler)
-        with stop_requests() as asked, bar("training", total, done=self.position.step) as advance:
-            while self.position.epoch < self.last_epoch and not self._out_of_patience():
-                self._epoch(asked, advance)
-        if self._out_of_patience():
-            log.info("stopped early: %d evaluations without improvement", self.training.patience)
-        self._finish()
+        status = "failed"
+        try:
+            if self.position.records == 0:
+                self._measure_start()
+            total = self.last_epoch * len(self.sampler)
+            with stop_requests() as asked, bar("training", total, done=self.position.step) as advance:
+                while self.position.epoch < self.last_epoch and not self._out_of_patience():
+                    self._epoch(asked, advance)
+            if self._out_of_patience():
+                log.info("stopped early: %d evaluations without improvement", self.training.patience)
+            self._finish()
+            status = "success"
+        finally:
+            self.metrics.close(status)  # the next run of this process begins with loggers of its own
         return self.run
 
     def _start(self) -> DatasetSplits:
@@ -340,7 +346,7 @@ class Trainer:
             yield Draw(share, self._seed(batch), place=rank * len(share))
 
     def _seed(self, batch: int) -> int:
-        """The seed of everything random in one batch of the current epoch."""
+        """The random seed of one batch of the current epoch."""
         entropy = np.random.SeedSequence((self.training.seed, self.position.epoch, batch))
         return int(entropy.generate_state(1, np.uint64)[0] >> 2)
 
@@ -413,7 +419,6 @@ class Trainer:
             splits = {"train": self.train_set, **self.held_out}
             if not isinstance(self.run, MemoryRun):
                 write_card(self.run, self.model.spec, self.settings, splits, scores)
-            self.metrics.close()
         self.fabric.barrier()  # nobody reads the scores before they are written
 
     def _start_in_words(self) -> str:

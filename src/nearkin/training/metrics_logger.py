@@ -43,9 +43,10 @@ class MetricsLogger:
         for logger in self.loggers:
             logger.log_metrics(_numbers(record), record["step"])
 
-    def close(self) -> None:
+    def close(self, status: str) -> None:
+        """Ends the loggers: "success" or "failed"."""
         for logger in self.loggers:
-            logger.finalize("success")
+            logger.finalize(status)
 
 
 def check_loggers(names: str) -> None:
@@ -103,8 +104,8 @@ class _Wandb:
     def log_metrics(self, metrics: dict[str, float], step: int | None = None) -> None:
         self.session.log(metrics, step=step)
 
-    def finalize(self, status: str) -> None:  # noqa: ARG002
-        self.session.finish()
+    def finalize(self, status: str) -> None:
+        self.session.finish(exit_code=int(status != "success"))
 
 
 class _MLflow:
@@ -130,8 +131,8 @@ class _MLflow:
         for name, value in metrics.items():
             self.client.log_metric(self.identity, name.replace("@", "_at_"), value, step=step)
 
-    def finalize(self, status: str) -> None:  # noqa: ARG002
-        self.client.set_terminated(self.identity)
+    def finalize(self, status: str) -> None:
+        self.client.set_terminated(self.identity, "FINISHED" if status == "success" else "FAILED")
 
 
 LOGGERS: dict[str, Callable[[Run, Settings, int], Logger]] = {

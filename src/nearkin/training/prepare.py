@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from nearkin.data import Dataset, ImageArray, ImageFiles, Splits, Vectors, load_dataset, make_splits, without_unreadable
+from nearkin.data import Dataset, ImageArray, Splits, Vectors, load_dataset, make_splits, without_unreadable
 from nearkin.data.hierarchy import collapse_training
 from nearkin.data.images import Unreadable
 from nearkin.data.sources import is_dataset_name
@@ -18,10 +18,8 @@ from nearkin.errors import UserError
 from nearkin.models import EmbeddingModel, ModelSpec, init_from
 from nearkin.models.backbones import preprocess_of
 from nearkin.models.backbones.own import MODULE
-from nearkin.models.embed import cached_features
 from nearkin.models.weights import load_weights
 from nearkin.training.settings import DataSettings, Settings
-from nearkin.training.shared import DatasetSplits, rows_of, shared_files
 
 log = logging.getLogger("nearkin")
 
@@ -31,7 +29,7 @@ def load_splits(settings: DataSettings, seed: int, dataset: Dataset | None = Non
 
     ``dataset``: data that no setting can name, such as a torch dataset.
     """
-    dataset, unreadable = without_unreadable(dataset or load_data(settings), settings.unreadable)
+    dataset, unreadable = without_unreadable(load_data(settings) if dataset is None else dataset, settings.unreadable)
     report_unreadable(unreadable)
     validation = None if settings.validation < 0 else settings.validation
     splits = make_splits(dataset, settings.split or None, validation, seed, settings.split_seed)
@@ -49,7 +47,7 @@ def report_unreadable(unreadable: list[Unreadable]) -> None:
 
 
 def build_model(settings: Settings, train: Dataset, slices: int, backbone: nn.Module | None = None) -> EmbeddingModel:
-    """An untrained head of so many slices on a backbone with the wanted weights; call it under a fixed torch seed.
+    """An untrained head of that many slices on a backbone with the wanted weights; call it under a fixed torch seed.
 
     ``backbone``: a network of the user's own, in place of one by name.
     """
@@ -80,24 +78,6 @@ def build_model(settings: Settings, train: Dataset, slices: int, backbone: nn.Mo
     if choice.init:
         init_from(model, choice.init)
     return model
-
-
-def backbone_features(
-    model: EmbeddingModel, first: Dataset, others: DatasetSplits, batch_size: int, workers: int | None
-) -> tuple[Dataset, DatasetSplits]:
-    """The splits of a run as features of the model's backbone, computed once and kept on disk."""
-    # All files together, in one order: of runs side by side that divide them differently, one computes for all.
-    files = shared_files([first, *others.values()])
-    of_files = cached_features(model, files, batch_size, workers) if len(files) else None
-
-    def featured(split: Dataset) -> Dataset:
-        if of_files is not None and isinstance(split.items, ImageFiles):
-            values = of_files[rows_of(split.items, files)]
-        else:
-            values = cached_features(model, split.items, batch_size, workers)
-        return split.with_items(Vectors(values.numpy()))
-
-    return featured(first), {name: split and featured(split) for name, split in others.items()}
 
 
 def absolute(path: str) -> str:

@@ -5,23 +5,28 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Mapping
+from copy import deepcopy
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from safetensors.torch import load_file
-from torch import Tensor
+from torch import Tensor, nn
 
 from nearkin.errors import Interrupted, UserError
 from nearkin.files import cannot_write, read_json, write_json, write_text
 from nearkin.methods import Method
 from nearkin.models import Embedder, EmbeddingModel
+from nearkin.models.saved import save_model
 from nearkin.training.checkpoint import Position, Stateful, save_checkpoint
 from nearkin.training.settings import Settings
 
 
 class Run:
     """The files of one run.
+
+    Attributes:
+        backbone: a module of the user's own that the run was trained with in this process.
 
     >>> Run("runs/x").model_folder
     PosixPath('runs/x/model')
@@ -36,6 +41,7 @@ class Run:
         self.scores_file = folder / "scores.json"
         self.digest_file = folder / "data.sha256"
         self.buffers_file = folder / "readout.json"
+        self.backbone: nn.Module | None = None
 
     def __repr__(self) -> str:
         verdict = self.scores["verdict"].partition(". ")[0] if self.scores_file.is_file() else "not finished"
@@ -71,8 +77,8 @@ class Run:
 
     @cached_property
     def model(self) -> Embedder:
-        """The model, ready to ``encode``; `nearkin.load` also takes a backbone of the user's own."""
-        return Embedder.load(self.folder)
+        """The model that is kept at the moment, ready to ``encode``; it shares nothing with the one in training."""
+        return Embedder.load(self.folder, deepcopy(self.backbone))
 
     def change_settings(self, settings: Settings) -> None:
         """Writes other settings into a run that goes on with them; its scores are to be measured again."""
@@ -142,7 +148,8 @@ class Run:
 
     def save_model(self, model: EmbeddingModel, buffers: Mapping[str, float]) -> None:
         """Keeps the model, and what the method's read-out needs besides it."""
-        Embedder(model).save(self.model_folder)
+        save_model(model, self.model_folder)
+        self.__dict__.pop("model", None)  # that of an earlier epoch
         if buffers:
             write_json(self.buffers_file, dict(buffers))
 
@@ -165,7 +172,7 @@ class Run:
 
     @property
     def scores(self) -> dict[str, Any]:
-        """What training wrote at its end: by what the model was ``chosen``, the test part ``before`` and ``after``."""
+        """What training wrote at its end: how the model was ``chosen``, its test scores ``before`` and ``after``, …"""
         try:
             return dict(read_json(self.scores_file))
         except (TypeError, ValueError) as error:
@@ -203,8 +210,9 @@ class MemoryRun(Run):
     @property
     def model(self) -> Embedder:
         """The model, with the weights that were kept, on the CPU."""
-        self.trained.load_state_dict(self.weights)
-        return Embedder(self.trained.cpu())
+        model = deepcopy(self.trained)  # which may be in training still
+        model.load_state_dict(self.weights)
+        return Embedder(model.cpu())
 
     def save_model(self, model: EmbeddingModel, buffers: Mapping[str, float]) -> None:
         self.trained = model

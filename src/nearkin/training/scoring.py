@@ -1,30 +1,14 @@
-"""From a model and a dataset to scores: embed a split into a Space, turn a Space into scores."""
+"""What of a dataset is measured, and the one way from a Space to scores."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-import torch
-
 from nearkin.data import Dataset, Splits
 from nearkin.data.hierarchy import true_classes
 from nearkin.evaluation import EvaluationResult, column_concentrations, evaluate
 from nearkin.methods import Method
-from nearkin.models import Embedder, embed_dataset
 from nearkin.space import Space
-
-
-def embed_everything(embedder: Embedder, dataset: Dataset, views: int = 1, augment: str = "none") -> Space:
-    """A space of the whole dataset, on the GPU where there is one; with several views their mean."""
-    return embed_dataset(embedder.model, dataset, views=views, augment=augment, device=usual_device())
-
-
-def embed_splits(
-    embedder: Embedder, measured: Dataset, trained_on: Dataset | None, views: int = 1, augment: str = "none"
-) -> tuple[Space, Space | None]:
-    """The spaces of what `split_to_measure` gave."""
-    space = embed_everything(embedder, measured, views, augment)
-    return space, None if trained_on is None else embed_everything(embedder, trained_on, views, augment)
 
 
 def split_to_measure(splits: Splits, split: str) -> tuple[Dataset, Dataset | None]:
@@ -64,7 +48,3 @@ def concentrations(space: Space, dataset: Dataset) -> dict[str, dict[str, float]
         str(size): {name: each.means[size] for name, each in found.items() if size in each.sizes} for size in sizes
     }
     return shares | {"chance": {name: each.chance for name, each in found.items()}}
-
-
-def usual_device() -> str:
-    return "cuda" if torch.cuda.is_available() else "cpu"

@@ -135,7 +135,7 @@ class TrainingSettings:
         logger: tensorboard, csv, wandb, mlflow, or several with commas between; none.
         device: auto, cpu or cuda.
         precision: 32-true or bf16-mixed; empty: bf16-mixed on CUDA.
-        seed: of everything random.
+        seed: random seed.
     """
 
     epochs: int = -1
@@ -222,6 +222,7 @@ class Settings:
     def to_toml(self) -> str:
         blocks = (
             f"[{section}]\n"
+            # TOML has no word for what is left open.
             + "".join(f"{name} = {_toml(value)}\n" for name, value in table.items() if value is not None)
             for section, table in self.to_tables().items()
         )
@@ -263,8 +264,11 @@ def make_settings(data: str | Path, method: str, settings: dict[str, Any]) -> Se
     return Settings.from_tables(tables)
 
 
-def by_section(method: str, values: dict[str, Any]) -> dict[str, dict[str, Any]]:
+def by_section(method: str | type[Method], values: dict[str, Any]) -> dict[str, dict[str, Any]]:
     """Flat settings sorted into their sections; no two sections share a name.
+
+    Args:
+        method: a method's name, or its class where it is not registered.
 
     >>> by_section("rank", {"epochs": 3, "alpha": 2.0, "source": "glyphs"})
     {'training': {'epochs': 3}, 'method': {'alpha': 2.0}, 'data': {'source': 'glyphs'}}
@@ -272,7 +276,7 @@ def by_section(method: str, values: dict[str, Any]) -> dict[str, dict[str, Any]]
     kinds = {
         "data": DataSettings,
         "model": ModelSettings,
-        "method": method_class(method),
+        "method": method_class(method) if isinstance(method, str) else method,
         "training": TrainingSettings,
     }
     section_of = {entry.name: section for section, kind in kinds.items() for entry in fields(kind)}
@@ -284,7 +288,7 @@ def by_section(method: str, values: dict[str, Any]) -> dict[str, dict[str, Any]]
     return tables
 
 
-def knows(method: str, setting: str) -> bool:
+def knows(method: str | type[Method], setting: str) -> bool:
     """Whether there is such a setting in a run of the method.
 
     >>> knows("triplet", "margin"), knows("rank", "margin")

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from nearkin.data import Dataset, Vectors
+from nearkin.data import Dataset, ImageFiles, Vectors
 from nearkin.models import EmbeddingModel
+from nearkin.models.embed import cached_features
 from nearkin.models.head_init import MOST_ITEMS, init_head
-from nearkin.training.prepare import backbone_features
 from nearkin.training.settings import Settings
-from nearkin.training.shared import DatasetSplits
+from nearkin.training.shared import DatasetSplits, rows_of, shared_files
 
 
 def start_from_features(
@@ -30,3 +30,21 @@ def start_from_features(
         assert isinstance(train.items, Vectors)
         init_head(model.head, train.items.values, seed)
     return {"train": train, **others}
+
+
+def backbone_features(
+    model: EmbeddingModel, first: Dataset, others: DatasetSplits, batch_size: int, workers: int | None
+) -> tuple[Dataset, DatasetSplits]:
+    """The splits of a run as features of the model's backbone, computed once and kept on disk."""
+    # All files together, in one order: of runs side by side that divide them differently, one computes for all.
+    files = shared_files([first, *others.values()])
+    of_files = cached_features(model, files, batch_size, workers) if len(files) else None
+
+    def featured(split: Dataset) -> Dataset:
+        if of_files is not None and isinstance(split.items, ImageFiles):
+            values = of_files[rows_of(split.items, files)]
+        else:
+            values = cached_features(model, split.items, batch_size, workers)
+        return split.with_items(Vectors(values.numpy()))
+
+    return featured(first), {name: split and featured(split) for name, split in others.items()}

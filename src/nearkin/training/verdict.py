@@ -6,12 +6,11 @@ import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from nearkin.evaluation import EvaluationResult
+from nearkin.training.model_selection import PRIMARY
 
 log = logging.getLogger("nearkin")
 
-PRIMARY = EvaluationResult.primary
-CLEARLY = 0.05  # relative: a last epoch so far below the best one is worth a warning
+CLEARLY = 0.05  # relative: a last epoch that far below the best one is worth a warning
 ADVICE = (
     "Try more classes or images, another method, a lower learning rate, a stronger backbone, or the features as they "
     "are (dim=0)."
@@ -43,14 +42,14 @@ def final_scores(
     trained = any(record["kind"] == "training" for record in records)
     evaluations = [record for record in records if record["kind"] == "evaluation" and record["split"] == "validation"]
     validation = {
-        "backbone": _scores_of(records, "backbone", "validation"),
-        "before": _scores_of(records, "before", "validation"),
+        "backbone": scores_of(records, "backbone", "validation"),
+        "before": scores_of(records, "before", "validation"),
         "best": _numbers(next((record for record in evaluations if record["epoch"] == best_epoch), {})),
         "last": _numbers(evaluations[-1] if evaluations else {}),
     }
     if best_epoch == 0:
         validation["best"] = validation["before"]
-    test = {"backbone": _scores_of(records, "backbone", "test"), "before": _scores_of(records, "before", "test")}
+    test = {"backbone": scores_of(records, "backbone", "test"), "before": scores_of(records, "before", "test")}
     _warn_of_fall(validation["best"], validation["last"], best_epoch)
     if after:
         verdict = _verdict(test["backbone"], test["before"], after, best_epoch, start, trained, "unseen classes")
@@ -104,7 +103,8 @@ def _warn_of_fall(best: Scores, last: Scores, best_epoch: int) -> None:
         )
 
 
-def _scores_of(records: Sequence[Mapping[str, Any]], kind: str, split: str) -> dict[str, float]:
+def scores_of(records: Sequence[Mapping[str, Any]], kind: str, split: str) -> dict[str, float]:
+    """The scores of the first record of a kind and split; empty where there is none."""
     found = (record for record in records if record["kind"] == kind and record["split"] == split)
     return _numbers(next(found, {}))
 
