@@ -228,8 +228,36 @@ def test_a_run_says_what_to_pass_again_and_how_it_went(vectors: tuple[Any, Any])
     run = nearkin.train(vectors, loss=MultiSimilarityLoss(), **FAST)
     config = run.config_file.read_text()
     assert "nearkin.resume(run, data=..., loss=...), nearkin.evaluate(run, data=...)" in config
-    assert repr(run) == f"<Run {run.folder}: {run.scores['verdict']}>"
-    assert repr(nearkin.training.Run("elsewhere")) == "<Run elsewhere>"
+    assert repr(run).startswith(f"<Run {run.folder}: ") and ". " not in repr(run)
+    assert repr(nearkin.training.Run("elsewhere")) == "<Run elsewhere: not finished>"
+    assert run.resume_command == f'nearkin.resume("{run.folder}", data=..., loss=...)'
+
+
+def test_a_run_goes_on_with_the_loss_it_was_begun_with(vectors: tuple[Any, Any]) -> None:
+    run = nearkin.train(vectors, loss=MultiSimilarityLoss(), per_class=2, **FAST)
+    with pytest.raises(UserError, match="begun with another method or loss"):
+        nearkin.resume(run, 2, data=vectors, loss=ProxyAnchorLoss(4, 8))
+    more = nearkin.resume(run, 2, data=vectors, loss=MultiSimilarityLoss())
+    assert more.settings().method_settings["per_class"] == 2
+    assert [record["epoch"] for record in more.metrics if record["kind"] == "training"] == [1, 2]
+
+
+def test_a_run_goes_on_with_the_method_it_was_begun_with(vectors: tuple[Any, Any]) -> None:
+    run = nearkin.train(vectors, method=nearkin.methods.Rank(alpha=2.0), **FAST)
+    with pytest.raises(UserError, match=r"alpha is 2\.0, not 4\.0"):
+        nearkin.resume(run, 2, data=vectors, method=nearkin.methods.Rank())
+    nearkin.resume(run, 2, data=vectors, method=nearkin.methods.Rank(alpha=2.0))
+
+
+def test_a_backbone_of_another_size_is_not_taken_for_a_damaged_checkpoint(vectors: tuple[Any, Any]) -> None:
+    run = nearkin.train(vectors, backbone=nn.Linear(5, 8), **FAST)
+    with pytest.raises(UserError, match=r"is of another learner .* pass the objects that the run was begun with"):
+        nearkin.resume(run, 2, data=vectors, backbone=nn.Linear(5, 6))
+
+
+def test_data_are_given_once(vectors: tuple[Any, Any]) -> None:
+    with pytest.raises(UserError, match="leave source out"):
+        nearkin.train(vectors, source="glyphs", **FAST)
 
 
 def test_fit_all_copies_only_what_is_trained(vectors: tuple[Any, Any]) -> None:

@@ -91,10 +91,10 @@ def test_labels_of_any_kind(y: Any, classes: list[str], labels: list[int]) -> No
         ([[1.0], [1.0, 2.0]], [0, 1], "vectors must have one length"),
         (np.array([["a"], ["b"]]), [0, 1], "must be numbers"),
         (np.zeros((2, 3)), [0.5, 1], "one whole number or text per item, not float64 of shape (2,)"),
-        (np.zeros((2, 3)), [np.nan, 1], "one whole number or text per item"),
-        (np.zeros((2, 3)), [None, 1], "one whole number or text per item, not object of shape (2,)"),
+        (np.zeros((2, 3)), [np.nan, 1], "1 of 2 labels are NaN or None; give every item a label"),
+        (np.zeros((2, 3)), [None, 1], "1 of 2 labels are NaN or None"),
         (np.zeros((2, 3)), [[0, 1], [1, 0]], "one whole number or text per item, not int64 of shape (2, 2)"),
-        (np.zeros((2, 3)), [[0], [0, 1]], "one whole number or text per item"),
+        (np.zeros((2, 3)), [[0], [0, 1]], "one whole number or text per item, not lists of different lengths"),
     ],
 )
 def test_each_mistake_is_named(x: Any, y: Any, expected: str) -> None:

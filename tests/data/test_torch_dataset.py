@@ -263,7 +263,7 @@ class Endless(IterableDataset[Any]):
         (Pairs(lambda n, p, _y: (p, [0] * (1 + n % 2))), "one whole number or text per item"),
         (WithTargets(lambda _n, _p, y: (torch.zeros(3, 4, 4) - 2, y)), "must be in 0…1, not -2…-2: leave out normal"),
         (Pairs(lambda _n, p, _y: (p, 0.5)), "one whole number or text per item, not float64 of shape (12,)"),
-        (Pairs(lambda _n, p, _y: (p, None)), "one whole number or text per item, not object of shape (12,)"),
+        (Pairs(lambda _n, p, _y: (p, None)), "12 of 12 labels are NaN or None"),
         (
             Pairs(lambda _n, _p, y: ("a.jpg", y)),
             "item 0 of <test_torch_dataset.Pairs of 12 items> can",

@@ -200,9 +200,9 @@ def test_the_shares_of_all_processes_make_the_batch_in_order() -> None:
 @pytest.mark.parametrize(
     ("make_wrong", "expected"),
     [
-        (lambda: RandomBatchSampler([0, 1], 3), "2 training items can fill; use a batch size of at most 2"),
+        (lambda: RandomBatchSampler([0, 1], 3), "2 training items can fill; use batch_size=2 or less"),
         (lambda: RandomBatchSampler([0, 1], 1), "at least 2 items"),
-        (lambda: GroupSampler([0] * 50 + [1] * 50, 32, 4), "at most 8"),
+        (lambda: GroupSampler([0] * 50 + [1] * 50, 32, 4), "batch_size=8 or less"),
         (lambda: GroupSampler([0, 0, 1, 1], 4, 9), "per_class must be between 1 and the batch size"),
         (lambda: PairSampler([0, 0, 1, 1], 3), "even batch size"),
         (lambda: RandomBatchSampler([[0, 1], [1, 0]], 2), r"one number or text for each item, not of shape \(2, 2\)"),

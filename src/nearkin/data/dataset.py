@@ -113,8 +113,10 @@ def class_labels(values: Any, where: str, names: Sequence[str] | None = None) ->
     """
     try:
         column = as_array(values)
-    except ValueError:  # lists of different lengths
-        column = np.array([None])
+    except ValueError as error:
+        raise UserError(
+            f"{where}: labels must be one whole number or text per item, not lists of different lengths"
+        ) from error
     if column.ndim == 2 and column.shape[1] == 1:
         column = column[:, 0]
     if column.dtype.kind == "O" and all(isinstance(value, str) for value in column.flat):

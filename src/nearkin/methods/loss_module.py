@@ -76,7 +76,8 @@ class LossModule(GroupedMethod):
             shape = tuple(embeddings.shape)
             raise UserError(
                 f"{self.loss_class} cannot be called as loss(embeddings, labels) with embeddings of shape {shape} and "
-                f"labels 0 to {int(labels.max())} ({type(error).__name__}: {error}); wrap it in a module that can"
+                f"labels 0 to {int(labels.max())} ({type(error).__name__}: {error}); "
+                "give it what fits, or wrap it in a module that can"
             ) from error
         if not isinstance(value, Tensor) or value.numel() != 1:
             found = f"tensor of shape {tuple(value.shape)}" if isinstance(value, Tensor) else type(value).__name__

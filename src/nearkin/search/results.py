@@ -14,7 +14,7 @@ from nearkin.search.store import Hit
 SHOWN = 20  # missing or unreadable files that are named
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class SearchResult:
     """The items nearest to one query, nearest first.
 
@@ -28,6 +28,8 @@ class SearchResult:
     query.jpg
     rank  distance  label  path
        1    0.2500  rose   /photos/rose/1.jpg
+    >>> result
+    <SearchResult of query.jpg: 1 hits, nearest 'rose' at 0.2500>
     >>> result.labels
     ['rose']
     """
@@ -52,6 +54,10 @@ class SearchResult:
 
     def __iter__(self) -> Iterator[Hit]:
         return iter(self.hits)
+
+    def __repr__(self) -> str:
+        nearest = f", nearest {(self.labels[0] or self.paths[0])!r} at {self.distances[0]:.4f}" if self.hits else ""
+        return f"<SearchResult of {self.query}: {len(self)} hits{nearest}>"
 
     def __str__(self) -> str:
         rows = [(str(rank), f"{hit.distance:.4f}", hit.label, hit.path) for rank, hit in enumerate(self.hits, start=1)]
@@ -95,7 +101,7 @@ class Calibration:
         )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class MatchResult:
     """The class of one query.
 
@@ -114,6 +120,9 @@ class MatchResult:
     share: float
     hits: list[Hit]
     calibration: Calibration
+
+    def __repr__(self) -> str:
+        return f"<MatchResult of {self}>"
 
     def __str__(self) -> str:
         label = "unknown" if self.label is None else self.label

@@ -59,9 +59,16 @@ def load_checkpoint(file: Path, parts: dict[str, Stateful], device: torch.device
     try:
         state = torch.load(file, map_location=device, weights_only=True)
         position = Position(**state["position"])
-        for name, part in parts.items():
-            part.load_state_dict(state[name])
+        saved = {name: state[name] for name in parts}
     except Exception as error:
         reason = str(error).split("\n")[0]
         raise UserError(f"checkpoint {file} cannot be read ({reason}); remove it to start the run over") from error
+    for name, part in parts.items():
+        try:
+            part.load_state_dict(saved[name])
+        except Exception as error:
+            reason = " ".join(str(error).split())
+            raise UserError(
+                f"checkpoint {file} is of another {name} ({reason}); pass the objects that the run was begun with"
+            ) from error
     return position

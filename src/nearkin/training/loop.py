@@ -79,6 +79,8 @@ def resume(folder: str | Path, tested: bool = True, epochs: int | None = None, *
     """
     run = Run.open(folder)
     settings = run.settings()
+    if method := objects.get("method"):
+        _check_same_method(method, settings)
     if epochs is None:
         return make_trainer(settings, run, resumed=True, tested=tested, **objects).train()
     begun = run.checkpoint_file.is_file()
@@ -90,6 +92,16 @@ def resume(folder: str | Path, tested: bool = True, epochs: int | None = None, *
     trainer.position.stale_evaluations = 0
     run.change_settings(settings)
     return trainer.train()
+
+
+def _check_same_method(method: Method, settings: Settings) -> None:
+    begun, given = ({"name": settings.method, **settings.method_settings}, {"name": method.name, **method.settings()})
+    for name, value in begun.items():
+        if given.get(name) != value:
+            raise UserError(
+                f"the run was begun with another method or loss ({name} is {value}, not {given.get(name)}); "
+                "pass the same again, or start a new run"
+            )
 
 
 def make_trainer(

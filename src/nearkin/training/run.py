@@ -44,8 +44,8 @@ class Run:
         self.backbone: nn.Module | None = None
 
     def __repr__(self) -> str:
-        verdict = f": {self.scores['verdict']}" if self.scores_file.is_file() else ""
-        return f"<Run {self.folder}{verdict}>"
+        verdict = self.scores["verdict"].partition(". ")[0] if self.scores_file.is_file() else "not finished"
+        return f"<Run {self.folder}: {verdict}>"
 
     def create(self, settings: Settings, data_digest: str) -> None:
         """Begins the run, in an empty or new folder."""
@@ -96,6 +96,9 @@ class Run:
 
     @property
     def resume_command(self) -> str:
+        objects = self.settings().objects if self.config_file.is_file() else []
+        if objects:  # which only Python has
+            return f'nearkin.resume("{self.folder}"{"".join(f", {name}=..." for name in objects)})'
         return f"nearkin resume {shlex.quote(str(self.folder))}"
 
     def same_data(self, digest: str) -> bool:

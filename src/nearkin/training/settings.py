@@ -228,11 +228,16 @@ class Settings:
         )
         return "\n".join([*self._objects_in_words(), *blocks])
 
-    def _objects_in_words(self) -> list[str]:
-        """A comment about objects that no setting describes: what to pass again, and how."""
+    @property
+    def objects(self) -> list[str]:
+        """The keywords of what was given as an object that no setting describes, to be passed again."""
         given = {"data": self.data.source.startswith("<"), "backbone": self.model.backbone.startswith("module:")}
         given |= {"loss": self.method == "loss"}
-        names = [name for name, is_object in given.items() if is_object]
+        return [name for name, is_object in given.items() if is_object]
+
+    def _objects_in_words(self) -> list[str]:
+        """A comment about these objects: what to pass again, and how."""
+        names = self.objects
         if not names:
             return []
         again = "".join(f", {name}=..." for name in names)
