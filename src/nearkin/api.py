@@ -124,11 +124,7 @@ def resume(
     """
     show_messages()
     given: dict[str, Any] = {} if backbone is None else {"backbone": backbone}
-<<<<<<< HEAD
     if loss is not None:  # its batches are those of before
-=======
-    if loss is not None:  # its batches are those that the run was begun with
->>>>>>> main
         begun = Run.open(_folder(run)).settings().method_settings
         given |= {name: begun[name] for name in ("per_class",) if name in begun}
     _, objects = _objects(data, method, loss, callbacks, given)
@@ -452,7 +448,6 @@ def _settings(
     if config is None and recipe is None:
         if source is None:
             raise UserError("there is nothing to train on; give data, a recipe or a config")
-<<<<<<< HEAD
         if not isinstance(method, Method):
             _check_names(method or "rank", settings)
             return make_settings(source, method or "rank", settings)
@@ -462,16 +457,6 @@ def _settings(
             raise UserError(f"{own} must be given to the method itself: {type(method).__name__}({own}=...)")
         return replace(Settings.from_tables(tables), method=method.name, method_settings=method.settings())
     if method is not None or (config is not None and recipe is not None):
-=======
-        name = "loss" if loss is not None else method or "rank"
-        if isinstance(name, Method):
-            name = _known_name(name)
-        _check_names(name, settings)
-        if "source" in settings:
-            raise UserError("data are given once; leave source out")
-        return make_settings(source, name, settings)
-    if method is not None or loss is not None or (config is not None and recipe is not None):
->>>>>>> main
         raise UserError("a config or a recipe names the method; give one of config, recipe and method")
     from nearkin.experiments.recipes import read_recipe
 
