@@ -444,7 +444,7 @@ def _settings(
     settings: dict[str, Any],
 ) -> Settings:
     if source is not None and "source" in settings:
-        raise UserError(f"data and source are the same; leave source={settings['source']!r} out")
+        raise UserError("data are given once; leave source out")
     if config is None and recipe is None:
         if source is None:
             raise UserError("there is nothing to train on; give data, a recipe or a config")
