@@ -124,7 +124,7 @@ def resume(
     """
     show_messages()
     given: dict[str, Any] = {} if backbone is None else {"backbone": backbone}
-    if loss is not None:  # its batches are those that the run was begun with
+    if loss is not None:  # its batches are those of before
         begun = Run.open(_folder(run)).settings().method_settings
         given |= {name: begun[name] for name in ("per_class",) if name in begun}
     _, objects = _objects(data, method, loss, callbacks, given)
@@ -444,7 +444,7 @@ def _settings(
     settings: dict[str, Any],
 ) -> Settings:
     if source is not None and "source" in settings:
-        raise UserError(f"data and source are the same; leave source={settings['source']!r} out")
+        raise UserError("data are given once; leave source out")
     if config is None and recipe is None:
         if source is None:
             raise UserError("there is nothing to train on; give data, a recipe or a config")

@@ -116,8 +116,6 @@ def make_trainer(
     method = objects.get("method") or settings.make_method()
     if not resumed:
         run.check_free()
-    elif "method" in objects and (method.name, method.settings()) != (settings.method, settings.method_settings):
-        log.warning("the method is not the one that the run was begun with, or has other settings")
     splits = load_splits(settings.data, settings.training.seed, objects.get("dataset"))
     backbone = run.backbone = objects.get("backbone")
     settings = resolved(settings, splits, method, backbone)
