@@ -2,25 +2,14 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 import torch
+from reference.untrained import GREY, pixels, small_model
 
-from nearkin.data.transforms import Preprocess
 from nearkin.errors import UserError
 from nearkin.models import EmbeddingModel, ModelSpec, preprocess_of
 
-GREY = Preprocess(size=16, resize=16, channels=1, mean=(0.5,), std=(0.5,))
 TIMM = "test_resnet.r160_in1k"  # 0.5 million parameters
-
-
-def small_model(normalize: str = "always") -> EmbeddingModel:
-    torch.manual_seed(0)
-    return EmbeddingModel(ModelSpec("small", 8, normalize, GREY))
-
-
-def pixels(count: int = 5) -> torch.Tensor:
-    return torch.from_numpy(np.random.default_rng(0).integers(0, 255, (count, 1, 16, 16), dtype=np.uint8))
 
 
 @pytest.mark.parametrize(("normalize", "training", "test"), [("always", 1, 1), ("test", 0, 1), ("never", 0, 0)])

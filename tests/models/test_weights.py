@@ -7,29 +7,18 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import timm
 import torch
+from reference.untrained import GREY, pixels, small_model
 from safetensors.torch import save_file
 from torch import nn
 
-from nearkin.data.transforms import Preprocess
 from nearkin.errors import UserError
 from nearkin.models import Embedder, EmbeddingModel, ModelSpec, init_from, preprocess_of, weights, wrap_backbone
 from nearkin.models.weights import load_weights, read_weights
 
-GREY = Preprocess(size=16, resize=16, channels=1, mean=(0.5,), std=(0.5,))
 TIMM = "test_resnet.r160_in1k"  # 0.5 million parameters
-
-
-def small_model(normalize: str = "always") -> EmbeddingModel:
-    torch.manual_seed(0)
-    return EmbeddingModel(ModelSpec("small", 8, normalize, GREY))
-
-
-def pixels(count: int = 5) -> torch.Tensor:
-    return torch.from_numpy(np.random.default_rng(0).integers(0, 255, (count, 1, 16, 16), dtype=np.uint8))
 
 
 @pytest.mark.parametrize("suffix", [".safetensors", ".pth"])

@@ -35,10 +35,11 @@ def compare(
     from rich.console import Console
 
     from nearkin.experiments import compare as compare_methods
+    from nearkin.experiments.comparison import usual_folder
     from nearkin.fields import parse_assignment
 
     chosen = {**options, **dict(map(parse_assignment, settings or []))}
-    folder = out or Path("runs") / f"compare-{Path(data.partition(':')[0]).stem or 'data'}"
+    folder = out or usual_folder(data)
     result = compare_methods(data, methods.split(","), seeds, protocol, jobs, tune, concatenate, folder, **chosen)
     Console(highlight=False).print(result)
     typer.echo(f"with pictures: {folder}/comparison.html; also as JSON, Markdown and LaTeX")

@@ -40,6 +40,15 @@ log = logging.getLogger("nearkin")
 Scores = dict[str, dict[str, list[float]]]  # by method and score, one number for each seed
 
 
+def usual_folder(data: str) -> Path:
+    """Where a comparison is kept unless the user says otherwise.
+
+    >>> usual_folder("glyphs:classes=40")
+    PosixPath('runs/compare-glyphs')
+    """
+    return Path("runs") / f"compare-{Path(data.partition(':')[0]).stem or 'data'}"
+
+
 def compare(
     data: str | Path,
     methods: str | Sequence[str | Method] = "all",
@@ -75,7 +84,7 @@ def compare(
     check_request(data, seeds, protocol, settings, jobs, tune, concatenate)
     own = methods_by_name(methods)
     source = str(data)
-    out = Path(out or f"runs/compare-{Path(source.partition(':')[0]).stem or 'data'}")
+    out = Path(out or usual_folder(source))
     shared = {"patience": 0} | settings | PROTOCOLS[protocol]
     if "epochs" not in settings:  # by the data alone, so that all methods see as much
         first = settings_of(next(iter(own)), own, absolute(source), shared)
