@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -12,9 +13,11 @@ import numpy.typing as npt
 from nearkin.data.items import Indices, Items
 from nearkin.data.pixels import as_array
 from nearkin.errors import UserError
+from nearkin.names import check_names
 
 SPLITS = ("train", "validation", "test")
 Mask = npt.NDArray[np.bool_]
+WHOLE_NUMBER = re.compile(r"-?\d{1,18}")  # longer ones are names
 
 
 @dataclass(frozen=True, eq=False)
@@ -141,12 +144,15 @@ def class_labels(values: Any, where: str, names: Sequence[str] | None = None) ->
 def encode_labels(values: Sequence[str]) -> tuple[Indices, list[str]]:
     """Labels of any spelling as positions in the sorted class names; whole numbers sort by value.
 
+    The one way from what a user wrote to labels.
+
     >>> labels, classes = encode_labels(["10", "9", "10"])
     >>> labels.tolist(), classes
     ([1, 0, 1], ['9', '10'])
     """
     distinct = set(values)
-    numeric = all(value.lstrip("-").isdecimal() for value in distinct)
+    check_names(distinct, "class")
+    numeric = all(map(WHOLE_NUMBER.fullmatch, distinct))
     classes = sorted(distinct, key=(lambda value: (int(value), value)) if numeric else None)
     position = {name: i for i, name in enumerate(classes)}
     return np.array([position[value] for value in values], dtype=np.int64), classes
