@@ -1,18 +1,22 @@
-"""The one place that writes files: whole or not at all, so that nothing already saved can be damaged."""
+"""The one place that writes files, whole or not at all, so that nothing already saved can be damaged; and reads them."""
 
 from __future__ import annotations
 
 import errno
 import fcntl
 import json
+import math
 import os
 import tempfile
+import tomllib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar, overload
 
-from nearkin.errors import OutOfRoom
+from nearkin.errors import OutOfRoom, UserError
+
+Kind = TypeVar("Kind")
 
 
 @contextmanager
@@ -64,8 +68,65 @@ def write_bytes(target: Path, content: bytes | memoryview) -> None:
         partial.write_bytes(content)
 
 
-def read_json(file: Path) -> Any:
-    return json.loads(file.read_text(encoding="utf-8"))
+@overload
+def read_json(file: Path, *, finite: bool = ...) -> Any: ...
+
+
+@overload
+def read_json(file: Path, kind: type[Kind], finite: bool = ...) -> Kind: ...
+
+
+def read_json(file: Path, kind: type = object, finite: bool = True) -> Any:
+    """What a JSON file holds, if it is of that kind; refuses numbers such as 1e999, which no setting may have.
+
+    Args:
+        finite: False for scores, of which one may be NaN.
+    """
+    with _readable(file, "JSON"):
+        return parse_json(file.read_text(encoding="utf-8"), kind, finite)
+
+
+def parse_json(text: str, kind: type[Kind], finite: bool = True) -> Kind:
+    """The same of text; what is wrong with it is a ValueError.
+
+    >>> parse_json('{"k": 3}', dict)
+    {'k': 3}
+    >>> parse_json("[1e999]", list)
+    Traceback (most recent call last):
+    ValueError: 1e999 is not a finite number
+    """
+    options: dict[str, Any] = {"parse_float": _finite, "parse_constant": _finite} if finite else {}
+    try:
+        found = json.loads(text, **options)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+    if not isinstance(found, kind):
+        raise ValueError(f"it holds a {type(found).__name__}, not a {kind.__name__}")
+    return found
+
+
+def read_toml(file: Path) -> dict[str, Any]:
+    """What a TOML file holds; refused like JSON."""
+    with _readable(file, "TOML"):
+        try:
+            return tomllib.loads(file.read_text(encoding="utf-8"), parse_float=_finite)
+        except RecursionError:
+            raise ValueError("it is nested too deeply") from None
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value):
+        raise ValueError(f"{text} is not a finite number")
+    return value
+
+
+@contextmanager
+def _readable(file: Path, what: str) -> Iterator[None]:
+    try:
+        yield
+    except ValueError as error:
+        raise UserError(f"{file} is not readable {what} ({error}); bring back the file as it was written") from error
 
 
 def write_json(target: Path, value: Any) -> None:
