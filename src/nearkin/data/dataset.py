@@ -37,6 +37,10 @@ class Dataset:
         source: what `load_dataset` loads it from again; in angle brackets, the object that it was made of.
         protocol: how papers measure it, where that is not all against all: "random-gallery", see
             `nearkin.evaluation.galleries`.
+
+    >>> from nearkin.data import from_arrays
+    >>> from_arrays([[0.0], [1.0], [2.0]], ["cat", "cat", "dog"])
+    Dataset('arrays': 3 items of 2 classes)
     """
 
     name: str
@@ -68,6 +72,9 @@ class Dataset:
 
     def __len__(self) -> int:
         return len(self.items)
+
+    def __repr__(self) -> str:
+        return f"Dataset({self.name!r}: {len(self):,} items of {len(self.present_classes):,} classes)"
 
     def take(self, indices: Indices) -> Dataset:
         """The items at ``indices``, with everything that is known about them."""
