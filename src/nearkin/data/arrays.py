@@ -13,6 +13,7 @@ from nearkin.data.dataset import Dataset, class_labels, described
 from nearkin.data.items import ImageArray, ImageFiles, Items, LazyImages, Vectors
 from nearkin.data.pixels import Array, as_array, channels_last, eight_bit
 from nearkin.errors import UserError
+from nearkin.files import open_regular
 
 
 def from_arrays(items: Any, labels: Any, name: str = "arrays") -> Dataset:
@@ -39,7 +40,7 @@ def from_arrays(items: Any, labels: Any, name: str = "arrays") -> Dataset:
 def load_arrays(file: Path) -> Dataset:
     """Reads ``images`` (n, h, w[, 3]) or ``vectors`` (n, d), and ``labels`` (n,) of any spelling."""
     try:
-        with np.load(file, allow_pickle=False) as archive:
+        with open_regular(file) as opened, np.load(opened, allow_pickle=False) as archive:
             columns: dict[str, Array] = {name: archive[name] for name in archive.files}
     except (ValueError, OSError, EOFError, zipfile.BadZipFile) as error:
         raise UserError(f"{file} is not a readable .npz of arrays ({error}); write it with numpy.savez") from error

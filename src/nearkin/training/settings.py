@@ -11,6 +11,7 @@ from typing import Any
 from nearkin.data.transforms import AUGMENTATIONS
 from nearkin.errors import UserError, unknown_name
 from nearkin.fields import checked_fields
+from nearkin.files import read_text
 from nearkin.methods import Method, make_method, method_class
 
 HEAD_INIT = ("svd", "random", "init")
@@ -182,9 +183,11 @@ class Settings:
     def read(cls, file: str | Path) -> Settings:
         """From a TOML file such as a run's ``config.toml``."""
         try:
-            tables = tomllib.loads(Path(file).read_text(encoding="utf-8"))
+            tables = tomllib.loads(read_text(Path(file)))
         except FileNotFoundError:
             raise UserError(f"there is no settings file {file}") from None
+        except OSError as error:
+            raise UserError(f"{file} cannot be read ({error.strerror or error}); give a settings file") from error
         except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
             raise UserError(f"{file} is not valid TOML: {error}") from error
         return cls.from_tables(tables, str(file))
