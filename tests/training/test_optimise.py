@@ -98,7 +98,7 @@ def test_settings_survive_the_way_through_toml(tmp_path: Path) -> None:
         ("[data]\nsource='x'\n[training]\nclip_norm=inf", "must be a finite number"),
         ("[training]\n", "no data given"),
         ("training = 3\n", "must be a table"),
-        ("[data\n", "not readable TOML"),
+        ("[data\n", "not valid TOML"),
     ],
 )
 def test_each_mistake_in_a_settings_file_is_named(tmp_path: Path, text: str, expected: str) -> None:

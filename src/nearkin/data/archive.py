@@ -14,6 +14,7 @@ import numpy as np
 
 from nearkin.data.pixels import Array
 from nearkin.errors import UserError
+from nearkin.files import open_regular
 
 SMALL = 2**28  # bytes that any file may unpack to
 LARGEST_RATIO = 100  # of a file that unpacks to more: data of the real world do not shrink like this
@@ -39,7 +40,7 @@ def read_archive(file: Path, choose: Callable[[Mapping[str, Header]], Iterable[s
     >>> read_archive(Path("/tmp/x.npz"), lambda headers: [n for n in headers if n != "a"])  # doctest: +SKIP
     {'b': array([1., 1.])}
     """
-    with _readable(file), ZipFile(file) as archive:
+    with _readable(file), open_regular(file) as stream, ZipFile(stream) as archive:
         headers = {
             member.filename.removesuffix(".npy"): _header(archive, member)
             for member in archive.infolist()

@@ -185,6 +185,8 @@ class Settings:
             tables = read_toml(Path(file))
         except FileNotFoundError:
             raise UserError(f"there is no settings file {file}") from None
+        except OSError as error:
+            raise UserError(f"{file} cannot be read ({error.strerror or error}); give a settings file") from error
         return cls.from_tables(tables, str(file))
 
     @classmethod
