@@ -43,7 +43,7 @@ from nearkin.training import DataSettings, Run, Settings, loop
 from nearkin.training.fit_all import fit_all as train_on_all
 from nearkin.training.loop import Callback, Objects
 from nearkin.training.prepare import absolute, load_data, load_splits, report_unreadable
-from nearkin.training.run import next_folder
+from nearkin.training.run import NewRun
 from nearkin.training.scoring import concentrations, score_space, split_to_measure
 from nearkin.training.settings import by_section, knows, make_settings
 
@@ -95,9 +95,8 @@ def train(
     source = data if dataset is None else dataset.source
     chosen = _settings(source, objects.get("method", method), config, recipe, settings)
     name = chosen.data.source if dataset is None else dataset.name
-    folder = Path(out) if out else usual_folder(name, chosen.method)
     untouched = _as_they_are_now(objects) if fit_all else objects
-    run = loop.train(chosen, folder, **objects)
+    run = loop.train(chosen, out or NewRun(usual_folder(name, chosen.method)), **objects)
     log.info(run.scores["verdict"])
     return train_on_all(run, **untouched) if fit_all else run
 
@@ -363,9 +362,13 @@ def index(
 
 
 def usual_folder(data: str, method: str) -> Path:
-    """A new folder under ``runs/``, named after data and method."""
+    """The folder of a run that nobody named, where it is not taken yet.
+
+    >>> usual_folder("glyphs:classes=40", "rank")
+    PosixPath('runs/glyphs-rank')
+    """
     stem = Path(data.partition(":")[0]).stem or "data"
-    return next_folder(Path("runs"), f"{stem}-{method}")
+    return Path("runs") / f"{stem}-{method}"
 
 
 def _as_they_are_now(objects: Objects) -> Objects:
