@@ -48,6 +48,7 @@ from nearkin.training.scoring import concentrations, score_space, split_to_measu
 from nearkin.training.settings import by_section, knows, make_settings
 
 if TYPE_CHECKING:
+    from nearkin.experiments.demo import DemoResult
     from nearkin.models.onnx import Exported
 
 log = logging.getLogger("nearkin")
@@ -300,8 +301,10 @@ def report(
     return write_report(_folder(run), out, split, dataset=None if data is None else as_dataset(data), embedder=embedder)
 
 
-def demo(out: str | Path = "runs/demo", epochs: int = 20, seed: int = 0, data: str = "glyphs") -> Run:
+def demo(out: str | Path = "runs/demo", epochs: int = 20, seed: int = 0, data: str = "glyphs") -> DemoResult:
     """Trains on the embedded glyphs, measures on classes never seen, saves the model, draws two pictures.
+
+    Printed, the result is a table; its ``run`` has the model.
 
     Args:
         out: folder to write; an earlier demo there is replaced.
@@ -312,8 +315,7 @@ def demo(out: str | Path = "runs/demo", epochs: int = 20, seed: int = 0, data: s
     from nearkin.experiments.demo import run_demo
 
     show_messages()
-    run_demo(Path(out), data, epochs, seed)
-    return Run(out)
+    return run_demo(Path(out), data, epochs, seed)
 
 
 class Gallery(SearchableGallery):
