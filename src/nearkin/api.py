@@ -43,11 +43,12 @@ from nearkin.training import DataSettings, Run, Settings, loop
 from nearkin.training.fit_all import fit_all as train_on_all
 from nearkin.training.loop import Callback, Objects
 from nearkin.training.prepare import absolute, load_data, load_splits, report_unreadable
-from nearkin.training.run import next_folder
+from nearkin.training.run import NewRun
 from nearkin.training.scoring import concentrations, score_space, split_to_measure
 from nearkin.training.settings import by_section, knows, make_settings
 
 if TYPE_CHECKING:
+    from nearkin.experiments.demo import DemoResult
     from nearkin.models.onnx import Exported
 
 log = logging.getLogger("nearkin")
@@ -95,9 +96,8 @@ def train(
     source = data if dataset is None else dataset.source
     chosen = _settings(source, objects.get("method", method), config, recipe, settings)
     name = chosen.data.source if dataset is None else dataset.name
-    folder = Path(out) if out else usual_folder(name, chosen.method)
     untouched = _as_they_are_now(objects) if fit_all else objects
-    run = loop.train(chosen, folder, **objects)
+    run = loop.train(chosen, out or NewRun(usual_folder(name, chosen.method)), **objects)
     log.info(run.scores["verdict"])
     return train_on_all(run, **untouched) if fit_all else run
 
@@ -301,8 +301,10 @@ def report(
     return write_report(_folder(run), out, split, dataset=None if data is None else as_dataset(data), embedder=embedder)
 
 
-def demo(out: str | Path = "runs/demo", epochs: int = 20, seed: int = 0, data: str = "glyphs") -> Run:
+def demo(out: str | Path = "runs/demo", epochs: int = 20, seed: int = 0, data: str = "glyphs") -> DemoResult:
     """Trains on the embedded glyphs, measures on classes never seen, saves the model, draws two pictures.
+
+    Printed, the result is a table; its ``run`` has the model.
 
     Args:
         out: folder to write; an earlier demo there is replaced.
@@ -313,8 +315,7 @@ def demo(out: str | Path = "runs/demo", epochs: int = 20, seed: int = 0, data: s
     from nearkin.experiments.demo import run_demo
 
     show_messages()
-    run_demo(Path(out), data, epochs, seed)
-    return Run(out)
+    return run_demo(Path(out), data, epochs, seed)
 
 
 class Gallery(SearchableGallery):
@@ -363,9 +364,13 @@ def index(
 
 
 def usual_folder(data: str, method: str) -> Path:
-    """A new folder under ``runs/``, named after data and method."""
+    """The folder of a run that nobody named, where it is not taken yet.
+
+    >>> usual_folder("glyphs:classes=40", "rank")
+    PosixPath('runs/glyphs-rank')
+    """
     stem = Path(data.partition(":")[0]).stem or "data"
-    return next_folder(Path("runs"), f"{stem}-{method}")
+    return Path("runs") / f"{stem}-{method}"
 
 
 def _as_they_are_now(objects: Objects) -> Objects:

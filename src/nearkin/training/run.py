@@ -7,6 +7,7 @@ import shlex
 from collections.abc import Mapping
 from copy import deepcopy
 from functools import cached_property
+from itertools import chain, count
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,10 @@ class Run:
     """
 
     def __init__(self, folder: str | Path) -> None:
+        self.move_to(folder)
+        self.backbone: nn.Module | None = None
+
+    def move_to(self, folder: str | Path) -> None:
         self.folder = folder = Path(folder)
         self.config_file = folder / "config.toml"
         self.metrics_file = folder / "metrics.jsonl"
@@ -41,7 +46,6 @@ class Run:
         self.scores_file = folder / "scores.json"
         self.digest_file = folder / "data.sha256"
         self.buffers_file = folder / "readout.json"
-        self.backbone: nn.Module | None = None
 
     def __repr__(self) -> str:
         verdict = self.scores["verdict"].partition(". ")[0] if self.scores_file.is_file() else "not finished"
@@ -181,6 +185,22 @@ class Run:
             ) from error
 
 
+class NewRun(Run):
+    """A run in ``folder``, or in the first of ``folder-2``, ``folder-3``, … that is not taken when the run begins.
+
+    Making the folder is what chooses it: two runs that begin at the same moment get two.
+    """
+
+    def check_free(self) -> None:
+        """There is always another number."""
+
+    def create(self, settings: Settings, data_digest: str) -> None:
+        first = self.folder
+        others = (first.with_name(f"{first.name}-{number}") for number in count(2))
+        self.move_to(next(filter(_made, chain([first], others))))
+        super().create(settings, data_digest)
+
+
 class MemoryRun(Run):
     """A run that writes no file: for a model that is used at once."""
 
@@ -239,7 +259,12 @@ class MemoryRun(Run):
         return KeyboardInterrupt()
 
 
-def next_folder(parent: Path, name: str) -> Path:
-    """The first of ``name``, ``name-2``, ``name-3``, … that is not taken."""
-    candidates = [parent / name, *(parent / f"{name}-{number}" for number in range(2, 10_000))]
-    return next(folder for folder in candidates if not folder.exists())
+def _made(folder: Path) -> bool:
+    """Makes a folder; whether there was none."""
+    try:
+        folder.mkdir(parents=True)
+    except FileExistsError:
+        return False
+    except OSError as error:
+        raise cannot_write(folder, error) from error
+    return True
