@@ -82,7 +82,8 @@ def train(
         loss: a loss in place of a method: any module with ``loss(embeddings, labels) -> scalar``.
         callbacks: called after every epoch as ``callback(run, metrics)``.
         settings: any setting of a run's ``config.toml`` by name: ``epochs=5, dim=64, alpha=2.0``. ``backbone`` may be a
-            module; it is taken as pretrained unless ``weights="none"``. ``init`` may be a run.
+            module: it is taken as pretrained unless ``weights="none"``, and reads images of 224 pixels unless
+            ``image_size`` says otherwise. ``init`` may be a run.
 
     What was found and a line per epoch are shown on standard error, unless the program has set up logging itself.
 
