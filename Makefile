@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test check install clean
+.PHONY: demo test check docs install clean
 
 demo: install
 	$(BIN)/nearkin demo
@@ -16,6 +16,11 @@ check: install
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
+# The site, into site/; any warning is an error, and nothing is fetched.
+docs: install
+	$(BIN)/codespell
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
+
 install: .venv/installed
 
 # Versions that were tested together are pinned in constraints.txt.
@@ -27,4 +32,4 @@ install: .venv/installed
 	touch $@
 
 clean:
-	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache dist
+	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache dist site
