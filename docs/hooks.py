@@ -1,9 +1,11 @@
-"""What mkdocs does besides: the command-line reference from typer, and formulas as MathML, which needs no script."""
+"""What the site has besides its pages: the command-line reference, the tutorials, and formulas as MathML."""
 
 from __future__ import annotations
 
 import html
+import json
 import re
+from pathlib import Path
 from typing import Any
 
 import latex2mathml.converter
@@ -17,6 +19,9 @@ FORMULA = re.compile(r'<(span|div) class="arithmatex">\\([(\[])(.*?)\\[)\]]</\1>
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     files.append(File.generated(config, CLI_PAGE, content=command_reference()))
+    for notebook in Path(config.docs_dir, "tutorials").glob("*.ipynb"):
+        page = f"tutorials/{notebook.stem}.md"
+        files.append(File.generated(config, page, content=tutorial(notebook)))
     return files
 
 
@@ -36,6 +41,18 @@ def command_reference() -> str:
         call = f"```text\n{' '.join(words)}\n```"
         parts += [f"## {name}", command.help, call, _table(command.params)]
     return "\n\n".join(parts) + "\n"
+
+
+def tutorial(notebook: Path) -> str:
+    """A notebook as a page, with a link to the notebook itself below its title."""
+    cells = json.loads(notebook.read_text(encoding="utf-8"))["cells"]
+    texts = ("".join(cell["source"]) for cell in cells)
+    title, *parts = (
+        f"```python\n{text}\n```" if cell["cell_type"] == "code" else text
+        for cell, text in zip(cells, texts, strict=True)
+    )
+    heading, _, rest = title.partition("\n")
+    return "\n\n".join([heading, f"[Download this notebook]({notebook.name})", rest, *parts])
 
 
 def _table(parameters: list[Any]) -> str:

@@ -88,7 +88,7 @@ def story(folder: Path) -> None:
             for place, item in enumerate(found[query]):
                 right = labels[item] == labels[query]
                 show(axes, images[item], 1.5 + block * (NEIGHBOURS + 0.5) + place, row, RIGHT if right else WRONG)
-    for x, text in ((0.5, "query"), (1.5 + NEIGHBOURS / 2, [*columns][0]), (2 + 1.5 * NEIGHBOURS, [*columns][1])):
+    for x, text in zip((0.5, 1.5 + NEIGHBOURS / 2, 2 + 1.5 * NEIGHBOURS), ["query", *columns], strict=True):
         axes.text(x, -0.2, text, ha="center", fontsize=11)
     axes.set(xlim=(0, width), ylim=(QUERIES, -0.5), aspect="equal")
     axes.set_axis_off()
