@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -109,7 +110,8 @@ def _glyph_options(text: str) -> dict[str, int]:
     options = {}
     for option in filter(None, text.split(",")):
         name, _, value = option.partition("=")
-        if name not in ("classes", "per_class", "size", "seed") or not value.isdecimal():
-            raise UserError(f"glyphs takes classes=, per_class=, size= and seed= with whole numbers, not '{option}'")
+        known = signature(glyphs).parameters
+        if name not in known or not value.isdecimal():
+            raise UserError(f"glyphs takes {'=, '.join(known)}= with whole numbers, not '{option}'")
         options[name] = int(value)
     return options
