@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 from inspect import signature
@@ -111,7 +112,7 @@ def _glyph_options(text: str) -> dict[str, int]:
     for option in filter(None, text.split(",")):
         name, _, value = option.partition("=")
         known = signature(glyphs).parameters
-        if name not in known or not value.isdecimal():
+        if name not in known or not re.fullmatch(r"\d{1,18}", value):
             raise UserError(f"glyphs takes {'=, '.join(known)}= with whole numbers, not '{option}'")
         options[name] = int(value)
     return options
