@@ -61,8 +61,7 @@ def reproduce(
     made = provenance_of(Run(out / row.run) for row in rows if row.here)
     result = ReproductionResult(wanted, tuple(rows), made, _command(paper, table, data or {}, settings, out), out)
     record = result.record()
-    if wanted.draw and any(row.here for row in rows):
-        panels = make_panels(result)
+    if wanted.draw and (panels := make_panels(result)):
         record["drawn"] = [vars(panel) for panel in panels]
         draw(result, panels, out / f"{table}.png")
     write_json(out / f"{table}.json", record)
