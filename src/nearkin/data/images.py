@@ -7,8 +7,8 @@ What a few bytes of a file's head show to be too much is refused before it is de
 from __future__ import annotations
 
 import math
+import os
 import re
-import stat
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,6 +17,8 @@ from pathlib import Path
 from typing import BinaryIO
 
 from PIL import AvifImagePlugin, ExifTags, Image, TiffImagePlugin, UnidentifiedImageError, WebPImagePlugin  # noqa: F401
+
+from nearkin.files import open_regular
 
 # Of all that Pillow could be made to run by a file's content, only picture formats people have. Those imported above
 # are the ones among them that it would only load together with all others.
@@ -179,17 +181,13 @@ def _attempt(source: Path | bytes, decode: Callable[[Image.Image], Image.Image])
 
 
 def _opened(source: Path | bytes) -> BinaryIO:
-    """A file to read from; never a pipe or a device, which could keep the reader waiting for ever."""
     if isinstance(source, bytes):
         return BytesIO(source)
-    found = source.stat()
-    if stat.S_ISDIR(found.st_mode):
-        raise IsADirectoryError
-    if not stat.S_ISREG(found.st_mode):
-        raise OSError("a pipe or a device, not a file")
-    if found.st_size > MAX_BYTES:
-        raise _TooMuch(f"{found.st_size / 1e6:,.0f} MB are more than {MAX_BYTES / 1e6:,.0f} MB")
-    return source.open("rb")
+    file = open_regular(source)
+    if (size := os.fstat(file.fileno()).st_size) > MAX_BYTES:
+        file.close()
+        raise _TooMuch(f"{size / 1e6:,.0f} MB are more than {MAX_BYTES / 1e6:,.0f} MB")
+    return file
 
 
 def _check_head(stream: BinaryIO) -> None:
