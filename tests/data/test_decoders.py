@@ -23,8 +23,6 @@ from nearkin.data import decoders
 from nearkin.data.decoders import DecoderPool
 from nearkin.data.images import BeyondLimits, Unreadable, read_image, read_small
 
-SLOW = b"P3 3000 3000 255\n" + b"1 " * 9_000_000  # text, which Pillow reads in Python; it ends too early, but late
-
 
 @pytest.fixture(scope="module")
 def pool() -> Iterator[DecoderPool]:
@@ -57,7 +55,7 @@ def test_an_image_comes_back_as_the_reader_would_read_it(pool: DecoderPool, tmp_
 
 
 @pytest.mark.filterwarnings("ignore")  # pytest shows what nearkin keeps quiet
-@pytest.mark.parametrize("name", hostile.HOSTILE)
+@pytest.mark.parametrize("name", sorted(hostile.HOSTILE.keys() - {hostile.SLOW}))
 def test_the_verdict_is_the_readers(pool: DecoderPool, tmp_path: Path, name: str) -> None:
     (tmp_path / "x").write_bytes(hostile.HOSTILE[name]())
     found, expected = pool.check(tmp_path / "x"), read_image(tmp_path / "x")
@@ -74,7 +72,7 @@ def test_a_relative_path_is_that_of_now(pool: DecoderPool, tmp_path: Path, monke
 
 def test_what_takes_too_long_is_one_sentence_and_the_next_image_is_read(pool: DecoderPool) -> None:
     before = getrusage(RUSAGE_CHILDREN)
-    found = pool.read(SLOW)
+    found = pool.read(hostile.ppm_of_numbers())
     assert isinstance(found, BeyondLimits) and found.reason == "takes more than 2 seconds to decode"
     after = getrusage(RUSAGE_CHILDREN)  # counts the worker that has ended
     assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 2.5 + 2.0  # and its start, its past
@@ -91,7 +89,7 @@ def test_what_takes_too_much_memory_is_one_sentence_and_the_next_image_is_read(p
 
 def test_memory_is_given_back_between_images(pool: DecoderPool) -> None:
     big = hostile.webp_of_size(3_700, 3_700)  # takes nearly all there is
-    assert [isinstance(pool.read(big), Image.Image) for _ in range(3)] == [True] * 3
+    assert all(isinstance(pool.read(big), Image.Image) for _ in range(2))
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSEGV])
@@ -129,7 +127,7 @@ def test_threads_share_the_workers_and_nothing_is_left_behind() -> None:
 def test_closing_does_not_wait_for_the_image_in_work() -> None:
     pool, found = DecoderPool(workers=1), []
     assert is_ordinary(pool.read(hostile.ordinary()))
-    reading = threading.Thread(target=lambda: found.append(pool.read(SLOW)))
+    reading = threading.Thread(target=lambda: found.append(pool.read(hostile.ppm_of_numbers())))
     reading.start()
     time.sleep(0.3)
     began = time.monotonic()

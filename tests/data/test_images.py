@@ -155,6 +155,7 @@ def test_a_large_jpeg_is_never_whole_in_memory_for_a_small_reading(
         ("jpeg of markers", "more than 1,000 segments"),
         ("png of text", "more than 16 chunks of compressed text"),
         ("png of chunks", "more than 1,000 chunks of other data"),
+        ("ppm of comments", "more than 100 comments"),
         ("huge webp", "16383×6092 pixels are more than 14,000,000"),
         ("huge png", "more than 100,000,000 pixels"),
     ],

@@ -37,9 +37,9 @@ def test_truncated_files_are_found_and_listed_by_path(tmp_path: Path) -> None:
 
 @pytest.mark.filterwarnings("ignore")
 def test_whatever_passes_the_check_can_be_read(tmp_path: Path) -> None:
-    paths = [tmp_path / f"{number}.jpg" for number in range(len(hostile.HOSTILE))]
-    for path, make in zip(paths, hostile.HOSTILE.values(), strict=True):
-        path.write_bytes(make())
+    paths = [tmp_path / f"{name}.jpg" for name in hostile.HOSTILE if name != hostile.SLOW]
+    for path in paths:
+        path.write_bytes(hostile.HOSTILE[path.stem]())
     files = ImageFiles(paths)
     bad = {unreadable.path for unreadable in find_unreadable(files)}
     assert {paths[n] for n in range(len(files)) if not isinstance(files.picture(n), Image.Image)} == bad

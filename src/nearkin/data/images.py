@@ -32,6 +32,7 @@ MAX_SEGMENTS = 1_000  # of a JPEG before its pixels; Pillow keeps an object for 
 MAX_SCANS = 100  # of a JPEG, all of which is gone through for each; programs write ten
 # Of a PNG: pixels come in pieces of 8 kB or more, a text may unfold to a megabyte, and Pillow keeps all the others.
 MAX_CHUNKS = {"pixels": 100_000, "compressed text": 16, "other data": 1_000}
+MAX_COMMENTS = 100  # in a PPM of plain text; Pillow copies what is left of it for each
 
 JPEG, PNG = b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n"
 _MARKER = re.compile(rb"\xff([^\x00\x01\xc8\xd0-\xd8\xf0-\xfd\xff])")  # of a JPEG, but for those that stand alone
@@ -197,6 +198,8 @@ def _check_head(stream: BinaryIO) -> None:
         _check_jpeg(head + stream.read())
     elif head.startswith(PNG):
         _check_png(stream)
+    elif head[:2] in (b"P1", b"P2", b"P3") and (head + stream.read()).count(b"#") > MAX_COMMENTS:
+        raise _TooMuch(f"more than {MAX_COMMENTS} comments")
     elif head[8:12] == b"WEBP":
         _check_size("WEBP", *_webp_size(head))  # when Pillow has opened it, it has memory for all pixels
     stream.seek(0)
