@@ -18,6 +18,7 @@ from nearkin.experiments import compare, reproduce
 from nearkin.experiments.run_report import write_report
 from nearkin.methods import Magnet, Triplet
 from nearkin.training import Run, Settings, resume, train
+from nearkin.training.run import MemoryRun
 
 QUICK: dict[str, Any] = {"epochs": 0, "batch_size": 8, "dim": 4, "device": "cpu"}
 Door = Callable[[Any, Any, Any], Any]  # data, a run's folder, a place for something new -> what came out
@@ -98,7 +99,9 @@ def test_a_callback_that_uses_the_model_changes_nothing(tmp_path: Path) -> None:
     found = []
     for callback in (lambda *_: None, lambda run, _: run.model.encode(np.ones(4))):
         torch.manual_seed(0)
-        found.append(train(settings, None, dataset=dataset, callbacks=[callback]).model.encode(np.ones(4)).tolist())
+        found.append(
+            train(settings, MemoryRun(), dataset=dataset, callbacks=[callback]).model.encode(np.ones(4)).tolist()
+        )
     assert found[0] == found[1]
 
 

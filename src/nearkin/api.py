@@ -43,11 +43,12 @@ from nearkin.training import DataSettings, Run, Settings, loop
 from nearkin.training.fit_all import fit_all as train_on_all
 from nearkin.training.loop import Callback, Objects
 from nearkin.training.prepare import absolute, load_data, load_splits, report_unreadable
-from nearkin.training.run import next_folder
+from nearkin.training.run import NewRun
 from nearkin.training.scoring import concentrations, score_space, split_to_measure
 from nearkin.training.settings import by_section, knows, make_settings
 
 if TYPE_CHECKING:
+    from nearkin.experiments.demo import DemoResult
     from nearkin.models.onnx import Exported
 
 log = logging.getLogger("nearkin")
@@ -81,7 +82,8 @@ def train(
         loss: a loss in place of a method: any module with ``loss(embeddings, labels) -> scalar``.
         callbacks: called after every epoch as ``callback(run, metrics)``.
         settings: any setting of a run's ``config.toml`` by name: ``epochs=5, dim=64, alpha=2.0``. ``backbone`` may be a
-            module; it is taken as pretrained unless ``weights="none"``. ``init`` may be a run.
+            module: it is taken as pretrained unless ``weights="none"``, and reads images of 224 pixels unless
+            ``image_size`` says otherwise. ``init`` may be a run.
 
     What was found and a line per epoch are shown on standard error, unless the program has set up logging itself.
 
@@ -95,9 +97,8 @@ def train(
     source = data if dataset is None else dataset.source
     chosen = _settings(source, objects.get("method", method), config, recipe, settings)
     name = chosen.data.source if dataset is None else dataset.name
-    folder = Path(out) if out else usual_folder(name, chosen.method)
     untouched = _as_they_are_now(objects) if fit_all else objects
-    run = loop.train(chosen, folder, **objects)
+    run = loop.train(chosen, out or NewRun(usual_folder(name, chosen.method)), **objects)
     log.info(run.scores["verdict"])
     return train_on_all(run, **untouched) if fit_all else run
 
@@ -236,6 +237,7 @@ def embed(
     root: str | Path | None = None,
     unreadable: str = "skip",
     check_counts: bool = True,
+    backbone: nn.Module | None = None,
 ) -> npt.NDArray[np.float32]:
     """Embeds everything in ``data`` and writes vectors, labels and names as ``.npz``; returns the vectors (n, dim).
 
@@ -246,11 +248,12 @@ def embed(
         weights: of a network by name: a local file instead of the ImageNet weights.
         root, check_counts: of a benchmark.
         unreadable: images that cannot be decoded: "skip" or "stop".
+        backbone: of a model that was made around a module of your own, such a module.
     """
     out = Path(out)
     if out.suffix != ".npz":
         raise UserError(f'vectors are written as .npz, not {out.name}; use out="{out.with_suffix(".npz")}"')
-    embedder = _embedder(model, weights)
+    embedder = _embedder(model, weights, backbone)
     dataset, bad = without_unreadable(load_labelled_or_flat(data, root, check_counts), unreadable)
     report_unreadable(bad)
     vectors: npt.NDArray[np.float32] = embed_dataset(embedder.model, dataset).embeddings.cpu().numpy()
@@ -261,7 +264,10 @@ def embed(
 
 
 def export(
-    model: str | Path | Run | Embedder, out: str | Path | None = None, weights: str | Path | None = None
+    model: str | Path | Run | Embedder,
+    out: str | Path | None = None,
+    weights: str | Path | None = None,
+    backbone: nn.Module | None = None,
 ) -> Exported:
     """Writes a model as ONNX; it is first compared with torch, on the run's own data where there are any.
 
@@ -269,11 +275,13 @@ def export(
         model: a run, an embedder, a model folder, a network by name.
         out: the file; None: the model's name and ``.onnx``.
         weights: of a network by name: a local file instead of the ImageNet weights.
+        backbone: of a model that was made around a module of your own, such a module.
     """
+    embedder = _embedder(model, weights, backbone)
     if isinstance(model, Embedder):
-        return model.export(out or "model.onnx")
+        return embedder.export(out or "model.onnx")
     name = Path(_folder(model)).resolve().name.rpartition(":")[2]  # timm:resnet50 is resnet50
-    return load(model, weights).export(out or f"{name}.onnx", _sample_items(_folder(model)))
+    return embedder.export(out or f"{name}.onnx", _sample_items(_folder(model)))
 
 
 def report(
@@ -301,8 +309,10 @@ def report(
     return write_report(_folder(run), out, split, dataset=None if data is None else as_dataset(data), embedder=embedder)
 
 
-def demo(out: str | Path = "runs/demo", epochs: int = 20, seed: int = 0, data: str = "glyphs") -> Run:
+def demo(out: str | Path = "runs/demo", epochs: int = 20, seed: int = 0, data: str = "glyphs") -> DemoResult:
     """Trains on the embedded glyphs, measures on classes never seen, saves the model, draws two pictures.
+
+    Printed, the result is a table; its ``run`` has the model.
 
     Args:
         out: folder to write; an earlier demo there is replaced.
@@ -313,8 +323,7 @@ def demo(out: str | Path = "runs/demo", epochs: int = 20, seed: int = 0, data: s
     from nearkin.experiments.demo import run_demo
 
     show_messages()
-    run_demo(Path(out), data, epochs, seed)
-    return Run(out)
+    return run_demo(Path(out), data, epochs, seed)
 
 
 class Gallery(SearchableGallery):
@@ -343,6 +352,7 @@ def index(
     root: str | Path | None = None,
     check_counts: bool = True,
     prune: bool = False,
+    backbone: nn.Module | None = None,
 ) -> Gallery:
     """Makes images searchable, or brings a gallery up to date; returns it open, with what was done as ``result``.
 
@@ -355,18 +365,25 @@ def index(
         root: where to look for a dataset known by name first.
         check_counts: whether a benchmark must have as many images as its authors published.
         prune: whether items of this folder whose files are gone are removed.
+        backbone: of a model that was made around a module of your own, such a module; `Gallery.open` takes it too.
 
     >>> gallery = index("runs/photos", "photos/", "photos.index")  # doctest: +SKIP
     >>> print(gallery.search("query.jpg", k=3))  # doctest: +SKIP
     """
+    if backbone is not None:
+        model, weights = _embedder(model, weights, backbone), None
     model = model if isinstance(model, Embedder) else _folder(model)
     return Gallery.index(model, data, out, weights, store, root, check_counts, prune)
 
 
 def usual_folder(data: str, method: str) -> Path:
-    """A new folder under ``runs/``, named after data and method."""
+    """The folder of a run that nobody named, where it is not taken yet.
+
+    >>> usual_folder("glyphs:classes=40", "rank")
+    PosixPath('runs/glyphs-rank')
+    """
     stem = Path(data.partition(":")[0]).stem or "data"
-    return next_folder(Path("runs"), f"{stem}-{method}")
+    return Path("runs") / f"{stem}-{method}"
 
 
 def _as_they_are_now(objects: Objects) -> Objects:
@@ -486,6 +503,8 @@ def _embedder(
     model: str | Path | Run | Embedder, weights: str | Path | None = None, backbone: nn.Module | None = None
 ) -> Embedder:
     """An embedder as it is; any other model on the GPU where there is one."""
+    if isinstance(model, Embedder) and backbone is not None:
+        raise UserError("an Embedder has its backbone already; leave backbone out")
     return model if isinstance(model, Embedder) else load(model, weights, backbone).to(usual_device())
 
 

@@ -11,6 +11,8 @@ import numpy as np
 import numpy.typing as npt
 from PIL import ExifTags, Image, ImageOps, UnidentifiedImageError
 
+from nearkin.files import open_regular
+
 # Of all that Pillow could be made to run by a file's content, only picture formats people have.
 FORMATS = ("AVIF", "BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
 MAX_PIXELS = 100_000_000  # a picture beyond this is taken for a decompression bomb
@@ -114,7 +116,7 @@ def decode_coarsely(path: Path) -> Image.Image | Unreadable:
 
 def _attempt(path: Path, decode: Callable[[Image.Image], Image.Image]) -> Image.Image | Unreadable:
     try:
-        with Image.open(path, formats=FORMATS) as image:
+        with open_regular(path) as file, Image.open(file, formats=FORMATS) as image:
             if image.width * image.height > MAX_PIXELS:
                 return Unreadable(path, f"{image.width}×{image.height} pixels are more than {MAX_PIXELS:,}")
             return decode(image)

@@ -67,9 +67,10 @@ class Objects(TypedDict, total=False):
     callbacks: Sequence[Callback]
 
 
-def train(settings: Settings, folder: str | Path | None, tested: bool = True, **objects: Unpack[Objects]) -> Run:
-    """Trains a new run into ``folder``, or in memory; without ``tested`` the test split is never looked at."""
-    return make_trainer(settings, Run(folder) if folder else MemoryRun(), tested=tested, **objects).train()
+def train(settings: Settings, folder: str | Path | Run, tested: bool = True, **objects: Unpack[Objects]) -> Run:
+    """Trains a new run into ``folder``; without ``tested`` the test split is never looked at."""
+    run = folder if isinstance(folder, Run) else Run(folder)
+    return make_trainer(settings, run, tested=tested, **objects).train()
 
 
 def resume(folder: str | Path, tested: bool = True, epochs: int | None = None, **objects: Unpack[Objects]) -> Run:
@@ -195,6 +196,8 @@ class Trainer:
                 self.run.keep_records(self.position.records)
             else:
                 self.run.create(self.settings, splits.digest())
+        if self.fabric.world_size > 1:  # a new run's folder is chosen when it is made, by one process
+            self.run.move_to(self.fabric.broadcast(self.run.folder))
         self.metrics = MetricsLogger(self.run, self.settings, self.position.step, active=self.fabric.is_global_zero)
 
     def train(self) -> Run:

@@ -7,6 +7,7 @@ import shlex
 from collections.abc import Mapping
 from copy import deepcopy
 from functools import cached_property
+from itertools import chain, count
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from nearkin.errors import Interrupted, UserError
-from nearkin.files import cannot_write, read_json, write_json, write_text
+from nearkin.files import cannot_write, check_regular, read_json, read_text, write_json, write_text
 from nearkin.methods import Method
 from nearkin.models import Embedder, EmbeddingModel
 from nearkin.models.saved import save_model
@@ -33,6 +34,10 @@ class Run:
     """
 
     def __init__(self, folder: str | Path) -> None:
+        self.move_to(folder)
+        self.backbone: nn.Module | None = None
+
+    def move_to(self, folder: str | Path) -> None:
         self.folder = folder = Path(folder)
         self.config_file = folder / "config.toml"
         self.metrics_file = folder / "metrics.jsonl"
@@ -41,7 +46,6 @@ class Run:
         self.scores_file = folder / "scores.json"
         self.digest_file = folder / "data.sha256"
         self.buffers_file = folder / "readout.json"
-        self.backbone: nn.Module | None = None
 
     def __repr__(self) -> str:
         verdict = self.scores["verdict"].partition(". ")[0] if self.scores_file.is_file() else "not finished"
@@ -103,7 +107,7 @@ class Run:
 
     def same_data(self, digest: str) -> bool:
         """Whether items, classes and split are what they were when the run began."""
-        return not self.digest_file.is_file() or self.digest_file.read_text(encoding="utf-8") == digest
+        return not self.digest_file.is_file() or read_text(self.digest_file) == digest
 
     def check_data(self, digest: str) -> None:
         if not self.same_data(digest):
@@ -126,7 +130,7 @@ class Run:
         if not self.metrics_file.is_file():
             return []
         records = []
-        for line in self.metrics_file.read_text(encoding="utf-8").splitlines():
+        for line in read_text(self.metrics_file).splitlines():
             try:
                 records.append(json.loads(line))
             except json.JSONDecodeError:
@@ -158,7 +162,7 @@ class Run:
 
     def restore_model(self, model: EmbeddingModel) -> None:
         """Puts the weights that were kept back into the model."""
-        model.load_state_dict(load_file(self.model_folder / "model.safetensors"))
+        model.load_state_dict(load_file(check_regular(self.model_folder / "model.safetensors", follow=False)))
 
     def save_checkpoint(self, position: Position, state: dict[str, Stateful]) -> None:
         save_checkpoint(self.checkpoint_file, position, state)
@@ -179,6 +183,22 @@ class Run:
             raise UserError(
                 f"{self.scores_file} is damaged ({error}); delete it and measure again with: {self.resume_command}"
             ) from error
+
+
+class NewRun(Run):
+    """A run in ``folder``, or in the first of ``folder-2``, ``folder-3``, … that is not taken when the run begins.
+
+    Making the folder is what chooses it: two runs that begin at the same moment get two.
+    """
+
+    def check_free(self) -> None:
+        """There is always another number."""
+
+    def create(self, settings: Settings, data_digest: str) -> None:
+        first = self.folder
+        others = (first.with_name(f"{first.name}-{number}") for number in count(2))
+        self.move_to(next(filter(_made, chain([first], others))))
+        super().create(settings, data_digest)
 
 
 class MemoryRun(Run):
@@ -239,7 +259,12 @@ class MemoryRun(Run):
         return KeyboardInterrupt()
 
 
-def next_folder(parent: Path, name: str) -> Path:
-    """The first of ``name``, ``name-2``, ``name-3``, … that is not taken."""
-    candidates = [parent / name, *(parent / f"{name}-{number}" for number in range(2, 10_000))]
-    return next(folder for folder in candidates if not folder.exists())
+def _made(folder: Path) -> bool:
+    """Makes a folder; whether there was none."""
+    try:
+        folder.mkdir(parents=True)
+    except FileExistsError:
+        return False
+    except OSError as error:
+        raise cannot_write(folder, error) from error
+    return True
