@@ -9,6 +9,8 @@ from contextlib import closing, suppress
 from pathlib import Path
 from random import Random
 
+import numpy as np
+import numpy.typing as npt
 from benchmarks.campaign.mutate import ESCAPE, MARKUP, damaged
 from benchmarks.campaign.runs import damage
 from benchmarks.campaign.worker import Action, Failure, Sandbox
@@ -130,9 +132,7 @@ def add_index(gallery: Path, up_to: int = 10**6) -> Path:
     return file
 
 
-def _vectors(gallery: Path):  # type: ignore[no-untyped-def]
-    import numpy as np
-
+def _vectors(gallery: Path) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float32]]:
     with closing(sqlite3.connect(gallery / "items.sqlite")) as connection:
         rows = connection.execute("SELECT id, vector FROM items ORDER BY id").fetchall()
     ids = np.array([id for id, _ in rows], np.int64)

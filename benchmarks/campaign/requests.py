@@ -65,7 +65,7 @@ def start_server(gallery: Path) -> Address:
     from nearkin import Gallery
 
     with socket.create_server(("127.0.0.1", 0)) as free:
-        address = free.getsockname()
+        address = ("127.0.0.1", int(free.getsockname()[1]))
     opened = Gallery.open(gallery)
     threading.Thread(target=opened.serve, kwargs={"port": address[1]}, daemon=True).start()
     for _ in range(200):

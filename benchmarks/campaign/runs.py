@@ -8,6 +8,7 @@ import struct
 from collections.abc import Callable
 from pathlib import Path
 from random import Random
+from typing import Any
 
 from benchmarks.campaign.mutate import (
     JSON_VALUES,
@@ -84,14 +85,14 @@ def _checkpoint(content: bytes, rng: Random, home: Path) -> bytes:
     import torch
 
     state = torch.load(BytesIO(content), weights_only=True)
-    hostile = rng.choice((None, -1, 2**70, 1e300, float("nan"), "text", [], {}, {"a": 1}, True, torch.zeros(3)))
+    values: list[Any] = [None, -1, 2**70, 1e300, float("nan"), "text", [], {}, {"a": 1}, True, torch.zeros(3)]
     parent, key = state, rng.choice(list(state))
     while isinstance(parent[key], dict) and parent[key] and rng.random() < 0.8:
         parent, key = parent[key], rng.choice(list(parent[key]))
     if rng.random() < 0.2:
         del parent[key]
     else:
-        parent[key] = hostile
+        parent[key] = rng.choice(values)
     packed = BytesIO()
     torch.save(state, packed)
     return packed.getvalue()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from PIL import Image
@@ -23,7 +24,7 @@ def make_specimens(folder: Path) -> None:
     images = np.random.default_rng(0).integers(0, 255, (len(labels), 8, 8, 3), dtype=np.uint8)
     split = np.where(labels < 4, "train", "test")
     np.savez(folder / "images.npz", images=images, labels=labels.astype(str), split=split, is_query=labels % 2 == 0)
-    small = {"epochs": 1, "batch_size": 9, "per_class": 3, "dim": 8, "workers": 0, "logger": "none"}
+    small: dict[str, Any] = {"epochs": 1, "batch_size": 9, "per_class": 3, "dim": 8, "workers": 0, "logger": "none"}
     nearkin.train(folder / "photos", out=folder / "run", backbone="small", image_size=16, **small)
     nearkin.train(folder / "vectors.npz", out=folder / "vectors-run", **small)
     nearkin.index(folder / "run", folder / "photos", folder / "gallery").close()

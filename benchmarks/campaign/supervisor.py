@@ -143,7 +143,18 @@ class Plan:
 
 
 class Worker:
-    """A process that tries one case after the other."""
+    """A process that tries one case after the other.
+
+    Attributes:
+        case: the one that it tries at the moment.
+        pipe: cases go in, results come out.
+    """
+
+    case: tuple[str, int] | None
+    pipe: Connection
+    _tried: int  # cases since it was started
+    _sent: float  # when it got the case
+    _since: float | None  # when the case was made and began to run
 
     def __init__(self, sandbox: Sandbox, kinds: Mapping[str, str], seed: int, limits: Limits) -> None:
         self.sandbox, self._limits = sandbox, limits
@@ -166,6 +177,8 @@ class Worker:
             except (EOFError, ConnectionResetError):
                 self._process.join()
                 return self._result("crash", f"the process died (exit code {self._process.exitcode})")
+            except Exception as error:  # its memory is no longer what it was
+                return self._result("crash", f"its answer cannot be read ({error})")
             if isinstance(message, Result):
                 self.case = None
                 if not message.failed and message.seconds > self._limits.seconds:
@@ -194,7 +207,6 @@ class Worker:
 
     def _start(self) -> None:
         context = multiprocessing.get_context("forkserver")
-        self.pipe: Connection
         self.pipe, theirs = context.Pipe()
         self._process = context.Process(target=work, args=(theirs, *self._arguments))
         self._process.start()
@@ -203,9 +215,7 @@ class Worker:
             self.pipe.recv()  # that it is ready
         except EOFError:
             raise RuntimeError(f"a worker does not start:\n{self.sandbox.log.read_text()}") from None
-        self.case: tuple[str, int] | None = None
-        self._tried, self._sent = 0, time.monotonic()
-        self._since: float | None = None
+        self.case, self._tried = None, 0
 
     def _result(self, verdict: str, detail: str) -> Result:
         assert self.case is not None

@@ -37,8 +37,8 @@ def case(rng: Random, sandbox: Sandbox) -> Action:
         file.write_bytes(_csv(rng, sandbox))
         run = sandbox.specimens / "run"
     else:
-        name, run = rng.choice((("images.npz", "run"), ("vectors.npz", "vectors-run")))
-        file, run = sandbox.input / name, sandbox.specimens / run
+        name, reader = rng.choice((("images.npz", "run"), ("vectors.npz", "vectors-run")))
+        file, run = sandbox.input / name, sandbox.specimens / reader
         file.write_bytes(_npz((sandbox.specimens / name).read_bytes(), rng, sandbox.home / "executed"))
     way = rng.randrange(10)
     if way == 0:
