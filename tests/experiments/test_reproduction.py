@@ -28,6 +28,7 @@ from nearkin.models import Embedder
 from nearkin.reports.figures import plain_figure
 from nearkin.training import Run
 from nearkin.training.baseline import backbone_space
+from nearkin.training.settings import make_settings
 
 QUICK: dict[str, Any] = {"epochs": 1, "batch_size": 16, "dim": 16, "device": "cpu"}
 OPTIONS = [f"--set={name}={value}" for name, value in QUICK.items()]
@@ -201,11 +202,11 @@ def test_a_stopped_table_goes_on_where_it_stopped(monkeypatch: pytest.MonkeyPatc
     begun: list[Path] = []
     real = runs.train
 
-    def stops_at_the_second(settings: Any, folder: Path, *rest: Any) -> Run:
+    def stops_at_the_second(settings: Any, folder: Path, *rest: Any, **objects: Any) -> Run:
         begun.append(folder)
         if len(begun) == 2:
             raise Interrupted("stopped after step 1")
-        run: Run = real(settings, folder, *rest)
+        run: Run = real(settings, folder, *rest, **objects)
         return run
 
     monkeypatch.setattr(runs, "train", stops_at_the_second)
@@ -401,13 +402,15 @@ def test_legends_are_outside_the_axes(
 
 def test_a_folder_is_trained_continued_or_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     done: list[str] = []
-    monkeypatch.setattr(runs, "train", lambda settings, folder, *_: done.append(f"train {settings}") or Run(folder))
+    monkeypatch.setattr(runs, "train", lambda _, folder, *__, **___: done.append("train") or Run(folder))
     monkeypatch.setattr(runs, "resume", lambda folder, *_: done.append("resume") or Run(folder))
     run = Run(tmp_path / "x")
-    runs.run_or_resume("settings", run.folder)
+    settings = make_settings(TINY_GLYPHS, "rank", {})
+    runs.run_or_resume(settings, run.folder)
+    run.create(settings, "")
     run.checkpoint_file.parent.mkdir(parents=True)
     run.checkpoint_file.touch()
-    runs.run_or_resume("settings", run.folder)
+    runs.run_or_resume(settings, run.folder)
     run.scores_file.touch()
-    assert runs.run_or_resume("settings", run.folder).folder == run.folder
-    assert done == ["train settings", "resume"]
+    assert runs.run_or_resume(settings, run.folder).folder == run.folder
+    assert done == ["train", "resume"]
