@@ -164,10 +164,9 @@ def check_objects(rows: Mapping[str, Row], jobs: int) -> None:
             "data, backbones and losses in memory cannot be sent to other processes, so their runs go one after the "
             "other in this process; use jobs=1"
         )
+    first = next(iter(rows.values()))
     losses = [row for row in rows.values() if "method" in row.objects]
-    for row in losses or list(rows.values())[:1]:
-        if not losses and "backbone" not in row.objects:
-            return
+    for row in losses or ([first] if "backbone" in first.objects else []):
         objects, settings, train = copied(row.objects), row.resolved(), row.splits().train
         spec = build_model(settings, train, 1, objects.get("backbone")).spec
         if "method" in objects:
