@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import resource
 import subprocess
 import sys
@@ -10,7 +11,16 @@ from pathlib import Path
 import pytest
 
 from nearkin.errors import UserError
-from nearkin.files import atomic_path, write_json, write_text
+from nearkin.files import (
+    atomic_path,
+    check_regular,
+    open_lock,
+    open_regular,
+    read_json,
+    sweep,
+    write_json,
+    write_text,
+)
 
 
 def test_a_failed_write_leaves_the_old_file_and_no_rubbish(tmp_path: Path) -> None:
@@ -74,3 +84,54 @@ def test_files_get_ordinary_permissions(tmp_path: Path) -> None:
     (tmp_path / "plain").touch()
     write_text(tmp_path / "x", "")
     assert (tmp_path / "x").stat().st_mode == (tmp_path / "plain").stat().st_mode
+
+
+def test_only_regular_files_are_opened(tmp_path: Path) -> None:
+    """A FIFO would block for ever."""
+    os.mkfifo(tmp_path / "fifo")
+    (tmp_path / "socket-like").symlink_to("/dev/zero")
+    for name in ("fifo", "socket-like"):
+        for opened in (open_regular, check_regular, read_json):
+            with pytest.raises(OSError, match=r"not a regular file|a link"):
+                opened(tmp_path / name)
+    with pytest.raises(OSError):
+        open_lock(tmp_path / "fifo-not-there" / "x")
+    with pytest.raises(OSError, match="not a regular file"):
+        open_lock(tmp_path / "fifo")
+
+
+def test_links_are_followed_only_where_the_folder_is_the_users_own(tmp_path: Path) -> None:
+    write_json(tmp_path / "real.json", {})
+    (tmp_path / "link.json").symlink_to("real.json")
+    assert open_regular(tmp_path / "link.json").read() == b"{}\n"
+    with pytest.raises(OSError, match="a link, which is not followed here"):
+        read_json(tmp_path / "link.json")
+    with pytest.raises(OSError):
+        open_lock(tmp_path / "link.json")
+
+
+@pytest.mark.parametrize("content", ["[" * 100_000, " " * (16 * 2**20 + 1), "\xff"])
+def test_json_that_nobody_wrote_is_a_value_error(tmp_path: Path, content: str) -> None:
+    (tmp_path / "x.json").write_text(content, encoding="latin-1")
+    with pytest.raises(ValueError):
+        read_json(tmp_path / "x.json")
+
+
+def test_what_a_killed_process_left_is_swept_and_what_a_living_one_writes_is_not(tmp_path: Path) -> None:
+    code = (
+        "import os, pathlib, sys; from nearkin.files import atomic_path, unfinished_folder\n"
+        f"folder = pathlib.Path({str(tmp_path)!r})\n"
+        "with unfinished_folder(folder / 'got.index'), atomic_path(folder / 'README.md'):\n"
+        "    print(flush=True); sys.stdin.read()"
+    )
+    with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        written = {path.name.rpartition("-")[0] for path in tmp_path.iterdir()}
+        assert written == {".nearkin-got.index", ".nearkin-README"}
+        sweep(tmp_path)
+        assert len(list(tmp_path.iterdir())) == 2
+        process.kill()
+    (tmp_path / ".README-mine.md").touch()
+    sweep(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == [".README-mine.md"]

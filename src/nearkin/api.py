@@ -334,11 +334,12 @@ class Gallery(SearchableGallery):
         port: int = 8000,
         open_browser: bool = False,
         allow_host: Sequence[str] | None = None,
+        token: str | None = None,
     ) -> None:
         """A web page to search the gallery, until Ctrl-C; see `nearkin.serve.serve`."""
         from nearkin.serve import serve
 
-        serve(self, host, port, open_browser, allow_host)
+        serve(self, host, port, open_browser, allow_host, token)
 
 
 def index(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 import re
 from pathlib import Path
 
@@ -11,6 +12,8 @@ import numpy as np
 from nearkin.data.dataset import SPLITS, Dataset, Mask, encode_labels
 from nearkin.data.items import ImageFiles
 from nearkin.errors import UserError
+from nearkin.files import open_regular
+from nearkin.names import check_names
 
 REQUIRED = ("path", "label")
 KNOWN = (*REQUIRED, "split", "is_query", "is_gallery")
@@ -47,12 +50,12 @@ def leads_out(path: str) -> bool:
 
 def _columns(file: Path) -> dict[str, list[str]]:
     try:
-        with file.open(encoding="utf-8-sig", newline="") as stream:
+        with open_regular(file) as raw, io.TextIOWrapper(raw, "utf-8-sig", newline="") as stream:
             reader = csv.DictReader(stream, strict=True)
             header = [name.strip() for name in reader.fieldnames or ()]
             reader.fieldnames = header
             rows = list(reader)
-    except (UnicodeDecodeError, csv.Error) as error:
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise UserError(f"{file} is not a readable CSV ({error}); save it as UTF-8, comma-separated") from error
     missing = [name for name in REQUIRED if name not in header]
     if missing:
@@ -72,6 +75,7 @@ def _columns(file: Path) -> dict[str, list[str]]:
 
 
 def _inside(file: Path, line: int, path: str) -> Path:
+    check_names([path], f"{file}, line {line}: path")
     if leads_out(path):
         raise UserError(
             f"{file}, line {line}: path '{path}' leaves the folder of the CSV; use paths relative to {file.parent}"

@@ -24,6 +24,7 @@ from nearkin.data.thumbnails import thumbnail
 from nearkin.errors import UserError, unknown_name
 from nearkin.evaluation import confidence_intervals, diagnostics, evaluate
 from nearkin.experiments.provenance import provenance
+from nearkin.files import read_text
 from nearkin.methods import Groups
 from nearkin.models import Embedder, embed_dataset
 from nearkin.models.model import usual_device
@@ -109,7 +110,7 @@ def gather(
         **{when: scores.get(when, {}) for when in ("backbone", "before", "after")},
         split=embedded,
         grouping=grouping,
-        config=run.config_file.read_text(encoding="utf-8"),
+        config=read_text(run.config_file),
         command=f"nearkin train --config {shlex.quote(str(run.config_file))}",
         made=provenance() | versions,
     )

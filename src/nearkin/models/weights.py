@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from nearkin.errors import UserError
+from nearkin.files import check_regular, open_regular
 from nearkin.models.backbones import find_backbone
 from nearkin.models.backbones.own import MODULE
 from nearkin.models.embedder import Embedder
@@ -107,8 +108,9 @@ def read_weights(file: Path) -> dict[str, Tensor]:
         if file.suffix == ".safetensors":
             from safetensors.torch import load_file
 
-            return load_file(file)
-        state = torch.load(file, map_location="cpu", weights_only=True)
+            return load_file(check_regular(file))
+        with open_regular(file) as opened:
+            state = torch.load(opened, map_location="cpu", weights_only=True)
     except Exception as error:
         raise UserError(f"{file} is not a readable weights file ({type(error).__name__}); use .safetensors") from error
     state = state.get("state_dict", state) if isinstance(state, dict) else None

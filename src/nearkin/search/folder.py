@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import tempfile
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,7 @@ from torch import nn
 
 import nearkin
 from nearkin.errors import OutOfRoom, UserError
-from nearkin.files import cannot_write, read_json, write_json
+from nearkin.files import cannot_write, check_regular, open_regular, read_json, unfinished_folder, write_json
 from nearkin.models import Embedder, ModelSpec
 from nearkin.search.milvus_address import FORMS
 from nearkin.search.store import Store
@@ -84,8 +83,8 @@ def _write(folder: Path, model: Embedder, store: str) -> None:
         raise UserError(f"{folder} exists and is not a gallery; choose another folder")
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}-") as unfinished:
-            begun = Path(unfinished) / folder.name
+        with unfinished_folder(folder) as unfinished:
+            begun = unfinished / folder.name
             model.save(begun / "model")
             made = {"format": FORMAT, "nearkin": nearkin.__version__, "dim": model.dim}
             write_json(begun / DESCRIPTION, {**made, "model": _digest(begun / "model"), "store": store})
@@ -124,7 +123,7 @@ def _refuse_another(folder: Path, model: Embedder, store: str) -> None:
 
 def _is_saved_in(folder: Path, model: Embedder) -> bool:
     description, weights = (folder / name for name in MODEL_FILES)
-    saved, ours = load_file(weights), model.model.state_dict()
+    saved, ours = load_file(check_regular(weights, follow=False)), model.model.state_dict()
     return (
         ModelSpec.from_json(read_json(description)["spec"]) == model.model.spec
         and saved.keys() == ours.keys()
@@ -152,7 +151,7 @@ def _digest(model: Path) -> str:
     """SHA-256 over what a saved model is: its specification and its weights."""
     description, weights = (model / name for name in MODEL_FILES)
     spec = read_json(description)["spec"]
-    with weights.open("rb") as stream:
+    with open_regular(weights, follow=False) as stream:
         digest = hashlib.file_digest(stream, "sha256")
     digest.update(json.dumps(spec, sort_keys=True).encode())
     return digest.hexdigest()

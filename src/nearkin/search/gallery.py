@@ -14,7 +14,7 @@ from typing import Any, Self
 from torch import nn
 
 from nearkin.errors import UserError
-from nearkin.files import cannot_write
+from nearkin.files import cannot_write, open_lock
 from nearkin.models import Embedder, load_model
 from nearkin.models.model import usual_device
 from nearkin.search import matching
@@ -223,7 +223,7 @@ class Gallery:
         """Around a change: while one process makes it, others are refused. The lock ends with its process."""
         path = self.path / "gallery.lock"
         try:
-            lock = path.open("a")
+            lock = open_lock(path)
         except OSError as error:
             raise cannot_write(self.path, error) from error
         with lock:

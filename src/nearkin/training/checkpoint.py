@@ -11,7 +11,7 @@ from typing import Any, Protocol
 import torch
 
 from nearkin.errors import UserError
-from nearkin.files import write_bytes
+from nearkin.files import open_regular, write_bytes
 
 
 @dataclass
@@ -57,7 +57,8 @@ def save_checkpoint(file: Path, position: Position, parts: dict[str, Stateful]) 
 def load_checkpoint(file: Path, parts: dict[str, Stateful], device: torch.device) -> Position:
     """Restores every part in place; nothing in the file is ever executed."""
     try:
-        state = torch.load(file, map_location=device, weights_only=True)
+        with open_regular(file, follow=False) as opened:
+            state = torch.load(opened, map_location=device, weights_only=True)
         position = Position(**state["position"])
         saved = {name: state[name] for name in parts}
     except Exception as error:

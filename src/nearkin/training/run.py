@@ -15,7 +15,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from nearkin.errors import Interrupted, UserError
-from nearkin.files import cannot_write, read_json, write_json, write_text
+from nearkin.files import cannot_write, check_regular, read_json, read_text, write_json, write_text
 from nearkin.methods import Method
 from nearkin.models import Embedder, EmbeddingModel
 from nearkin.models.saved import save_model
@@ -107,7 +107,7 @@ class Run:
 
     def same_data(self, digest: str) -> bool:
         """Whether items, classes and split are what they were when the run began."""
-        return not self.digest_file.is_file() or self.digest_file.read_text(encoding="utf-8") == digest
+        return not self.digest_file.is_file() or read_text(self.digest_file) == digest
 
     def check_data(self, digest: str) -> None:
         if not self.same_data(digest):
@@ -130,7 +130,7 @@ class Run:
         if not self.metrics_file.is_file():
             return []
         records = []
-        for line in self.metrics_file.read_text(encoding="utf-8").splitlines():
+        for line in read_text(self.metrics_file).splitlines():
             try:
                 records.append(json.loads(line))
             except json.JSONDecodeError:
@@ -162,7 +162,7 @@ class Run:
 
     def restore_model(self, model: EmbeddingModel) -> None:
         """Puts the weights that were kept back into the model."""
-        model.load_state_dict(load_file(self.model_folder / "model.safetensors"))
+        model.load_state_dict(load_file(check_regular(self.model_folder / "model.safetensors", follow=False)))
 
     def save_checkpoint(self, position: Position, state: dict[str, Stateful]) -> None:
         save_checkpoint(self.checkpoint_file, position, state)

@@ -12,6 +12,7 @@ ambiguous and taken for not having it.
 from __future__ import annotations
 
 import csv
+import io
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from nearkin.data.benchmarks.listing import Entry, Listing
 from nearkin.data.benchmarks.registry import Benchmark, register
 from nearkin.data.folder import images_below
 from nearkin.errors import UserError
+from nearkin.files import open_regular
 
 HAS = {"1": "1", "0": "0", "-1": "0"}
 UNKNOWN = ""
@@ -53,7 +55,7 @@ def imagenet_attributes(folder: Path) -> Listing:
 def _attributes(file: Path, entries: Sequence[Entry]) -> dict[str, list[str]]:
     """For every attribute "1", "0" or, where an image is not annotated, "" for each entry."""
     try:
-        with file.open(encoding="utf-8-sig", newline="") as stream:
+        with open_regular(file) as raw, io.TextIOWrapper(raw, "utf-8-sig", newline="") as stream:
             (first, *names), *rows = csv.reader(stream, strict=True)
     except (UnicodeDecodeError, ValueError, csv.Error) as error:
         raise UserError(

@@ -16,6 +16,7 @@ from nearkin.data.dataset import Dataset, encode_labels
 from nearkin.data.items import ImageFiles
 from nearkin.data.table import leads_out
 from nearkin.errors import UserError
+from nearkin.files import open_regular, read_text
 
 Row = tuple[str, list[str]]  # where it stands ("FILE, line 3") and its values
 
@@ -58,7 +59,7 @@ def text_rows(file: Path, columns: str, header_line: int = 0) -> Iterator[Row]:
         header_line: the number of the line that repeats ``columns``, 0 if none does; rows begin after it.
     """
     try:
-        lines = file.read_text(encoding="utf-8-sig").split("\n")
+        lines = read_text(file).removeprefix("\ufeff").split("\n")
     except (OSError, UnicodeDecodeError) as error:
         raise _cannot_read(file, error) from error
     header = lines[header_line - 1].split() if 0 < header_line <= len(lines) else []
@@ -79,7 +80,7 @@ def mat_rows(file: Path, *variables: str) -> Iterator[Row]:
     from scipy.io import loadmat  # imported here because it is slow
 
     try:
-        with file.open("rb") as opened:
+        with open_regular(file) as opened:
             content = loadmat(opened, squeeze_me=True)
     except Exception as error:  # the parser fails in many ways on a file that is cut off or of another kind
         raise _cannot_read(file, error) from error
