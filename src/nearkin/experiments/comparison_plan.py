@@ -207,9 +207,10 @@ def _described(row: Row) -> dict[str, Any]:
 
 
 def backbone_digest(row: Row) -> dict[str, str]:
-    """What tells a backbone of the user's own from others: its weights too, unless it is trained from scratch."""
-    backbone, weights = row.objects.get("backbone"), row.settings.model.weights
-    return {} if backbone is None else {"backbone": module_digest(backbone, weights=weights != "none")}
+    """What tells a backbone of the user's own from others: its weights too, where training starts from them."""
+    backbone, model = row.objects.get("backbone"), row.settings.model
+    starts_from_them = model.weights in ("", "own") and not model.init
+    return {} if backbone is None else {"backbone": module_digest(backbone, weights=starts_from_them)}
 
 
 def check_same_data(out: Path, rows: Mapping[str, Row], seeds: int) -> None:
