@@ -28,9 +28,9 @@ def trained(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     names: list[str] = []
     original = loop.train
 
-    def noting(settings: Any, folder: Path, tested: bool) -> Any:
+    def noting(settings: Any, folder: Path, tested: bool, **objects: Any) -> Any:
         names.append(folder.name)
-        return original(settings, folder, tested)
+        return original(settings, folder, tested, **objects)
 
     monkeypatch.setattr("nearkin.experiments.runs.train", noting)
     return names
@@ -122,10 +122,10 @@ def test_a_method_that_fails_with_one_seed_is_not_judged_by_the_others(
 ) -> None:
     original = loop.train
 
-    def failing(settings: Any, folder: Path, tested: bool) -> Any:
+    def failing(settings: Any, folder: Path, tested: bool, **objects: Any) -> Any:
         if folder.name == "triplet-1":
             raise UserError("the loss became nan")
-        return original(settings, folder, tested)
+        return original(settings, folder, tested, **objects)
 
     monkeypatch.setattr("nearkin.experiments.runs.train", failing)
     found = compare(vectors, ["triplet", "softmax"], out=tmp_path / "out", seeds=2, **QUICK)

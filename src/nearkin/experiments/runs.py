@@ -41,8 +41,7 @@ def attempt(task: Task) -> str | None:
     """Trains a task's run and notes what it took; returns why, where the settings or the data were refused."""
     try:
         with _timed(Run(task.folder)):
-            run_or_resume(task.settings, task.folder, task.tested, **copied(task.objects))
-        note_provenance(task.folder, task.settings.training.device)
+            _note_provenance(run_or_resume(task.settings, task.folder, task.tested, **copied(task.objects)))
     except (Interrupted, OutOfRoom):  # no verdict on what was asked: the same may work another time
         raise
     except UserError as error:
@@ -61,7 +60,9 @@ def run_or_resume(settings: Settings, folder: str | Path, tested: bool = True, *
     if run.scores_file.is_file():
         return run
     if run.checkpoint_file.is_file() or run.model_folder.is_dir():
+        _note_provenance(run)
         return resume(folder, tested, **objects)
+    objects["callbacks"] = [_note_provenance, *objects.get("callbacks", ())]
     return train(settings, folder, tested, **objects)
 
 
@@ -91,6 +92,11 @@ def full_tables(settings: Settings) -> dict[str, dict[str, Any]]:
 def note_provenance(folder: Path, device: str) -> None:
     """Writes down when, on what and with which nearkin the results of a folder were made."""
     write_json(folder / MADE, provenance(device))
+
+
+def _note_provenance(run: Run, *_: object) -> None:
+    """At the end, and before: a run that is killed as soon as it has scores counts as finished."""
+    note_provenance(run.folder, run.settings().training.device)
 
 
 def provenance_of(runs: Iterable[Run]) -> dict[str, str]:

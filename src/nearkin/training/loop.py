@@ -181,16 +181,14 @@ class Trainer:
         self.measuring = Measuring(self.fabric, self.method)
         if resumed:
             self.run.check_data(splits.digest())
+            _ = self.run.metrics  # refused now if they are damaged
             if begun:
                 self.position = load_checkpoint(self.run.checkpoint_file, self._stateful(), self.fabric.device)
-        if self.fabric.is_global_zero:
-            if resumed:
-                self.run.keep_records(self.position.records)
-            else:
-                self.run.create(self.settings, splits.digest())
+        elif self.fabric.is_global_zero:
+            self.run.create(self.settings, splits.digest())
         if self.fabric.world_size > 1:  # a new run's folder is chosen when it is made, by one process
             self.run.move_to(self.fabric.broadcast(self.run.folder))
-        self.metrics = MetricsLogger(self.run, self.settings, self.position.step, active=self.fabric.is_global_zero)
+        self.metrics = MetricsLogger(self.run, self.settings, self.position, active=self.fabric.is_global_zero)
 
     def train(self) -> Run:
         status = "failed"
