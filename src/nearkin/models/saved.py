@@ -5,8 +5,8 @@ Nothing in it is executed, nothing is fetched, and what does not fit together is
 
 from __future__ import annotations
 
-import json
 import math
+import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from nearkin.data.transforms import Preprocess, make_transform
 from nearkin.errors import UserError
 from nearkin.fields import checked_fields
-from nearkin.files import write_bytes, write_json
+from nearkin.files import check_regular, read_json, write_bytes, write_json
 from nearkin.models.backbones import find_backbone, known_backbones
 from nearkin.models.backbones.own import MODULE
 from nearkin.models.model import EmbeddingModel, ModelSpec
@@ -57,25 +57,29 @@ def read_spec(path: str | Path) -> ModelSpec:
     """What a run's or model's folder says about its model, without reading the weights."""
     folder = _model_folder(path)
     try:
-        return ModelSpec.from_json(json.loads((folder / "model.json").read_text(encoding="utf-8"))["spec"])
-    except (ValueError, KeyError, TypeError) as error:
+        return ModelSpec.from_json(read_json(folder / "model.json")["spec"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
         raise UserError(f"the model in {folder} cannot be read ({error}); copy the whole folder again") from error
 
 
 def _model_folder(path: str | Path) -> Path:
     folder = Path(path).expanduser()
     for each in (folder / "model", folder):
-        if (each / "model.json").is_file():
+        if os.path.lexists(each / "model.json"):
+            if each != folder and each.is_symlink():
+                raise UserError(f"{each} is a link, and is not followed; give the folder that it leads to")
             return each
     raise UserError(f"{path} holds no model (model.json is missing); give a run folder or its model/ folder")
 
 
 def _read_model(folder: Path, backbone: nn.Module | None) -> EmbeddingModel:
-    description = json.loads((folder / "model.json").read_text(encoding="utf-8"))
+    description = read_json(folder / "model.json")
+    if not isinstance(description["format"], int):
+        raise UserError("the format in model.json is not a number; copy the whole folder again")
     if description["format"] > FORMAT:
         raise UserError("it was saved by a newer nearkin; upgrade nearkin to read it")
     spec = _checked_spec(description["spec"], backbone)
-    weights = load_file(folder / "model.safetensors")
+    weights = load_file(check_regular(folder / "model.safetensors", follow=False))
     width = _check_head(spec, weights)
     if backbone is None:
         with torch.device("meta"):
