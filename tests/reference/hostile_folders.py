@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import sqlite3
 import struct
 from collections.abc import Callable, Iterator
@@ -25,6 +26,22 @@ import numpy as np
 Spoil = Callable[[Path, Path], None]
 JOURNAL_MAGIC = bytes.fromhex("d9d505f920a163d7")
 DEEP = "[" * 100_000
+
+
+@contextmanager
+def at_once() -> Iterator[None]:
+    """Fails where something waits, as a FIFO makes it."""
+
+    def too_long(*_: object) -> None:
+        raise TimeoutError
+
+    before = signal.signal(signal.SIGALRM, too_long)
+    signal.alarm(5)
+    try:
+        yield
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
 
 
 def journal(

@@ -5,17 +5,15 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
-import signal
 import socket
 import sqlite3
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image
-from reference.hostile_folders import GALLERIES
+from reference.hostile_folders import GALLERIES, at_once
 from reference.untrained import save_untrained
 
 from nearkin.errors import UserError
@@ -54,22 +52,6 @@ def victim(tmp_path: Path) -> Path:
     (tmp_path / "private").mkdir()
     Image.new("RGB", (24, 24), "green").save(tmp_path / "private" / "victim.png")
     return tmp_path / "private" / "victim.png"
-
-
-@contextmanager
-def at_once() -> Iterator[None]:
-    """Fails where something waits, as a FIFO makes it."""
-
-    def too_long(*_: object) -> None:
-        raise TimeoutError
-
-    before = signal.signal(signal.SIGALRM, too_long)
-    signal.alarm(5)
-    try:
-        yield
-    finally:
-        signal.alarm(0)
-        signal.signal(signal.SIGALRM, before)
 
 
 def state(folder: Path) -> dict[str, str]:

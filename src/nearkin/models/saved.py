@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from nearkin.data.transforms import Preprocess, make_transform
 from nearkin.errors import UserError
 from nearkin.fields import checked_fields
-from nearkin.files import check_regular, read_json, write_bytes, write_json
+from nearkin.files import check_regular, read_json, sweep, write_bytes, write_json
 from nearkin.models.backbones import find_backbone, known_backbones
 from nearkin.models.backbones.own import MODULE
 from nearkin.models.model import EmbeddingModel, ModelSpec
@@ -32,6 +32,7 @@ LARGEST_TRIED = 640  # the side up to which a network is tried on an image befor
 def save_model(model: EmbeddingModel, folder: str | Path) -> None:
     """Writes ``model.safetensors`` and ``model.json``, each whole or not at all."""
     folder = Path(folder).expanduser()
+    sweep(folder)
     weights = {name: tensor.contiguous() for name, tensor in model.state_dict().items()}
     write_bytes(folder / "model.safetensors", save(weights))
     write_json(folder / "model.json", {"format": FORMAT, "spec": model.spec.to_json()})
@@ -51,6 +52,23 @@ def read_model(path: str | Path, backbone: nn.Module | None = None) -> Embedding
     except Exception as error:
         reason = f"{type(error).__name__}: {error}".split("\n")[0]
         raise UserError(f"the model in {folder} cannot be read ({reason}); copy the whole folder again") from error
+
+
+def restore_weights(model: EmbeddingModel, folder: Path) -> None:
+    """Puts the weights of a model folder into a model of the same shape."""
+    try:
+        _fill(model, saved_weights(folder))
+    except UserError as error:
+        raise UserError(f"the model in {folder} cannot be used: {error}") from error
+
+
+def saved_weights(folder: Path) -> dict[str, Tensor]:
+    """The tensors of a model folder, mapped into memory: a huge file takes none until it is used."""
+    try:
+        return load_file(check_regular(folder / "model.safetensors", follow=False))
+    except Exception as error:  # safetensors and torch raise many kinds
+        reason = str(error).split("\n")[0]
+        raise UserError(f"model.safetensors cannot be read ({reason}); copy the whole folder again") from error
 
 
 def read_spec(path: str | Path) -> ModelSpec:
@@ -79,7 +97,7 @@ def _read_model(folder: Path, backbone: nn.Module | None) -> EmbeddingModel:
     if description["format"] > FORMAT:
         raise UserError("it was saved by a newer nearkin; upgrade nearkin to read it")
     spec = _checked_spec(description["spec"], backbone)
-    weights = load_file(check_regular(folder / "model.safetensors", follow=False))
+    weights = saved_weights(folder)
     width = _check_head(spec, weights)
     if backbone is None:
         with torch.device("meta"):
@@ -88,9 +106,15 @@ def _read_model(folder: Path, backbone: nn.Module | None) -> EmbeddingModel:
             _check_fit(EmbeddingModel(spec, width=None if unknown else width), weights)
     # Built anew: tables that a network keeps beside its weights are in no file.
     model = EmbeddingModel(spec, width=width if _too_large_to_try(spec) else None, backbone=backbone)
-    _check_fit(model, weights)
-    model.load_state_dict(weights)
+    _fill(model, weights)
     return model
+
+
+def _fill(model: EmbeddingModel, weights: Mapping[str, Tensor]) -> None:
+    _check_fit(model, weights)
+    if broken := [name for name, tensor in weights.items() if not tensor.isfinite().all()]:
+        raise UserError(f"its weights are not all finite numbers, the first of '{broken[0]}'; train it again")
+    model.load_state_dict(weights)
 
 
 def _check_head(spec: ModelSpec, weights: Mapping[str, Tensor]) -> int:
@@ -137,7 +161,7 @@ def _checked_spec(values: dict[str, Any], backbone: nn.Module | None) -> ModelSp
     # timm would look elsewhere for names such as hf-hub:someone/model or local-dir:folder.
     if not own and spec.backbone not in known_backbones() and not re.fullmatch(r"[A-Za-z0-9_.-]+", spec.backbone):
         raise UserError(
-            f"backbone '{spec.backbone}' is not a plain name of a network; nothing is fetched from elsewhere"
+            f"backbone {spec.backbone!r} is not a plain name of a network; nothing is fetched from elsewhere"
         )
     if backbone is not None and not own:
         raise UserError(f"its backbone is '{spec.backbone}', which nearkin builds itself; leave backbone out")

@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import load_file
 from torch import nn
 
 import nearkin
 from nearkin.errors import OutOfRoom, UserError
-from nearkin.files import cannot_write, check_regular, open_regular, read_json, sweep, unfinished_folder, write_json
-from nearkin.models import Embedder, ModelSpec
+from nearkin.files import cannot_write, open_regular, read_json, sweep, unfinished_folder, write_json
+from nearkin.models import Embedder
+from nearkin.models.saved import read_spec, saved_weights
 from nearkin.search.milvus_address import FORMS
 from nearkin.search.store import Mode, Store
 
@@ -137,12 +137,8 @@ def _refuse_another_store(folder: Path, kept: str, store: str) -> None:
 
 
 def _is_saved_in(folder: Path, model: Embedder) -> bool:
-    description, weights = (folder / name for name in MODEL_FILES)
-    try:
-        spec = ModelSpec.from_json(read_json(description)["spec"])
-        saved, ours = load_file(check_regular(weights, follow=False)), model.model.state_dict()
-    except Exception as error:  # as `read_model` says, damaged files raise nearly anything
-        raise UserError(f"the model in {folder} cannot be read ({error}); index again into another folder") from error
+    spec = read_spec(folder)
+    saved, ours = saved_weights(folder), model.model.state_dict()
     return (
         spec == model.model.spec
         and saved.keys() == ours.keys()

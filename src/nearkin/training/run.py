@@ -10,14 +10,13 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from nearkin.errors import Interrupted, UserError
-from nearkin.files import cannot_write, check_regular, read_json, read_text, write_json, write_text
+from nearkin.files import cannot_write, read_json, read_text, sweep, write_json, write_text
 from nearkin.methods import Method
 from nearkin.models import Embedder, EmbeddingModel
-from nearkin.models.saved import save_model
+from nearkin.models.saved import restore_weights, save_model
 from nearkin.training.checkpoint import Position, Stateful, save_checkpoint
 from nearkin.training.settings import Settings
 
@@ -56,6 +55,7 @@ class Run:
 
     def check_free(self) -> None:
         """Refuses a folder with anything in it, unless it is a run that ended before it had saved any progress."""
+        self.sweep()
         if not self.folder.exists() or (self.folder.is_dir() and not any(self.folder.iterdir())):
             return
         if not self.digest_file.is_file():
@@ -73,7 +73,13 @@ class Run:
             raise UserError(
                 f"{folder} is not a run (config.toml is missing); give the folder that `nearkin train` wrote"
             )
+        run.sweep()
         return run
+
+    def sweep(self) -> None:
+        """Deletes what a killed process left unfinished."""
+        for folder in (self.folder, self.model_folder, self.checkpoint_file.parent):
+            sweep(folder)
 
     @cached_property
     def model(self) -> Embedder:
@@ -158,7 +164,7 @@ class Run:
 
     def restore_model(self, model: EmbeddingModel) -> None:
         """Puts the weights that were kept back into the model."""
-        model.load_state_dict(load_file(check_regular(self.model_folder / "model.safetensors", follow=False)))
+        restore_weights(model, self.model_folder)
 
     def save_checkpoint(self, position: Position, state: dict[str, Stateful]) -> None:
         save_checkpoint(self.checkpoint_file, position, state)
