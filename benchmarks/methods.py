@@ -134,7 +134,9 @@ def magnet_trials(seeds: Sequence[int], data: Path, start: Run | None = None) ->
     """Magnet and triplet on known classes, both from scratch or both from the backbone of a run."""
     kind = "known" if start is None else "warm"
     weights = (
-        {} if start is None else {"weights": str(start.model_folder / "model.safetensors"), "backbone_learning_rate": 1e-3}
+        {}
+        if start is None
+        else {"weights": str(start.model_folder / "model.safetensors"), "backbone_learning_rate": 1e-3}
     )
     return [
         Trial(f"{method}-{kind}", seed, str(data), method, KNOWN | KNOWN_CHOSEN[method] | weights)
