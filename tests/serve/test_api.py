@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from io import BytesIO
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,9 +18,9 @@ from fastapi.testclient import TestClient
 from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
+from reference import hostile_images as hostile
 from serve.colours import LABELS, PER_LABEL, MeanColour, colour_of, picture_bytes
 
-from nearkin.data import images
 from nearkin.errors import UserError
 from nearkin.reports.map import flat_places
 from nearkin.search.gallery import Gallery
@@ -128,11 +129,11 @@ def test_a_changed_file_gives_a_new_picture_and_a_vanished_one_404(client: TestC
     assert client.get("/api/items/3/neighbours").status_code == 200
 
 
-def test_a_picture_of_too_many_pixels_is_not_decoded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "x.png").write_bytes(picture_bytes(side=10))
-    monkeypatch.setattr(images, "MAX_PIXELS", 99)
-    with pytest.raises(OSError, match="10×10 pixels are more than 99"):
-        ThumbnailCache().get(tmp_path / "x.png", 64)
+def test_a_picture_of_too_many_pixels_is_not_decoded(tmp_path: Path) -> None:
+    (tmp_path / "x.png").write_bytes(hostile.png(20_000, 20_000, rows=0))
+    kept = ThumbnailCache()
+    with closing(kept), pytest.raises(OSError, match="more than 100,000,000 pixels"):
+        kept.get(tmp_path / "x.png", 64)
 
 
 def test_pictures_kept_in_memory_are_bounded(tmp_path: Path) -> None:
@@ -142,6 +143,7 @@ def test_pictures_kept_in_memory_are_bounded(tmp_path: Path) -> None:
         path.write_bytes(picture_bytes((number, 0, 0), side=64))
         size = len(kept.get(path, 64).content)
     assert 0 < kept._bytes <= 3000
+    kept.close()
     assert kept._bytes == sum(map(len, kept._kept.values()))
     assert len(kept._kept) == 3000 // size
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 from collections.abc import Mapping
 from copy import deepcopy
@@ -15,11 +14,12 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from nearkin.errors import Interrupted, UserError
-from nearkin.files import cannot_write, check_regular, read_json, read_text, write_json, write_text
+from nearkin.files import UNFINISHED, cannot_write, check_regular, read_json, read_text, sweep, write_json, write_text
 from nearkin.methods import Method
 from nearkin.models import Embedder, EmbeddingModel
 from nearkin.models.saved import save_model
 from nearkin.training.checkpoint import Position, Stateful, save_checkpoint
+from nearkin.training.records import as_line, read_records
 from nearkin.training.settings import Settings
 
 
@@ -54,13 +54,14 @@ class Run:
     def create(self, settings: Settings, data_digest: str) -> None:
         """Begins the run, in an empty or new folder."""
         self.check_free()
+        sweep(self.folder)
         self.metrics_file.unlink(missing_ok=True)
         write_text(self.digest_file, data_digest)
         write_text(self.config_file, settings.to_toml())
 
     def check_free(self) -> None:
         """Refuses a folder with anything in it, unless it is a run that ended before it had saved any progress."""
-        if not self.folder.exists() or (self.folder.is_dir() and not any(self.folder.iterdir())):
+        if not self.folder.exists() or self._barely_begun():
             return
         if not self.digest_file.is_file():
             raise UserError(f"{self.folder} exists already and is not a run; choose another folder: out=...")
@@ -70,9 +71,18 @@ class Run:
                 "or choose another folder: out=..."
             )
 
+    def _barely_begun(self) -> bool:
+        """Whether there is a folder with nothing in it, or only what a run writes before its settings."""
+        if not self.folder.is_dir():
+            return False
+        names = {path.name for path in self.folder.iterdir()}
+        return {name for name in names if not name.startswith(UNFINISHED)} <= {self.digest_file.name}
+
     @classmethod
     def open(cls, folder: str | Path) -> Run:
         run = cls(folder)
+        if run._barely_begun():
+            raise UserError(f"{folder} is empty: a run there had not begun; train again into the same folder")
         if not run.config_file.is_file():
             raise UserError(
                 f"{folder} is not a run (config.toml is missing); give the folder that `nearkin train` wrote"
@@ -120,22 +130,14 @@ class Run:
         """Appends one line to the metrics."""
         try:
             with self.metrics_file.open("a", encoding="utf-8") as stream:
-                stream.write(json.dumps(record) + "\n")
+                stream.write(as_line(record))
         except OSError as error:
             raise cannot_write(self.metrics_file, error) from error
 
     @property
     def metrics(self) -> list[dict[str, Any]]:
         """All records; a last line that a killed process left unfinished is passed over."""
-        if not self.metrics_file.is_file():
-            return []
-        records = []
-        for line in read_text(self.metrics_file).splitlines():
-            try:
-                records.append(json.loads(line))
-            except json.JSONDecodeError:
-                continue
-        return records
+        return read_records(self.metrics_file)
 
     def evaluations(self) -> list[dict[str, Any]]:
         """The records of what was measured on the way, after epochs."""
@@ -144,7 +146,7 @@ class Run:
     def keep_records(self, count: int) -> None:
         """Forgets what was logged after the first ``count`` records: a resumed run will say it again."""
         kept = self.metrics[:count]
-        write_text(self.metrics_file, "".join(json.dumps(record) + "\n" for record in kept))
+        write_text(self.metrics_file, "".join(map(as_line, kept)))
 
     def read_buffers(self) -> dict[str, float]:
         """What the method's read-out needs besides the model, if anything."""
@@ -219,6 +221,9 @@ class MemoryRun(Run):
 
     def log(self, record: dict[str, Any]) -> None:
         self.records.append(record)
+
+    def keep_records(self, count: int) -> None:
+        del self.records[count:]
 
     @property
     def metrics(self) -> list[dict[str, Any]]:
