@@ -47,9 +47,9 @@ def trained(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     names: list[str] = []
 
     def listed(real: Any) -> Any:
-        def train(*arguments: Any) -> Run:
+        def train(*arguments: Any, **objects: Any) -> Run:
             names.extend(each.name for each in arguments if isinstance(each, Path))
-            run: Run = real(*arguments)
+            run: Run = real(*arguments, **objects)
             return run
 
         return train
@@ -106,7 +106,7 @@ def test_a_table_says_when_on_what_and_by_which_command_its_runs_were_made(
 ) -> None:
     only(monkeypatch, 5, 7)  # the network alone, softmax
     where = {"hardware": "cpu", "commit": "abc"}
-    dates = iter(("2026-01-01", "2026-01-02"))
+    dates = iter(("2026-01-01", *["2026-01-02"] * 2))  # of a run also before its end
     monkeypatch.setattr("nearkin.experiments.runs.provenance", lambda _: {"date": next(dates), **where})
     source = vectors(tmp_path / "x y.npz", 0)
     options = [f"--set={name}={value}" for name, value in VECTORS.items()]

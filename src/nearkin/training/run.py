@@ -169,9 +169,10 @@ class Run:
     def save_checkpoint(self, position: Position, state: dict[str, Stateful]) -> None:
         save_checkpoint(self.checkpoint_file, position, state)
 
-    def stopped(self, step: int) -> BaseException:
-        """What to raise where the user stops the run."""
-        return Interrupted(f"stopped after step {step}; continue with: {self.resume_command}")
+    def stopped(self, step: int | None = None) -> BaseException:
+        """What to raise where the user stops the run: after a step, with a checkpoint, or anywhere else."""
+        where = "" if step is None else f" after step {step}"
+        return Interrupted(f"stopped{where}; continue with: {self.resume_command}")
 
     def write_scores(self, scores: dict[str, Any]) -> None:
         write_json(self.scores_file, scores)
@@ -260,7 +261,7 @@ class MemoryRun(Run):
     def scores(self) -> dict[str, Any]:
         return self.results
 
-    def stopped(self, step: int) -> BaseException:  # noqa: ARG002
+    def stopped(self, step: int | None = None) -> BaseException:  # noqa: ARG002
         return KeyboardInterrupt()
 
 
