@@ -87,7 +87,7 @@ def check_same_settings(out: Path, protocol: str, wanted: dict[str, Settings], t
     """
     file = out / "settings.json"
     now: dict[str, Any] = {name: {"protocol": protocol} | full_tables(each) for name, each in wanted.items()}
-    before: dict[str, Any] = read_json(file) if file.is_file() else {}
+    before: dict[str, Any] = read_json(file, dict) if file.is_file() else {}
     for name in wanted:
         then = dict(before.get(name, {}))
         other_trials = then.pop("trials", 0) != tune

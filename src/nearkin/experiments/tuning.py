@@ -65,7 +65,7 @@ def tune(
     """
     _optuna()  # says what to install before anything is trained
     file = out / "tune" / "trials.json"
-    stored = read_json(file) if file.is_file() else {}
+    stored = read_json(file, dict) if file.is_file() else {}
     known = {name: [Trial(**trial) for trial in stored.get(name, [])] for name in stored | dict(wanted)}
 
     def search(name: str, settings: Settings) -> Job:
