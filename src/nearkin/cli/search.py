@@ -126,6 +126,10 @@ def serve(
         list[str] | None,
         typer.Option(metavar="NAME", help="A further name it is called by, as behind a proxy; may be repeated."),
     ] = None,
+    token: Annotated[
+        str | None,
+        typer.Option(help="What clients must know, or NEARKIN_TOKEN; made up and printed where --host lets others in."),
+    ] = None,
 ) -> None:
     """A web page to search a gallery: drop a picture, see its neighbours, walk through the map.
 
@@ -134,4 +138,4 @@ def serve(
     from nearkin.api import Gallery
 
     with Gallery.open(gallery) as opened:
-        opened.serve(host, port, open_browser, allow_host)
+        opened.serve(host, port, open_browser, allow_host, token)
