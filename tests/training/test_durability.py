@@ -237,3 +237,10 @@ def test_a_run_with_a_strange_name_reads_its_own_settings(tmp_path: Path) -> Non
     run = nearkin.train(folder / "x.npz", out=folder / "run", **(QUICK | {"epochs": 1}))
     assert run.settings().data.source == str(folder / "x.npz")
     assert nearkin.evaluate(run.folder).scores == run.scores["after"] | nearkin.evaluate(run.folder).scores
+
+
+@pytest.mark.parametrize("content", ["", "[]", "{}", '{"verdict": 3}', "[" * 100_000, '{"verdict": "x", "after": []}'])
+def test_scores_that_are_damaged_are_one_sentence(run: Run, content: str) -> None:
+    run.scores_file.write_text(content)
+    with pytest.raises(UserError, match="delete it and measure again"):
+        _ = run.scores

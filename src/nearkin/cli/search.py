@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from nearkin.cli.app import CountCheck, Model, NetworkWeights, app
+from nearkin.cli.printing import say
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -51,7 +52,7 @@ def index(
     from nearkin.api import index as index_images
 
     with index_images(model, data, out, weights, store, root, check_counts, prune) as gallery:
-        typer.echo(f"{out}: {gallery.result}")
+        say(f"{out}: {gallery.result}")
 
 
 @app.command(rich_help_panel="Search")
@@ -64,7 +65,7 @@ def remove(
     from nearkin.search import Gallery
 
     with Gallery.open(gallery, store=store) as opened:
-        typer.echo(f"removed {opened.remove(paths):,} items from {gallery}")
+        say(f"removed {opened.remove(paths):,} items from {gallery}")
 
 
 @app.command(rich_help_panel="Search")
@@ -101,7 +102,7 @@ def search(
 
             title = f"Nearest of {len(opened):,} items in {opened.path.name}"
             draw_hits(picture, results, shown, title)
-            typer.echo(f"picture: {picture}", err=as_json)
+            say(f"picture: {picture}", err=as_json)
 
 
 @app.command(rich_help_panel="Search")
@@ -127,12 +128,12 @@ def match(
     assert isinstance(results, list)
     _print(results, as_json)
     if not as_json:
-        typer.echo(results[0].calibration)
+        say(results[0].calibration)
 
 
 def _print(results: Sequence[SearchResult | MatchResult], as_json: bool) -> None:
     for result in results:
-        typer.echo(json.dumps(result.to_dict()) if as_json else result)
+        say(json.dumps(result.to_dict()) if as_json else result)
 
 
 @app.command(rich_help_panel="Search")

@@ -183,7 +183,7 @@ def check_same_settings(out: Path, protocol: str, rows: Mapping[str, Row], tune:
     """
     file = out / "settings.json"
     now = {name: {"protocol": protocol, **_described(row)} for name, row in rows.items()}
-    before: dict[str, Any] = read_json(file) if file.is_file() else {}
+    before: dict[str, Any] = read_json(file, dict) if file.is_file() else {}
     for name in rows:
         then = dict(before.get(name, {}))
         other_trials = then.pop("trials", 0) != tune

@@ -75,8 +75,7 @@ def cached(folder: Path, key: object, measure: Callable[[], dict[str, float]]) -
     file = folder / f"measured-{hashlib.sha256(repr(key).encode()).hexdigest()[:8]}.json"
     if not file.is_file():
         write_json(file, measure())
-    scores: dict[str, float] = read_json(file)
-    return scores
+    return read_json(file, dict, finite=False)
 
 
 def full_tables(settings: Settings) -> dict[str, dict[str, Any]]:
@@ -102,7 +101,7 @@ def _note_provenance(run: Run, *_: object) -> None:
 def provenance_of(runs: Iterable[Run]) -> dict[str, str]:
     """When, on what and with which nearkin the runs were finished; values that differ are listed side by side."""
     files = [run.folder / MADE for run in runs]
-    each: list[dict[str, str]] = [read_json(file) if file.is_file() else {} for file in files]
+    each: list[dict[str, str]] = [read_json(file, dict) if file.is_file() else {} for file in files]
     names = dict.fromkeys(name for one in each for name in one)
     return {name: ", ".join(sorted({one.get(name, "unknown") for one in each})) for name in names}
 
@@ -110,7 +109,7 @@ def provenance_of(runs: Iterable[Run]) -> dict[str, str]:
 def seconds_of(run: Run) -> float:
     """How long the run was trained, over all its resumptions; 0 where nobody noted it."""
     file = run.folder / SECONDS
-    return float(read_json(file)) if file.is_file() else 0.0
+    return read_json(file, float) if file.is_file() else 0.0
 
 
 @contextmanager

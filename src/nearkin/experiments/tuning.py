@@ -61,7 +61,7 @@ def tune(out: Path, rows: Mapping[str, Row], trials: int, jobs: int) -> dict[str
         rows: what is trained where nothing is searched.
     """
     file = out / "tune" / "trials.json"
-    stored = read_json(file) if file.is_file() else {}
+    stored = read_json(file, dict) if file.is_file() else {}
     known = {name: [Trial(**trial) for trial in stored.get(name, [])] for name in stored | dict(rows)}
 
     def search(name: str, row: Row) -> Job:

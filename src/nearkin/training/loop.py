@@ -199,10 +199,13 @@ class Trainer:
             with stop_requests() as asked, bar("training", total, done=self.position.step) as advance:
                 while self.position.epoch < self.last_epoch and not self._out_of_patience():
                     self._epoch(asked, advance)
+                    self._save_or_stop(asked())
             if self._out_of_patience():
                 log.info("stopped early: %d evaluations without improvement", self.training.patience)
             self._finish()
             status = "success"
+        except KeyboardInterrupt:  # outside the steps, or the second one in a step
+            raise self.run.stopped() from None
         finally:
             self.metrics.close(status)  # the next run of this process begins with loggers of its own
         return self.run

@@ -21,6 +21,11 @@ from nearkin.training.checkpoint import Position, Stateful, save_checkpoint
 from nearkin.training.records import as_line, read_records
 from nearkin.training.settings import Settings
 
+# What all readers of scores.json rely on.
+SCORES = {"chosen": str, "outcome": str, "verdict": str, "best_epoch": int} | dict.fromkeys(
+    ("backbone", "before", "after"), dict
+)
+
 
 class Run:
     """The files of one run.
@@ -155,7 +160,7 @@ class Run:
 
     def read_buffers(self) -> dict[str, float]:
         """What the method's read-out needs besides the model, if anything."""
-        return read_json(self.buffers_file) if self.buffers_file.is_file() else {}
+        return read_json(self.buffers_file, dict) if self.buffers_file.is_file() else {}
 
     def save_model(self, model: EmbeddingModel, buffers: Mapping[str, float]) -> None:
         """Keeps the model, and what the method's read-out needs besides it."""
@@ -174,9 +179,10 @@ class Run:
     def save_checkpoint(self, position: Position, state: dict[str, Stateful]) -> None:
         save_checkpoint(self.checkpoint_file, position, state)
 
-    def stopped(self, step: int) -> BaseException:
-        """What to raise where the user stops the run."""
-        return Interrupted(f"stopped after step {step}; continue with: {self.resume_command}")
+    def stopped(self, step: int | None = None) -> BaseException:
+        """What to raise where the user stops the run: after a step, with a checkpoint, or anywhere else."""
+        where = "" if step is None else f" after step {step}"
+        return Interrupted(f"stopped{where}; continue with: {self.resume_command}")
 
     def write_scores(self, scores: dict[str, Any]) -> None:
         write_json(self.scores_file, scores)
@@ -185,8 +191,12 @@ class Run:
     def scores(self) -> dict[str, Any]:
         """What training wrote at its end: how the model was ``chosen``, its test scores ``before`` and ``after``, …"""
         try:
-            return dict(read_json(self.scores_file))
-        except (TypeError, ValueError) as error:
+            scores = read_json(self.scores_file, dict, finite=False)
+            for name, kind in SCORES.items():
+                if not isinstance(scores.get(name), kind):
+                    raise ValueError(f"{name} is missing or not a {kind.__name__}")
+            return scores
+        except ValueError as error:
             raise UserError(
                 f"{self.scores_file} is damaged ({error}); delete it and measure again with: {self.resume_command}"
             ) from error
@@ -265,7 +275,7 @@ class MemoryRun(Run):
     def scores(self) -> dict[str, Any]:
         return self.results
 
-    def stopped(self, step: int) -> BaseException:  # noqa: ARG002
+    def stopped(self, step: int | None = None) -> BaseException:  # noqa: ARG002
         return KeyboardInterrupt()
 
 
