@@ -18,6 +18,7 @@ from nearkin.files import (
     open_lock,
     open_regular,
     read_json,
+    read_text,
     sweep,
     write_json,
     write_text,
@@ -117,6 +118,12 @@ def test_json_that_nobody_wrote_is_a_value_error(tmp_path: Path, content: str) -
     (tmp_path / "x.json").write_text(content, encoding="latin-1")
     with pytest.raises(ValueError):
         read_json(tmp_path / "x.json")
+
+
+def test_text_that_is_not_utf_8_is_one_sentence(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_bytes(b"caf\xe9")
+    with pytest.raises(UserError, match=r"notes\.txt is not valid UTF-8"):
+        read_text(tmp_path / "notes.txt")
 
 
 def test_what_a_killed_process_left_is_swept_and_what_a_living_one_writes_is_not(tmp_path: Path) -> None:

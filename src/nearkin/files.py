@@ -173,7 +173,7 @@ def check_regular(path: Path, follow: bool = True) -> Path:
 
 
 def read_text(file: Path, follow: bool = True) -> str:
-    with open_regular(file, follow) as stream:
+    with _readable(file, "UTF-8"), open_regular(file, follow) as stream:
         return stream.read().decode("utf-8")
 
 
@@ -239,6 +239,8 @@ def _finite(text: str) -> float:
 def _readable(file: Path, what: str) -> Iterator[None]:
     try:
         yield
+    except UserError:
+        raise
     except ValueError as error:
         raise UserError(f"{file} is not valid {what}: {error}; mend it, or bring back what it was") from error
 
