@@ -87,6 +87,16 @@ def gif_of_comments(size: int = 20_000_000) -> bytes:
     return whole[:start] + b"\x21\xfe" + blocks + b"\0" + whole[start:]
 
 
+def ppm_of_numbers(count: int = 8_000_000) -> bytes:
+    """A PPM in plain text, which Pillow reads in Python: its head promises nothing unusual, but it takes seconds."""
+    return b"P3 3000 3000 255\n" + b"1 " * count
+
+
+def ppm_of_comments(size: int = 2_000_000) -> bytes:
+    """A PPM of empty comments; Pillow copies what is left of the file for each."""
+    return b"P3 3000 3000 255\n" + b"#\n" * (size // 2)
+
+
 def tags(count: int, length: int, offset: int, first: int = 0x8000) -> bytes:
     """An EXIF or TIFF directory of ``count`` byte strings of ``length`` bytes that all are at the same ``offset``."""
     entries = b"".join(struct.pack("<HHII", first + number, 1, length, offset) for number in range(count))
@@ -127,6 +137,7 @@ def bit_flipped(content: bytes, flips: int = 30, seed: int = 0) -> bytes:
     return bytes(damaged)
 
 
+SLOW = "ppm of numbers"  # only a limit on time finds out
 # What no reader may take more than some two seconds and 300 MB for, whatever it makes of it.
 BOMBS: dict[str, Callable[[], bytes]] = {
     "jpeg of scans": jpeg_of_scans,
@@ -137,6 +148,8 @@ BOMBS: dict[str, Callable[[], bytes]] = {
     "huge png": lambda: png(20_000, 20_000, rows=1),
     "huge webp": webp_of_size,
     "gif of comments": gif_of_comments,
+    "ppm of comments": ppm_of_comments,
+    SLOW: ppm_of_numbers,
 }
 DAMAGED: dict[str, Callable[[], bytes]] = {
     "empty": lambda: b"",
