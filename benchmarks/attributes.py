@@ -141,7 +141,7 @@ def main() -> None:
     trials = all_trials(data, seeds, {"epochs": 2} if options.quick else {})
     every = [trial for of_task in trials.values() for trial in of_task]
     run_trials(every, runs, options.jobs, options.device)
-    unfinished = [trial.run(runs).folder.name for trial in every if not trial.run(runs).scores.is_file()]
+    unfinished = [trial.run(runs).folder.name for trial in every if not trial.run(runs).scores_file.is_file()]
     if unfinished:
         raise SystemExit(f"not finished: {', '.join(unfinished)}; the same command goes on with them")
     results: Results = {

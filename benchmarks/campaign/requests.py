@@ -48,7 +48,8 @@ def _send(address: Address, hostile: HostileRequest, sandbox: Sandbox) -> None:
 def _check_refusal(status: int, body: bytes, hostile: HostileRequest) -> None:
     """A sentence; what is not HTTP gets one of the server's own, or a closed connection."""
     try:
-        said = json.loads(body)["detail"] if body.startswith(b"{") else body.decode()
+        text = body.decode()  # another answer may follow, where the request was taken for two
+        said = json.JSONDecoder().raw_decode(text)[0]["detail"] if text.startswith("{") else text
     except (ValueError, KeyError) as error:
         raise Failure("wrong", f"{hostile.name}: answered {status} with {body[:200]!r}") from error
     raise Refused(f"{status} {said!a}")

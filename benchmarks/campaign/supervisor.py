@@ -29,12 +29,16 @@ class Limits:
     """What a case may take.
 
     Attributes:
-        seconds: by the clock. One that takes longer is tried once more, in a fresh process: the machine may be busy.
+        seconds: by the clock; more where the machine has other work, as its load tells. What takes longer is tried once
+            more, in a fresh process.
         megabytes: of resident memory, for each process.
     """
 
     seconds: float = 5.0
     megabytes: int = 1_500
+
+    def seconds_now(self) -> float:
+        return self.seconds * max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
 
 
 @dataclass
@@ -181,13 +185,13 @@ class Worker:
                 return self._result("crash", f"its answer cannot be read ({error})")
             if isinstance(message, Result):
                 self.case = None
-                if not message.failed and message.seconds > self._limits.seconds:
+                if not message.failed and message.seconds > self._limits.seconds_now():
                     message = replace(message, verdict="hang", detail="took longer than the limit")
                 if not message.failed and message.megabytes > self._limits.megabytes:
                     message = replace(message, verdict="memory", detail="took more memory than the limit")
                 return message
             self._since = time.monotonic()  # it has made the case and starts to run it
-        allowed = self._limits.seconds + 0.5 if self._since else MAKE
+        allowed = self._limits.seconds_now() + 0.5 if self._since else MAKE
         if time.monotonic() - (self._since or self._sent) > allowed:
             return self._result("hang", "was ended after the limit" if self._since else "could not be made in time")
         if (megabytes := memory_of(self._process.pid or 0)) > self._limits.megabytes:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
@@ -18,9 +17,11 @@ from torch.utils.data import TensorDataset
 import nearkin
 from nearkin.errors import Interrupted, UserError
 from nearkin.experiments import ComparisonResult, compare
+from nearkin.experiments.comparison_plan import backbone_digest, rows_of
 from nearkin.methods import LossModule, Triplet
 from nearkin.training import Run, loop
 from nearkin.training.loop import Trainer
+from nearkin.training.objects import Objects
 
 QUICK: dict[str, Any] = {"epochs": 2, "batch_size": 16, "dim": 8, "device": "cpu", "logger": "none"}
 CLASSES = 9  # that are trained on: 24, of which half are tested on and a quarter of the rest held out
@@ -198,14 +199,17 @@ def test_a_comparison_of_objects_is_kept_under_the_name_of_the_data(
     assert Run(tmp_path / "runs" / "compare-arrays" / "MultiSimilarityLoss-0").scores
 
 
-def test_weights_drawn_anew_are_the_same_network_where_it_is_trained_from_scratch(
-    arrays: tuple[Any, Any], tmp_path: Path
+@pytest.mark.parametrize(
+    ("settings", "same"),
+    [({}, False), ({"weights": "none"}, True), ({"weights": "file.pt"}, True), ({"init": "run"}, True)],
+)
+def test_weights_drawn_anew_are_another_backbone_only_where_training_starts_from_them(
+    settings: dict[str, Any], same: bool
 ) -> None:
-    def compared(make: Callable[[], nn.Module]) -> ComparisonResult:
-        options = QUICK | {"epochs": 0, "weights": "none"}
-        return compare(arrays, ["triplet"], out=tmp_path / "out", seeds=1, backbone=make(), **options)
+    def digest(backbone: nn.Module) -> dict[str, str]:
+        objects = Objects(backbone=backbone)
+        rows = rows_of("triplet", "<arrays>", {"backbone": "module:Linear", **settings}, "fair", objects)
+        return backbone_digest(rows["triplet"])
 
-    compared(network)
-    compared(lambda: nn.Linear(6, 12))
-    with pytest.raises(UserError, match="other settings"):
-        compared(lambda: nn.Linear(6, 11))
+    assert (digest(nn.Linear(6, 12)) == digest(nn.Linear(6, 12))) is same
+    assert digest(nn.Linear(6, 12)) != digest(nn.Linear(6, 11))

@@ -6,6 +6,7 @@ import json
 import re
 import shlex
 from dataclasses import replace
+from itertools import chain, repeat
 from pathlib import Path
 from typing import Any
 
@@ -105,7 +106,7 @@ def test_a_table_says_when_on_what_and_by_which_command_its_runs_were_made(
 ) -> None:
     only(monkeypatch, 5, 7)  # the network alone, softmax
     where = {"hardware": "cpu", "commit": "abc"}
-    dates = iter(("2026-01-01", *["2026-01-02"] * 2))  # of a run also before its end
+    dates = chain(["2026-01-01"], repeat("2026-01-02"))  # a run that is trained notes it more than once
     monkeypatch.setattr("nearkin.experiments.runs.provenance", lambda _: {"date": next(dates), **where})
     source = vectors(tmp_path / "x y.npz", 0)
     options = [f"--set={name}={value}" for name, value in VECTORS.items()]
@@ -360,16 +361,23 @@ def test_figures_are_drawn_from_the_runs(
     run = Run(tmp_path / first.run)
     match paper, name:
         case "rank", "figure-3":
-            assert panel["x"] == "alpha" and [x for x, _ in panel["lines"]["Recall@1"]] == [1.0, 4.0]
-            assert panel["lines"]["Recall@1"][0][1] == first.here["recall@1"] / 100
+            assert panel["x"] == "alpha" and [x for x, _ in panel["series"]["Recall@1"]] == [1.0, 4.0]
+            assert panel["series"]["Recall@1"][0][1] == first.here["recall@1"] / 100
         case "rank", "figure-4":
-            assert [np.shape(places) for places in panel["points"].values()] == [(3, 2)] * 12
+            assert [np.shape(places) for places in panel["series"].values()] == [(3, 2)] * 12
         case "divide-and-conquer", _:
-            assert panel["lines"]["K = 1, Recall@1"] == [list(point) for point in curve(run, "recall@1")]
+            assert panel["series"]["K = 1, Recall@1"] == [list(point) for point in curve(run, "recall@1")]
         case _:
             triplet = curve(run, "soft_knn_error")
-            assert panel["lines"]["Triplet, Soft kNN error"] == [list(point) for point in triplet]
+            assert panel["series"]["Triplet, Soft kNN error"] == [list(point) for point in triplet]
             assert list(triplet[-1]) in panel["marks"]["last error of Triplet, Soft kNN error reached"]
+
+
+def test_runs_that_were_not_measured_on_the_way_have_no_curves(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    only(monkeypatch, 0, 1)
+    unseen = QUICK | {"evaluate_every": 0, "keep": "last"}
+    found = reproduce("magnet", "figure-5", {"dogs120": TINY_GLYPHS}, tmp_path, **unseen)
+    assert all(row.here for row in found.rows) and not (tmp_path / "figure-5.png").exists()
 
 
 @pytest.mark.parametrize(

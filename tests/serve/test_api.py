@@ -336,7 +336,7 @@ def look_at_every_question(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def rest_after_work(ask: Callable[[], object], spans: list[tuple[float, float]]) -> float:
     """Asked without a pause, how many times as long as the first span it takes until the second begins."""
-    until = time.monotonic() + 20
+    until = time.monotonic() + 90
     while len(spans) < 2 and time.monotonic() < until:
         ask()
     (began, ended), (again, _) = spans

@@ -8,6 +8,7 @@ import socket
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from http.client import HTTPConnection
 
 import pytest
 from reference.hostile_requests import HostileRequest, aborted, every_request, form, request, send
@@ -96,6 +97,17 @@ def test_who_does_not_read_the_answer_is_cut_off(address: Address, monkeypatch: 
                 client.sendall(request(target="/openapi.json", headers={"Connection": "keep-alive"}) * 50)
                 time.sleep(0.005)
     assert answers(address, request()) == 200
+
+
+def test_the_second_piece_of_an_answer_does_not_wait_for_the_first_to_be_confirmed(address: Address) -> None:
+    client, seconds = HTTPConnection(*address), []
+    for _ in range(40):
+        began = time.perf_counter()
+        client.request("GET", "/api/items/1/thumbnail")
+        client.getresponse().read()
+        seconds.append(time.perf_counter() - began)
+    client.close()
+    assert min(seconds[20:]) < 0.03  # confirmations wait 40 ms, but not those of the first packets
 
 
 def test_slow_bodies_keep_nobody_out(gallery: Gallery, monkeypatch: pytest.MonkeyPatch) -> None:

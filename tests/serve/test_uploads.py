@@ -109,7 +109,7 @@ def test_a_body_that_never_ends_is_given_up(client: TestClient, monkeypatch: pyt
 
 def test_the_type_of_the_form_may_be_written_in_any_case(client: TestClient) -> None:
     body = b'--x\r\nContent-Disposition: form-data; name="file"; filename="q"\r\n\r\n%b\r\n--x--\r\n'
-    headers = {"Content-Type": "Multipart/Form-Data; boundary=x"}
+    headers = {"Content-Type": "Multipart/Form-Data ; boundary=x"}
     assert client.post("/api/search", content=body % picture_bytes(), headers=headers).status_code == 200
 
 

@@ -92,11 +92,11 @@ def compare(
     source = str(data) if dataset is None else dataset.source
     out = Path(out or usual_folder(source if dataset is None else dataset.name))
     rows = rows_of(methods, absolute(source), settings, protocol, objects)
+    check_objects(rows, jobs)
     first = next(iter(rows.values()))
     if "epochs" not in settings:  # by the data alone, so that all methods see as much
         epochs = first.resolved().training.epochs
         rows = {name: row.changed({"epochs": epochs}) for name, row in rows.items()}
-    check_objects(rows, jobs)
     described = check_same_settings(out, protocol, rows, tune)
     check_same_data(out, rows, seeds)
     if tune:

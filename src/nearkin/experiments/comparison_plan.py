@@ -164,10 +164,9 @@ def check_objects(rows: Mapping[str, Row], jobs: int) -> None:
             "data, backbones and losses in memory cannot be sent to other processes, so their runs go one after the "
             "other in this process; use jobs=1"
         )
+    first = next(iter(rows.values()))
     losses = [row for row in rows.values() if "method" in row.objects]
-    for row in losses or list(rows.values())[:1]:
-        if not losses and "backbone" not in row.objects:
-            return
+    for row in losses or ([first] if "backbone" in first.objects else []):
         objects, settings, train = copied(row.objects), row.resolved(), row.splits().train
         spec = build_model(settings, train, 1, objects.get("backbone")).spec
         if "method" in objects:
@@ -208,9 +207,10 @@ def _described(row: Row) -> dict[str, Any]:
 
 
 def backbone_digest(row: Row) -> dict[str, str]:
-    """What tells a backbone of the user's own from others: its weights too, unless it is trained from scratch."""
-    backbone, weights = row.objects.get("backbone"), row.settings.model.weights
-    return {} if backbone is None else {"backbone": module_digest(backbone, weights=weights != "none")}
+    """What tells a backbone of the user's own from others: its weights too, where training starts from them."""
+    backbone, model = row.objects.get("backbone"), row.settings.model
+    starts_from_them = model.weights in ("", "own") and not model.init
+    return {} if backbone is None else {"backbone": module_digest(backbone, weights=starts_from_them)}
 
 
 def check_same_data(out: Path, rows: Mapping[str, Row], seeds: int) -> None:

@@ -16,17 +16,18 @@ from nearkin.training import Run
 from nearkin.training.prepare import load_splits
 
 Places = Sequence[tuple[float, float]]  # (x, y)
+LINES, POINTS, DIAMONDS = ".-", ".", "D"  # as matplotlib writes them
 
 
 @dataclass(frozen=True)
 class Panel:
-    """One part of a figure: lines or points by name, and marks on lines; ``x`` and ``y`` say what the axes are."""
+    """One part of a figure."""
 
     title: str
-    x: str
+    x: str  # what the axes are
     y: str
-    lines: Mapping[str, Places] = field(default_factory=dict)
-    points: Mapping[str, Places] = field(default_factory=dict)
+    series: Mapping[str, Places]
+    style: str = LINES
     marks: Mapping[str, Places] = field(default_factory=dict)
 
 
@@ -39,13 +40,11 @@ def draw(result: ReproductionResult, panels: Sequence[Panel], file: Path) -> Non
     """Writes a figure as PNG; its title says on which data."""
     figure = plain_figure(max(6.4, 3.6 * len(panels)), 3.8)
     for axes, panel in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
-        for name, places in panel.lines.items():
-            axes.plot(*zip(*places, strict=True), label=name, linewidth=1.4, marker=".")
+        for name, places in panel.series.items():
+            axes.plot(*zip(*places, strict=True), panel.style, label=name, markersize=4)
         for name, places in panel.marks.items():
-            axes.plot(*zip(*places, strict=True), "D", label=name, color="tab:red", markersize=6)
-        for name, places in panel.points.items():
-            axes.scatter(*zip(*places, strict=True), label=name, s=4, linewidths=0, alpha=0.7)
-        if panel.points:
+            axes.plot(*zip(*places, strict=True), DIAMONDS, label=name, color="tab:red")
+        if panel.style == POINTS:
             axes.set(xticks=[], yticks=[], aspect="equal", adjustable="datalim")
         else:
             axes.legend(frameon=False, fontsize=8, loc="upper center", bbox_to_anchor=(0.5, -0.2), ncols=2)
@@ -78,16 +77,15 @@ def _sweep(result: ReproductionResult) -> list[Panel]:
     both = zip(result.table.rows, result.rows, strict=True)
     done = [(row.set[swept], outcome.here) for row, outcome in both if outcome.here]
     lines = {score_name(score): [(value, here[score] / 100) for value, here in done] for score in result.table.columns}
-    return [Panel("", swept, "score on the test split", lines)]
+    return [Panel("", swept, "score on the test split", lines)] if done else []
 
 
 def _curves(result: ReproductionResult) -> list[Panel]:
     """The first score of every run while it was trained; a panel for each dataset."""
     lines: dict[str, dict[str, Places]] = {}
     for row in result.rows:
-        if row.here:
-            score = next(iter(row.here))
-            points = curve(Run(result.folder / row.run), score)
+        score = next(iter(row.paper))
+        if row.here and (points := curve(Run(result.folder / row.run), score)):
             lines.setdefault(row.dataset, {})[f"{row.method}, {heading(score)}"] = points
     return [Panel(dataset, "iterations", "score on the test split", each) for dataset, each in lines.items()]
 
@@ -96,8 +94,8 @@ def _errors(result: ReproductionResult) -> list[Panel]:
     """Curves, with marks where each reaches the last error of the panel's first one."""
     panels = []
     for panel in _curves(result):
-        first, last_error = next((name, points[-1][1]) for name, points in panel.lines.items())
-        steps = [(steps_to_reach(points, last_error), dict(points)) for points in panel.lines.values()]
+        first, last_error = next((name, points[-1][1]) for name, points in panel.series.items())
+        steps = [(steps_to_reach(points, last_error), dict(points)) for points in panel.series.values()]
         marks = [(step, points[step]) for step, points in steps if step]
         panels.append(replace(panel, marks={f"last error of {first} reached": marks} if marks else {}))
     return panels
@@ -114,7 +112,7 @@ def _planes(result: ReproductionResult) -> list[Panel]:
             places = embed_dataset(Embedder.load(run.folder).model, test).embeddings.cpu().numpy()
             points = {test.classes[label]: places[test.labels == label].tolist() for label in test.present_classes}
             title = f"{row.method}\nmAP {row.here['map'] / 100:.3f}"
-            panels.append(Panel(title, "first number", "second number", points=points))
+            panels.append(Panel(title, "first number", "second number", points, POINTS))
     return panels
 
 

@@ -61,8 +61,7 @@ def reproduce(
     made = provenance_of(Run(out / row.run) for row in rows if row.here)
     result = ReproductionResult(wanted, tuple(rows), made, _command(paper, table, data or {}, settings, out), out)
     record = result.record()
-    if wanted.draw and any(row.here for row in rows):
-        panels = make_panels(result)
+    if wanted.draw and (panels := make_panels(result)):
         record["drawn"] = [vars(panel) for panel in panels]
         draw(result, panels, out / f"{table}.png")
     write_json(out / f"{table}.json", record)
@@ -103,19 +102,19 @@ def _trained(name: str, settings: Settings, run: Run) -> Settings:
 
 def _scores(row: Row, settings: Settings, run: Run) -> dict[str, float]:
     """By column, between 0 and 1; what training did not measure is measured once."""
-    names = {column: row.prefix + column for column in row.paper}
+    names = [row.prefix + column for column in row.paper]
     views = row.views if settings.data.augment != "none" else 1
     scores = {} if row.untrained else run.scores["after"]
-    if row.read or row.test or views > 1 or not set(names.values()) <= set(scores):
+    if row.read or row.test or views > 1 or not set(names) <= set(scores):
         items = load_splits(settings.data, settings.training.seed).digest() if row.untrained else ""
-        key = (list(names.values()), row.read, row.test, views, items)
-        scores = cached(run.folder, key, lambda: _measured(row, list(names.values()), views, settings, run))
-    if not set(names.values()) <= set(scores):
+        key = (names, row.read, row.test, views, items)
+        scores = cached(run.folder, key, lambda: _measured(row, names, views, settings, run))
+    if not set(names) <= set(scores):
         raise UserError(
             f"the test split of {settings.data.source} has other classes than its training split; give data with all "
             "classes in both"
         )
-    return {column: scores[name] for column, name in names.items()}
+    return {column: scores[name] for column, name in zip(row.paper, names, strict=True)}
 
 
 def _measured(row: Row, names: list[str], views: int, settings: Settings, run: Run) -> dict[str, float]:

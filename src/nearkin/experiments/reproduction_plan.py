@@ -21,6 +21,8 @@ from nearkin.training.optimise import check
 from nearkin.training.prepare import absolute
 from nearkin.training.settings import by_section, knows
 
+TOLD_APART = ("source", "keep")  # settings with a sentence of their own
+
 
 @dataclass(frozen=True)
 class Plan:
@@ -60,11 +62,12 @@ class Plan:
         Args:
             run: the plan's settings with what the run itself filled in.
         """
+        assert self.settings is not None
         told = [f"other data: {self.other_data} instead of {self.dataset}"] if self.other_data else []
-        paper, here, asked = _flat(self.paper), _flat(run), _flat(self.settings or run)
-        changed = [name for name in asked if paper[name] not in (asked[name], here[name])]
-        changes = [f"{name} = {here[name]} instead of {paper[name]}" for name in changed if name not in TOLD_APART]
-        told += [f"settings: {', '.join(changes)}"] if changes else []
+        paper, asked, here = _flat(self.paper), _flat(self.settings), _flat(run)
+        changed = [name for name in asked if paper[name] not in (asked[name], here[name]) and name not in TOLD_APART]
+        changes = ", ".join(f"{name} = {here[name]} instead of {paper[name]}" for name in changed)
+        told += [f"settings: {changes}"] if changes else []
         told += self.row.notes
         return told if self.row.untrained else [*told, *self._protocol_and_recipe(here)]
 
@@ -87,9 +90,6 @@ class Plan:
             if here.get(name) == recipe[name]
         ]
         return told + ([f"open in {paper.authors}, chosen by the recipe: {', '.join(chosen)}"] if chosen else [])
-
-
-TOLD_APART = ("source", "keep")  # settings with a sentence of their own
 
 
 def make_plans(table: PaperTable, data: Mapping[str, str], overrides: Mapping[str, Any]) -> list[Plan]:

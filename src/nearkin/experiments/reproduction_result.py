@@ -18,29 +18,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class RowResult:
-    """One row of the table.
+    """One row of the table; numbers are in percent."""
 
-    Attributes:
-        method: what the paper calls it.
-        recipe: what it is trained with.
-        dataset: the paper's data.
-        other_data: what stood for it; empty: nothing did.
-        run: the folder of the run; empty: nothing was tried.
-        paper: the paper's numbers by score, in percent.
-        here: ours, in percent.
-        problem: why there are none.
-        differs: where the run differs from the paper, in sentences.
-    """
-
-    method: str
-    recipe: str
-    dataset: str
-    other_data: str
-    run: str
-    paper: dict[str, float | None]
-    here: dict[str, float] = field(default_factory=dict)
-    problem: str = ""
-    differs: list[str] = field(default_factory=list)
+    method: str  # what the paper calls it
+    recipe: str  # what it is trained with
+    dataset: str  # the paper's data
+    other_data: str  # what stood for it; empty: nothing did
+    run: str  # the folder of the run; empty: nothing was tried
+    paper: dict[str, float | None]  # the paper's numbers by score
+    here: dict[str, float] = field(default_factory=dict)  # ours
+    problem: str = ""  # why there are none
+    differs: list[str] = field(default_factory=list)  # where the run differs from the paper, in sentences
 
     @property
     def difference(self) -> dict[str, float]:
@@ -70,7 +58,7 @@ class ReproductionResult:
     def legend(self) -> str:
         nmi = "".join(f", {score_name(column)}" for column in self.table.columns if column.startswith("nmi_"))
         return (
-            f"Numbers in percent{nmi}, ours from one run each (bf16 on CUDA, else 32 bits); "
+            f"Numbers in percent{nmi}; ours from one run each (bf16 on CUDA, else 32 bits); "
             "the last column tells where a run differs from the paper."
         )
 
@@ -84,21 +72,21 @@ class ReproductionResult:
 
     def lines(self) -> list[list[str]]:
         """Two lines for a row of the paper: its numbers and ours; one where the paper has none."""
-        number = {sentence: str(place) for place, sentence in enumerate(self.differences(), 1)}
-        lines = []
+        numbers, lines = self.notes(), []
         for row in self.rows:
             said = row.sentences[0].partition(":")[0] if row.problem or row.other_data else ""
             name = row.method
             if any(value is not None for value in row.paper.values()):
                 lines.append([name, row.dataset, "paper", *self._cells(row.paper), ""])
                 name = ""
-            references = ", ".join(number[sentence] for sentence in row.sentences)
+            references = ", ".join(map(str, sorted(numbers[sentence] for sentence in row.sentences)))
             lines.append([name, said or row.dataset, "here", *self._cells(row.here), references])
         return lines
 
-    def differences(self) -> list[str]:
-        """Every sentence once, in the order in which they come; the lines refer to them by number, from 1."""
-        return list(dict.fromkeys(sentence for row in self.rows for sentence in row.sentences))
+    def notes(self) -> dict[str, int]:
+        """Every sentence once, in the order in which they come, with the number by which lines refer to it."""
+        sentences = dict.fromkeys(sentence for row in self.rows for sentence in row.sentences)
+        return {sentence: number for number, sentence in enumerate(sentences, 1)}
 
     def to_pandas(self) -> DataFrame:
         """One row for each method, dataset and score, with the paper's number, ours and the difference, in percent."""
@@ -111,7 +99,7 @@ class ReproductionResult:
 
     def markdown(self) -> str:
         table = [self.headings, ["---"] * len(self.headings), *self.lines()]
-        notes = [f"{number}. {sentence}" for number, sentence in enumerate(self.differences(), 1)]
+        notes = [f"{number}. {sentence}" for sentence, number in self.notes().items()]
         head = [f"# {self.table.number}", "", f"{self.title}.", "", self.legend, ""]
         return "\n".join([*head, *(f"| {' | '.join(line)} |" for line in table), "", self.origin, "", *notes, ""])
 
@@ -141,7 +129,7 @@ class ReproductionResult:
         table.add_column("differs in", width=8)
         for line in self.lines():
             table.add_row(*line, end_section=line[2] == "here")
-        notes = (Text(f"{number}. {sentence}") for number, sentence in enumerate(self.differences(), 1))
+        notes = (Text(f"{number}. {sentence}") for sentence, number in self.notes().items())
         origin = Text(self.origin, no_wrap=True, overflow="ignore")  # to be copied whole
         return Group(Text(f"{self.title}\n{self.legend}"), table, origin, *notes)
 

@@ -32,7 +32,7 @@ class Access:
     def refusal(self, scope: Scope) -> Response | None:
         """What is said instead of an answer; None: the request may go on."""
         request = Request(scope)
-        path, headers = request.url.path, request.headers
+        path, headers = scope["path"], request.headers
         if self._hosts is not None and _host_name(headers.get("host", "")) not in self._hosts:
             sentence = "this server is known by other names; use the address it printed, or start it with allow_host"
             return JSONResponse({"detail": sentence}, 400)

@@ -58,6 +58,7 @@ def make_app(
         lifespan=lifespan,
         docs_url=None,  # both would load their scripts from another server
         redoc_url=None,
+        redirect_slashes=False,
         responses={code: {"model": Problem} for code in (401, 403, 404, 422, 503)},
     )
     app.add_middleware(SafetyMiddleware, access=Access(hosts, token), places=Places(MAX_REQUESTS))
@@ -135,5 +136,5 @@ async def _bad_request(_: Request, error: Exception) -> JSONResponse:
 
 
 async def _failure(request: Request, error: Exception) -> JSONResponse:
-    log.error("%s %s failed", request.method, request.url.path, exc_info=error)
+    log.error("%s %s failed", request.method, request.scope["path"], exc_info=error)
     return JSONResponse({"detail": "the server failed at this; its log says why"}, 500, HEADERS)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import resource
+import socket
 from collections import Counter
 
 from uvicorn.protocols.http.h11_impl import H11Protocol
@@ -38,6 +39,9 @@ class GuardedProtocol(H11Protocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        # An answer is written in two pieces, and the second would wait 40 ms until the client has confirmed the first;
+        # asyncio says so by itself only to sockets that name their protocol.
+        transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.since, self.address = self.loop.time(), self.client[0] if self.client else ""
         self._head = Deadline(HEAD_SECONDS, transport)
         self._reader = Deadline(READ_SECONDS, transport)

@@ -56,7 +56,7 @@ async def read_search(request: Request, max_bytes: int, places: UploadPlaces) ->
     except TimeoutError:
         raise HTTPException(408, "the picture arrives too slowly; try again, or send a smaller one") from None
     except ClientDisconnect:
-        raise HTTPException(400, "the upload was broken off") from None  # which only the tests hear
+        raise HTTPException(400, "the upload was broken off") from None  # nobody is left to hear it
     file = form.get("file")
     if not isinstance(file, UploadFile):
         raise HTTPException(422, "the form has no file; send the picture as the field 'file'")

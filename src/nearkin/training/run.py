@@ -10,14 +10,13 @@ from itertools import chain, count
 from pathlib import Path
 from typing import Any
 
-from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from nearkin.errors import Interrupted, UserError
-from nearkin.files import UNFINISHED, cannot_write, check_regular, read_json, read_text, sweep, write_json, write_text
+from nearkin.files import UNFINISHED, cannot_write, read_json, read_text, sweep, write_json, write_text
 from nearkin.methods import Method
 from nearkin.models import Embedder, EmbeddingModel
-from nearkin.models.saved import save_model
+from nearkin.models.saved import restore_weights, save_model
 from nearkin.training.checkpoint import Position, Stateful, save_checkpoint
 from nearkin.training.records import as_line, read_records
 from nearkin.training.settings import Settings
@@ -59,13 +58,13 @@ class Run:
     def create(self, settings: Settings, data_digest: str) -> None:
         """Begins the run, in an empty or new folder."""
         self.check_free()
-        sweep(self.folder)
         self.metrics_file.unlink(missing_ok=True)
         write_text(self.digest_file, data_digest)
         write_text(self.config_file, settings.to_toml())
 
     def check_free(self) -> None:
         """Refuses a folder with anything in it, unless it is a run that ended before it had saved any progress."""
+        self.sweep()
         if not self.folder.exists() or self._barely_begun():
             return
         if not self.digest_file.is_file():
@@ -92,7 +91,13 @@ class Run:
             raise UserError(
                 f"{folder} is not a run (config.toml is missing); give the folder that `nearkin train` wrote"
             )
+        run.sweep()
         return run
+
+    def sweep(self) -> None:
+        """Deletes what a killed process left unfinished."""
+        for folder in (self.folder, self.model_folder, self.checkpoint_file.parent):
+            sweep(folder)
 
     @cached_property
     def model(self) -> Embedder:
@@ -169,7 +174,7 @@ class Run:
 
     def restore_model(self, model: EmbeddingModel) -> None:
         """Puts the weights that were kept back into the model."""
-        model.load_state_dict(load_file(check_regular(self.model_folder / "model.safetensors", follow=False)))
+        restore_weights(model, self.model_folder)
 
     def save_checkpoint(self, position: Position, state: dict[str, Stateful]) -> None:
         save_checkpoint(self.checkpoint_file, position, state)
