@@ -50,7 +50,7 @@ COMMON: dict[str, Any] = {
 }
 OWN: dict[str, dict[str, Any]] = {
     "divide-and-conquer": {"learners": 2, "wraps": "margin"},
-    "pml": {"name": "MultiSimilarityLoss"},
+    "pml": {"loss_name": "MultiSimilarityLoss"},
 }
 SAME = 1e-4  # of weights: more is another model
 
@@ -91,8 +91,8 @@ def main() -> None:
 
 def measure(folder: Path, methods: list[str]) -> list[Measured]:
     rng = np.random.default_rng(0)
-    labels = np.repeat(np.arange(16), 7)
-    np.savez(folder / "x.npz", vectors=rng.normal(size=(16, 10))[labels] + rng.normal(size=(112, 10)), labels=labels)
+    labels = np.repeat(np.arange(24), 8)
+    np.savez(folder / "x.npz", vectors=rng.normal(size=(24, 10))[labels] + rng.normal(size=(192, 10)), labels=labels)
     for method in methods:
         loop.train(settings(folder, method), folder / "alone" / method)
     launch(folder, methods, "train")
