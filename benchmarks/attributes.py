@@ -25,13 +25,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from known_classes import known_classes
 from methods import DOCS, KNOWN, KNOWN_CHOSEN, Trial, command, markdown, run_trials
 
 import nearkin
 from nearkin.data import load_dataset, make_splits
 from nearkin.evaluation.attribute_columns import ALL
 from nearkin.experiments.demo import pixel_space
-from nearkin.experiments.known_classes import known_classes
 from nearkin.experiments.runs import provenance_of
 from nearkin.files import write_json
 from nearkin.reports.figures import plain_figure

@@ -31,12 +31,12 @@ from typing import Any
 
 import numpy as np
 import torch
+from known_classes import known_classes
 
 from nearkin.data import load_dataset, make_splits
 from nearkin.evaluation import evaluate
 from nearkin.experiments.demo import pixel_space
-from nearkin.experiments.figure_numbers import curve, steps_to_reach
-from nearkin.experiments.known_classes import known_classes
+from nearkin.experiments.paper_figures import curve, steps_to_reach
 from nearkin.experiments.pool import Job, run_jobs
 from nearkin.experiments.runs import Task, provenance_of
 from nearkin.methods import known_methods

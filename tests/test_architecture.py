@@ -11,7 +11,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1] / "src" / "nearkin"
 # Shared basics, which import each other alone; then every package imports only from those above it.
-BASICS = {"errors", "fields", "files", "messages", "plugins", "progress", "signals", "space", "_torchvision"}
+BASICS = {"errors", "fields", "files", "messages", "names", "plugins", "progress", "signals", "space", "_torchvision"}
 ORDER = [
     *("data", "sampling", "models", "clustering", "losses", "evaluation", "methods", "training", "estimator"),
     *("search", "reports", "experiments", "serve", "api", "__init__", "cli", "__main__"),

@@ -100,7 +100,7 @@ def test_an_image_folder_of_torchvision(photos: str) -> None:
     assert run.scores["after"]
 
 
-def test_a_hugging_face_dataset_and_a_module_of_ones_own(photos: str) -> None:
+def test_a_hugging_face_dataset_and_a_module_of_ones_own(photos: str, monkeypatch: pytest.MonkeyPatch) -> None:
     datasets = pytest.importorskip("datasets")
     files = sorted(Path(photos).rglob("*.png"))
     columns = {"image": [str(file) for file in files], "label": [file.parent.name for file in files]}
@@ -111,7 +111,18 @@ def test_a_hugging_face_dataset_and_a_module_of_ones_own(photos: str) -> None:
     assert run.settings().model.backbone.endswith("Flat")
     with pytest.raises(UserError, match="backbone="):
         nearkin.load(run)
-    assert nearkin.load(run, backbone=Flat()).encode(str(files[0])).shape == (8,)
+    model = nearkin.load(run, backbone=Flat())
+    assert model.encode(str(files[0])).shape == (8,)
+    found = nearkin.embed(run, photos, backbone=Flat())
+    np.testing.assert_allclose(found, model.encode([str(file) for file in files]), atol=1e-6)
+    for added in (32, 0):  # the second time it is known again
+        with nearkin.index(run, photos, "own.index", backbone=Flat()) as gallery:
+            assert gallery.result is not None and gallery.result.added == added
+    monkeypatch.setattr("nearkin.models.onnx.export_onnx", lambda network, *_: network)  # which takes seconds
+    exported: Any = nearkin.export(run, backbone=Flat())
+    assert exported.spec == model.model.spec
+    with pytest.raises(UserError, match="an Embedder has its backbone already; leave backbone out"):
+        nearkin.embed(model, photos, backbone=Flat())
 
 
 def test_method_objects_losses_and_init(vectors: tuple[Any, Any]) -> None:

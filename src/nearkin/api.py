@@ -1,13 +1,12 @@
 """nearkin in Python: one function for each command; those of a gallery are the methods of `Gallery`.
 
-Here, and nowhere else, what people write (paths, names, their own objects) becomes what the packages take.
+Here what people write (paths, names, their own objects) becomes what the packages take.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from copy import deepcopy
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from functools import partial
@@ -32,22 +31,21 @@ from nearkin.evaluation.evaluate import as_space
 from nearkin.files import atomic_path, write_json
 from nearkin.messages import show_messages
 from nearkin.methods import Method, method_class
-from nearkin.methods.loss_module import LossModule
 from nearkin.models import Embedder, embed_dataset, load_model
-from nearkin.models.backbones.own import module_name
 from nearkin.models.model import usual_device
 from nearkin.models.pretrained import network_name
 from nearkin.search import Gallery as SearchableGallery
 from nearkin.space import Space
 from nearkin.training import DataSettings, Run, Settings, loop
 from nearkin.training.fit_all import fit_all as train_on_all
-from nearkin.training.loop import Callback, Objects
+from nearkin.training.objects import Callback, batches_of, copied, kind_of, take_objects
 from nearkin.training.prepare import absolute, load_data, load_splits, report_unreadable
-from nearkin.training.run import next_folder
+from nearkin.training.run import NewRun
 from nearkin.training.scoring import concentrations, score_space, split_to_measure
 from nearkin.training.settings import by_section, knows, make_settings
 
 if TYPE_CHECKING:
+    from nearkin.experiments.demo import DemoResult
     from nearkin.models.onnx import Exported
 
 log = logging.getLogger("nearkin")
@@ -74,14 +72,16 @@ def train(
         method: a name (`nearkin methods` lists them) or an object such as ``nearkin.methods.Magnet(alpha=2.0)``;
             "rank" unless a config or recipe says otherwise.
         out: the run's folder; by default a new one under ``runs/``.
-        config: repeat a run from its ``config.toml``; ``data`` and ``settings`` change what they name.
+        config: repeat a run from its ``config.toml``; ``data`` and ``settings`` change what they name. A loss or a
+            module of one's own is passed again.
         recipe: a paper's or tuned settings by name; `nearkin recipes` lists them.
         fit_all: afterwards train once more on all classes, for as many epochs as were best, in a folder beside it, and
             return that run.
         loss: a loss in place of a method: any module with ``loss(embeddings, labels) -> scalar``.
         callbacks: called after every epoch as ``callback(run, metrics)``.
         settings: any setting of a run's ``config.toml`` by name: ``epochs=5, dim=64, alpha=2.0``. ``backbone`` may be a
-            module; it is taken as pretrained unless ``weights="none"``. ``init`` may be a run.
+            module: it is taken as pretrained unless ``weights="none"``, and reads images of 224 pixels unless
+            ``image_size`` says otherwise. ``init`` may be a run.
 
     What was found and a line per epoch are shown on standard error, unless the program has set up logging itself.
 
@@ -90,14 +90,15 @@ def train(
     (64,)
     """
     show_messages()
-    settings, objects = _objects(data, method, loss, callbacks, settings)
+    if loss is not None and config is not None:  # its batches are those of before
+        settings = batches_of(Settings.read(config).method_settings) | settings
+    settings, objects = take_objects(data, settings, method, loss, callbacks)
     dataset = objects.get("dataset")
     source = data if dataset is None else dataset.source
     chosen = _settings(source, objects.get("method", method), config, recipe, settings)
     name = chosen.data.source if dataset is None else dataset.name
-    folder = Path(out) if out else usual_folder(name, chosen.method)
-    untouched = _as_they_are_now(objects) if fit_all else objects
-    run = loop.train(chosen, folder, **objects)
+    untouched = copied(objects) if fit_all else objects
+    run = loop.train(chosen, out or NewRun(usual_folder(name, chosen.method)), **objects)
     log.info(run.scores["verdict"])
     return train_on_all(run, **untouched) if fit_all else run
 
@@ -125,9 +126,8 @@ def resume(
     show_messages()
     given: dict[str, Any] = {} if backbone is None else {"backbone": backbone}
     if loss is not None:  # its batches are those of before
-        begun = Run.open(_folder(run)).settings().method_settings
-        given |= {name: begun[name] for name in ("per_class",) if name in begun}
-    _, objects = _objects(data, method, loss, callbacks, given)
+        given |= batches_of(Run.open(_folder(run)).settings().method_settings)
+    _, objects = take_objects(data, given, method, loss, callbacks)
     if isinstance(data, str | Path):
         objects["dataset"] = as_dataset(data)
     finished = loop.resume(_folder(run), epochs=epochs, **objects)
@@ -236,6 +236,7 @@ def embed(
     root: str | Path | None = None,
     unreadable: str = "skip",
     check_counts: bool = True,
+    backbone: nn.Module | None = None,
 ) -> npt.NDArray[np.float32]:
     """Embeds everything in ``data`` and writes vectors, labels and names as ``.npz``; returns the vectors (n, dim).
 
@@ -246,11 +247,12 @@ def embed(
         weights: of a network by name: a local file instead of the ImageNet weights.
         root, check_counts: of a benchmark.
         unreadable: images that cannot be decoded: "skip" or "stop".
+        backbone: of a model that was made around a module of your own, such a module.
     """
     out = Path(out)
     if out.suffix != ".npz":
         raise UserError(f'vectors are written as .npz, not {out.name}; use out="{out.with_suffix(".npz")}"')
-    embedder = _embedder(model, weights)
+    embedder = _embedder(model, weights, backbone)
     dataset, bad = without_unreadable(load_labelled_or_flat(data, root, check_counts), unreadable)
     report_unreadable(bad)
     vectors: npt.NDArray[np.float32] = embed_dataset(embedder.model, dataset).embeddings.cpu().numpy()
@@ -261,7 +263,10 @@ def embed(
 
 
 def export(
-    model: str | Path | Run | Embedder, out: str | Path | None = None, weights: str | Path | None = None
+    model: str | Path | Run | Embedder,
+    out: str | Path | None = None,
+    weights: str | Path | None = None,
+    backbone: nn.Module | None = None,
 ) -> Exported:
     """Writes a model as ONNX; it is first compared with torch, on the run's own data where there are any.
 
@@ -269,11 +274,13 @@ def export(
         model: a run, an embedder, a model folder, a network by name.
         out: the file; None: the model's name and ``.onnx``.
         weights: of a network by name: a local file instead of the ImageNet weights.
+        backbone: of a model that was made around a module of your own, such a module.
     """
+    embedder = _embedder(model, weights, backbone)
     if isinstance(model, Embedder):
-        return model.export(out or "model.onnx")
+        return embedder.export(out or "model.onnx")
     name = Path(_folder(model)).resolve().name.rpartition(":")[2]  # timm:resnet50 is resnet50
-    return load(model, weights).export(out or f"{name}.onnx", _sample_items(_folder(model)))
+    return embedder.export(out or f"{name}.onnx", _sample_items(_folder(model)))
 
 
 def report(
@@ -301,8 +308,10 @@ def report(
     return write_report(_folder(run), out, split, dataset=None if data is None else as_dataset(data), embedder=embedder)
 
 
-def demo(out: str | Path = "runs/demo", epochs: int = 20, seed: int = 0, data: str = "glyphs") -> Run:
+def demo(out: str | Path = "runs/demo", epochs: int = 20, seed: int = 0, data: str = "glyphs") -> DemoResult:
     """Trains on the embedded glyphs, measures on classes never seen, saves the model, draws two pictures.
+
+    Printed, the result is a table; its ``run`` has the model.
 
     Args:
         out: folder to write; an earlier demo there is replaced.
@@ -313,8 +322,7 @@ def demo(out: str | Path = "runs/demo", epochs: int = 20, seed: int = 0, data: s
     from nearkin.experiments.demo import run_demo
 
     show_messages()
-    run_demo(Path(out), data, epochs, seed)
-    return Run(out)
+    return run_demo(Path(out), data, epochs, seed)
 
 
 class Gallery(SearchableGallery):
@@ -326,11 +334,12 @@ class Gallery(SearchableGallery):
         port: int = 8000,
         open_browser: bool = False,
         allow_host: Sequence[str] | None = None,
+        token: str | None = None,
     ) -> None:
         """A web page to search the gallery, until Ctrl-C; see `nearkin.serve.serve`."""
         from nearkin.serve import serve
 
-        serve(self, host, port, open_browser, allow_host)
+        serve(self, host, port, open_browser, allow_host, token)
 
 
 def index(
@@ -342,6 +351,7 @@ def index(
     root: str | Path | None = None,
     check_counts: bool = True,
     prune: bool = False,
+    backbone: nn.Module | None = None,
 ) -> Gallery:
     """Makes images searchable, or brings a gallery up to date; returns it open, with what was done as ``result``.
 
@@ -354,86 +364,25 @@ def index(
         root: where to look for a dataset known by name first.
         check_counts: whether a benchmark must have as many images as its authors published.
         prune: whether items of this folder whose files are gone are removed.
+        backbone: of a model that was made around a module of your own, such a module; `Gallery.open` takes it too.
 
     >>> gallery = index("runs/photos", "photos/", "photos.index")  # doctest: +SKIP
     >>> print(gallery.search("query.jpg", k=3))  # doctest: +SKIP
     """
+    if backbone is not None:
+        model, weights = _embedder(model, weights, backbone), None
     model = model if isinstance(model, Embedder) else _folder(model)
     return Gallery.index(model, data, out, weights, store, root, check_counts, prune)
 
 
 def usual_folder(data: str, method: str) -> Path:
-    """A new folder under ``runs/``, named after data and method."""
+    """The folder of a run that nobody named, where it is not taken yet.
+
+    >>> usual_folder("glyphs:classes=40", "rank")
+    PosixPath('runs/glyphs-rank')
+    """
     stem = Path(data.partition(":")[0]).stem or "data"
-    return next_folder(Path("runs"), f"{stem}-{method}")
-
-
-def _as_they_are_now(objects: Objects) -> Objects:
-    """The same objects with copies of those that training changes: the method and the backbone."""
-    copies = Objects(**objects)
-    if "method" in objects:
-        copies["method"] = deepcopy(objects["method"])
-    if "backbone" in objects:
-        copies["backbone"] = deepcopy(objects["backbone"])
-    return copies
-
-
-def _objects(
-    data: Any,
-    method: str | Method | None,
-    loss: nn.Module | None,
-    callbacks: Sequence[Callback],
-    settings: dict[str, Any],
-) -> tuple[dict[str, Any], Objects]:
-    """The settings that can be written down, and the objects among what was given."""
-    _check_kinds(method, loss, callbacks, settings)
-    settings, objects = dict(settings), Objects(callbacks=callbacks)
-    if data is not None and not isinstance(data, str | Path):
-        objects["dataset"] = as_dataset(data, settings.get("root"), settings.get("check_counts", True))
-    if isinstance(method, Method):
-        objects["method"] = method
-    if loss is not None:
-        if method is not None:
-            raise UserError("a method has a loss of its own; give either method=... or loss=...")
-        per_class = {"per_class": settings.pop("per_class")} if "per_class" in settings else {}
-        objects["method"] = LossModule.of(loss, **per_class)
-    if isinstance(settings.get("backbone"), nn.Module):
-        objects["backbone"] = settings["backbone"]
-        settings["backbone"] = module_name(settings["backbone"])
-    if isinstance(settings.get("init"), Run | Path):
-        settings["init"] = str(_folder(settings["init"]))
-    return settings, objects
-
-
-def _check_kinds(method: Any, loss: Any, callbacks: Any, settings: dict[str, Any]) -> None:
-    """Refuses objects of the wrong kind; a class in place of an object is the usual mistake."""
-    if not isinstance(method, str | Method | None):
-        fix = _called(method) if isinstance(method, type) else 'method="rank"'
-        raise UserError(f"method must be a name or a method object, not {_kind(method)}; give {fix}")
-    if not isinstance(loss, nn.Module | None):
-        fix = f"give {_called(loss)}" if isinstance(loss, type) else "wrap a function in an nn.Module"
-        if isinstance(loss, str):
-            fix = f'a method is chosen by name: method="{loss}"'
-        raise UserError(f"loss must be a torch module, not {_kind(loss)}; {fix}")
-    backbone = settings.get("backbone", "")
-    if not isinstance(backbone, str | nn.Module):
-        fix = _called(backbone) if isinstance(backbone, type) else 'backbone="resnet50"'
-        raise UserError(f"backbone must be a name or a torch module, not {_kind(backbone)}; give {fix}")
-    init = settings.get("init", "")
-    if isinstance(init, Embedder):
-        raise UserError('init must be a run or a folder, not an Embedder; save it: model.save("model"), init="model"')
-    if not isinstance(init, str | Path | Run):
-        raise UserError(f"init must be a run or a folder, not {_kind(init)}")
-    if isinstance(callbacks, str) or not isinstance(callbacks, Sequence) or not all(map(callable, callbacks)):
-        raise UserError("callbacks must be a list of functions that take (run, metrics); give callbacks=[function]")
-
-
-def _kind(value: Any) -> str:
-    return f"the class {value.__name__}" if isinstance(value, type) else f"of type {type(value).__name__}"
-
-
-def _called(kind: type) -> str:
-    return f"an object, {kind.__name__}(...)"
+    return Path("runs") / f"{stem}-{method}"
 
 
 def _settings(
@@ -453,16 +402,21 @@ def _settings(
             return make_settings(source, method or "rank", settings)
         _check_names(type(method), settings)
         tables = by_section(type(method), {"source": str(source), **settings})
-        if own := ", ".join(tables.get("method", {})):
+        said = method.settings()
+        if own := ", ".join(name for name, value in tables.get("method", {}).items() if said[name] != value):
             raise UserError(f"{own} must be given to the method itself: {type(method).__name__}({own}=...)")
         return replace(Settings.from_tables(tables), method=method.name, method_settings=method.settings())
-    if method is not None or (config is not None and recipe is not None):
+    described = config is not None and isinstance(method, Method)  # an object that is passed again
+    if (method is not None and not described) or (config is not None and recipe is not None):
         raise UserError("a config or a recipe names the method; give one of config, recipe and method")
     from nearkin.experiments.recipes import read_recipe
 
     chosen = Settings.read(config) if config is not None else read_recipe(recipe or "")
     changes = settings if source is None else settings | {"source": str(source)}
-    return chosen.changed(**by_section(chosen.method, changes))
+    chosen = chosen.changed(**by_section(type(method) if isinstance(method, Method) else chosen.method, changes))
+    if isinstance(method, Method):
+        loop.check_same_method(method, chosen)
+    return chosen
 
 
 def _check_names(method: str | type[Method], settings: dict[str, Any]) -> None:
@@ -477,7 +431,7 @@ def _check_names(method: str | type[Method], settings: dict[str, Any]) -> None:
 
 def _folder(run: str | Path | Run) -> str | Path:
     if not isinstance(run, str | Path | Run):
-        raise UserError(f"give a run, a folder or a name, not {_kind(run)}")
+        raise UserError(f"give a run, a folder or a name, not {kind_of(run)}")
     return run.folder if isinstance(run, Run) else run
 
 
@@ -485,6 +439,8 @@ def _embedder(
     model: str | Path | Run | Embedder, weights: str | Path | None = None, backbone: nn.Module | None = None
 ) -> Embedder:
     """An embedder as it is; any other model on the GPU where there is one."""
+    if isinstance(model, Embedder) and backbone is not None:
+        raise UserError("an Embedder has its backbone already; leave backbone out")
     return model if isinstance(model, Embedder) else load(model, weights, backbone).to(usual_device())
 
 

@@ -23,6 +23,7 @@ from nearkin.methods import method_class
 from nearkin.progress import quiet
 from nearkin.space import Space
 from nearkin.training import Settings, train
+from nearkin.training.run import MemoryRun
 
 Array = npt.NDArray[np.float32]
 
@@ -94,7 +95,7 @@ class MetricLearner(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstim
         devices = range(torch.cuda.device_count())
         with torch.random.fork_rng(devices), self._bars():
             dataset = from_arrays(vectors, labels)
-            self.embedder_ = train(self._settings(labels, seed), None, dataset=dataset).model
+            self.embedder_ = train(self._settings(labels, seed), MemoryRun(), dataset=dataset).model
         self._n_features_out = self.embedder_.model.spec.dim
         return self
 

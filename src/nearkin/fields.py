@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from nearkin.errors import UserError, unknown_name
+from nearkin.names import check_names
 
 Built = TypeVar("Built")
 
@@ -48,7 +49,7 @@ def parse_assignment(text: str) -> tuple[str, Any]:
         raise UserError(f"'{text}' is not a setting; write NAME=VALUE, for example momentum=0.95")
     try:
         return name.strip(), tomllib.loads(f"value = {value}")["value"]
-    except tomllib.TOMLDecodeError:
+    except (ValueError, RecursionError):
         return name.strip(), value.strip()
 
 
@@ -115,5 +116,7 @@ def _typed(value: Any, wanted: type, what: str) -> Any:
     if isinstance(value, float) and not math.isfinite(value):
         raise UserError(f"{what} must be a finite number, not {value}")
     if type(value) is not wanted:
-        raise UserError(f"{what} must be {_IN_WORDS[wanted]}, not {value!r}")
+        raise UserError(f"{what} must be {_IN_WORDS[wanted]}, not {value!r:.200}")
+    if isinstance(value, str):
+        check_names([value], what)
     return value

@@ -9,17 +9,21 @@ from __future__ import annotations
 import errno
 import fcntl
 import json
+import math
 import os
 import shutil
 import stat
 import tempfile
+import tomllib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from io import BufferedReader
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar, overload
 
-from nearkin.errors import OutOfRoom
+from nearkin.errors import OutOfRoom, UserError
+
+Kind = TypeVar("Kind")
 
 LARGEST_JSON = 16 * 2**20  # bytes; nearkin's own descriptions are a thousand times smaller
 NOT_REGULAR = "not a regular file"
@@ -173,19 +177,70 @@ def read_text(file: Path, follow: bool = True) -> str:
         return stream.read().decode("utf-8")
 
 
-def read_json(file: Path) -> Any:
+@overload
+def read_json(file: Path, *, finite: bool = ...) -> Any: ...
+
+
+@overload
+def read_json(file: Path, kind: type[Kind], finite: bool = ...) -> Kind: ...
+
+
+def read_json(file: Path, kind: type = object, finite: bool = True) -> Any:
     """What nearkin wrote, or someone else in its place: links are not followed, and what is far too large is refused.
 
-    Raises ValueError for all that is not JSON.
+    Args:
+        kind: what it must be: dict, list, float.
+        finite: whether numbers such as 1e999 and NaN are refused; not of scores, of which one may be NaN.
     """
     with open_regular(file, follow=False) as stream:
         content = stream.read(LARGEST_JSON + 1)
-    if len(content) > LARGEST_JSON:
-        raise ValueError(f"it is larger than {LARGEST_JSON:,} bytes")
+    with _readable(file, "JSON"):
+        if len(content) > LARGEST_JSON:
+            raise ValueError(f"it is larger than {LARGEST_JSON:,} bytes")
+        return parse_json(content, kind, finite)
+
+
+def parse_json(text: str | bytes, kind: type[Kind], finite: bool = True) -> Kind:
+    """The same of text; what is wrong with it is a ValueError.
+
+    >>> parse_json('{"k": 3}', dict)
+    {'k': 3}
+    >>> parse_json("[1e999]", list)
+    Traceback (most recent call last):
+    ValueError: 1e999 is not a finite number
+    """
+    options: dict[str, Any] = {"parse_float": _finite, "parse_constant": _finite} if finite else {}
     try:
-        return json.loads(content)
+        found = json.loads(text, **options)
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
+    if not isinstance(found, kind):
+        raise ValueError(f"it holds a {type(found).__name__}, not a {kind.__name__}")
+    return found
+
+
+def read_toml(file: Path) -> dict[str, Any]:
+    """What a TOML file of a user's holds; whether its numbers are finite is checked with the settings."""
+    with _readable(file, "TOML"):
+        try:
+            return tomllib.loads(read_text(file))
+        except RecursionError:
+            raise ValueError("it is nested too deeply") from None
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value):
+        raise ValueError(f"{text} is not a finite number")
+    return value
+
+
+@contextmanager
+def _readable(file: Path, what: str) -> Iterator[None]:
+    try:
+        yield
+    except ValueError as error:
+        raise UserError(f"{file} is not valid {what}: {error}; mend it, or bring back what it was") from error
 
 
 def write_json(target: Path, value: Any) -> None:

@@ -53,16 +53,21 @@ def test_demo_prints_a_table_and_draws_two_pictures(nearkin: Command, tmp_path: 
         assert np.asarray(Image.open(tmp_path / "shown" / picture)).std() > 5
 
 
-def test_demo_replaces_an_earlier_demo_but_nothing_else(nearkin: Command, tmp_path: Path) -> None:
+def test_demo_replaces_an_earlier_demo_but_nothing_else(
+    nearkin: Command, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / "thesis").mkdir()
     (tmp_path / "thesis" / "chapter.txt").write_text("years of work")
     (tmp_path / "thesis" / "config.toml").write_text("title = 'of a site'")
     fails(nearkin("demo", "--out", "thesis"), "holds something that is not a demo")
     assert (tmp_path / "thesis" / "chapter.txt").exists()
     quick = ["demo", "--epochs", "0", "--data", "glyphs:classes=40,per_class=12", "--out", "shown"]
-    assert nearkin(*quick).code == 0
+    shown = nearkin(*quick)
+    assert shown.code == 0
     (tmp_path / "shown" / "scores.json").unlink()  # as if it had been interrupted
-    assert nearkin(*quick).code == 0
+    result = api.demo("shown", epochs=0, data="glyphs:classes=40,per_class=12")
+    assert capsys.readouterr().out == ""  # in Python it is for the caller to print
+    assert [line.rstrip() for line in shown.out.splitlines()] == str(result).splitlines()
     fails(nearkin("demo", "--data", "thesis"), "the demo draws glyphs")
 
 

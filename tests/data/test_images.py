@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections.abc import Callable
 from functools import partial
+from io import BytesIO
 from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image
+from reference import hostile_images as hostile
 
 from nearkin.data import images
-from nearkin.data.images import Unreadable, read_image, read_small
+from nearkin.data.images import BeyondLimits, Unreadable, image_size, read_image, read_small
 
 READERS: list[Callable[[Path], Image.Image | Unreadable]] = [read_image, partial(read_small, side=2)]
 
@@ -141,3 +146,103 @@ def test_a_large_jpeg_is_never_whole_in_memory_for_a_small_reading(
     monkeypatch.setattr(images, "to_rgb", lambda image, _: decoded.append(image.size) or image)
     read_small(tmp_path / "x.jpg", side=48)
     assert decoded == [(200, 150)]
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("jpeg of scans", "more than 100 scans"),
+        ("jpeg of markers", "more than 1,000 segments"),
+        ("png of text", "more than 16 chunks of compressed text"),
+        ("png of chunks", "more than 1,000 chunks of other data"),
+        ("ppm of comments", "more than 100 comments"),
+        ("huge webp", "16383×6092 pixels are more than 14,000,000"),
+        ("huge png", "more than 100,000,000 pixels"),
+    ],
+)
+def test_a_bomb_is_refused_by_its_head(name: str, reason: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    if name != "huge png":  # of which Pillow itself reads the size first
+        monkeypatch.setattr(Image, "open", lambda *_, **__: pytest.fail("opened"))
+    found = read_image(hostile.BOMBS[name]())
+    assert isinstance(found, BeyondLimits) and found.reason == reason
+
+
+@pytest.mark.parametrize("padding", [b"\xff\xff", b"junk", b"\xff\xf0\x7f\xff"])
+def test_segments_do_not_hide_behind_padding(padding: bytes) -> None:
+    many = hostile.SOI + (b"\xff\xe5\0\2" + padding) * 1_001 + hostile.ordinary()[2:]
+    assert str(read_image(many)) == "upload: more than 1,000 segments"
+
+
+def test_scans_do_not_hide_behind_an_early_end_or_in_a_sequential_file() -> None:
+    bomb = hostile.jpeg_of_scans(101, 8, 8)
+    first = bomb.index(hostile.SOS) + 10
+    hidden = bomb[:first] + b"\xff\xfe\0\4\xff\xd9" + bomb[first:]  # the end of the image, in a comment
+    assert str(read_image(hidden)) == "upload: more than 100 scans"
+    two_components = bytearray(bomb.replace(hostile.SOF2, b"\xff\xc0"))
+    frame = two_components.index(b"\xff\xc0")
+    two_components[frame : frame + 13] = b"\xff\xc0\0\x0e\x08\0\x08\0\x08\x02\x01\x11\0\x02\x11\0"
+    assert str(read_image(bytes(two_components))) == "upload: more than 100 scans"
+
+
+@pytest.mark.parametrize("kind", ["JPEG", "PNG", "WEBP"])
+def test_an_ordinary_image_with_much_beside_its_pixels_is_read(kind: str) -> None:
+    """Cameras and programs write profiles, previews, texts; and phones append a film."""
+    options = {"JPEG": {"progressive": True, "comment": b"x" * 60_000}, "WEBP": {"lossless": True}}.get(kind, {})
+    content = hostile.ordinary(kind, exif=bytes(5_000), icc_profile=bytes(300_000), **options)
+    film = np.random.default_rng(0).integers(0, 256, 20_000_000, dtype=np.uint8).tobytes()
+    assert film.count(hostile.SOS) > 200
+    for each in (content, content + film) if kind == "JPEG" else (content,):
+        assert isinstance(read_image(each), Image.Image)
+
+
+@pytest.mark.parametrize("name", ["broken exif", "short exif", "exif without end"])
+def test_pixels_are_read_where_only_the_exif_data_are_damaged(name: str, tmp_path: Path) -> None:
+    (tmp_path / "x").write_bytes(hostile.DAMAGED[name]())
+    assert isinstance(read_image(tmp_path / "x"), Image.Image)
+    assert image_size(tmp_path / "x") == (120, 90)
+
+
+def test_damaged_tags_are_nothing_for_the_terminal(tmp_path: Path) -> None:
+    (tmp_path / "x.png").write_bytes(hostile.png_of_warnings(300))
+    code = "from pathlib import Path; from nearkin.data.images import read_image; read_image(Path('x.png'))"
+    run = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, check=True)
+    assert run.stdout + run.stderr == b""
+
+
+@pytest.mark.parametrize("reader", READERS)
+def test_a_pipe_is_not_opened(tmp_path: Path, reader: Callable[[Path], object]) -> None:
+    os.mkfifo(tmp_path / "x.jpg")
+    assert str(reader(tmp_path / "x.jpg")).endswith("x.jpg: not a regular file")
+
+
+def test_a_file_that_is_too_long_is_not_read(tmp_path: Path) -> None:
+    with (tmp_path / "x.jpg").open("wb") as file:
+        file.write(hostile.ordinary())
+        file.truncate(images.MAX_BYTES + 1)  # takes no place on the disk
+    assert str(read_image(tmp_path / "x.jpg")).endswith("268 MB are more than 268 MB")
+
+
+@pytest.mark.parametrize("kind", ["PNG", "JPEG"])
+def test_an_image_larger_than_a_photo_is_made_smaller(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(images, "PHOTO", 100 * 100)
+    encoded = BytesIO()
+    Image.new("RGB", (160, 160), (40, 90, 200)).save(encoded, kind)
+    decoded = read_image(encoded.getvalue())
+    assert isinstance(decoded, Image.Image) and decoded.size == (80, 80)
+    assert np.abs(np.asarray(decoded, dtype=int) - (40, 90, 200)).max() <= 2
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+@pytest.mark.parametrize("kind", ["PNG", "TIFF", "WEBP"])
+def test_every_orientation_is_turned_upright(kind: str, orientation: int) -> None:
+    from PIL import ImageOps
+
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    picture = Image.fromarray(np.arange(54, dtype=np.uint8).reshape(3, 6, 3))
+    encoded = BytesIO()
+    picture.save(encoded, kind, exif=exif, **({"lossless": True} if kind == "WEBP" else {}))
+    with Image.open(encoded) as opened:
+        expected = ImageOps.exif_transpose(opened)
+    found = read_image(encoded.getvalue())
+    assert isinstance(found, Image.Image) and (np.asarray(found) == np.asarray(expected)).all()

@@ -182,7 +182,7 @@ class TestArrays:
             ({"images": np.zeros((2, 4, 4, 2), np.uint8), "labels": [0, 1]}, "(n, height, width, 3)"),
             ({"vectors": np.zeros(2), "labels": [0, 1]}, "shape (n, features)"),
             ({"vectors": np.array([[0.0], [np.nan]]), "labels": [0, 1]}, "1 of 2 vectors hold NaN or infinity"),
-            ({"vectors": np.zeros((2, 3)), "labels": [0, 1, 2]}, "labels has 3 entries for 2 items"),
+            ({"vectors": np.zeros((2, 3)), "labels": [0, 1, 2]}, "of equal length, not of shapes (3,) and (2, 3)"),
             ({"vectors": np.zeros((2, 3)), "labels": [[0, 1], [1, 0]]}, "one whole number or text per item"),
             ({"vectors": np.zeros((2, 3)), "labels": [0.5, 1]}, "one whole number or text per item"),
             ({"vectors": np.zeros((2, 3)), "labels": [0, 1], "split": ["train", "val"]}, "split 'val' is not one of"),

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from PIL import Image
+from reference import hostile_images as hostile
 
 from nearkin.data import LazyImages, load_dataset, unreadable, without_unreadable
 from nearkin.data.dataset import Dataset
@@ -32,6 +33,24 @@ def test_truncated_files_are_found_and_listed_by_path(tmp_path: Path) -> None:
     assert "truncated" in found[0].reason
     assert found[2].reason == "no such file"
     assert found[3].reason == "a folder, not a picture"
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_whatever_passes_the_check_can_be_read(tmp_path: Path) -> None:
+    paths = [tmp_path / f"{name}.jpg" for name in hostile.HOSTILE if name != hostile.SLOW]
+    for path in paths:
+        path.write_bytes(hostile.HOSTILE[path.stem]())
+    files = ImageFiles(paths)
+    bad = {unreadable.path for unreadable in find_unreadable(files)}
+    assert {paths[n] for n in range(len(files)) if not isinstance(files.picture(n), Image.Image)} == bad
+    assert 0 < len(bad) < len(paths)
+
+
+def test_an_image_beyond_the_limits_is_unreadable_and_the_others_are_not(photos: Path) -> None:
+    (photos / "class2" / "3.png").write_bytes(hostile.png(9_990, 9_990, rows=1))
+    dataset, unreadable = without_unreadable(load_dataset(str(photos)))
+    assert len(dataset) == 35
+    assert [bad.reason for bad in unreadable] == ["takes too much memory to decode"]
 
 
 def test_without_a_cache_the_check_still_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,12 +17,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from PIL import Image
+from reference import hostile_images as hostile
 from reference.untrained import save_untrained
 from torch import Tensor
 
 from nearkin.cli import main
 from nearkin.data import load_dataset
-from nearkin.data.images import read_image
+from nearkin.data.decoders import DecoderPool
 from nearkin.data.items import ImageFiles
 from nearkin.errors import Interrupted, UserError
 from nearkin.models import Embedder, EmbeddingModel
@@ -56,12 +57,13 @@ def interrupted_at_the_fourth_batch(monkeypatch: pytest.MonkeyPatch) -> None:
 def decoded(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     """The files that were decoded, in the order in which that began."""
     calls: list[Path] = []
+    whole = DecoderPool.read
 
-    def read(path: Path) -> object:
+    def read(self: DecoderPool, path: Path) -> object:
         calls.append(path)
-        return read_image(path)
+        return whole(self, path)
 
-    monkeypatch.setattr(indexing, "read_image", read)
+    monkeypatch.setattr(DecoderPool, "read", read)
     return calls
 
 
@@ -181,6 +183,15 @@ def test_unreadable_files_are_listed_and_the_others_go_in(photos: Path, model: P
     colour(photos / "class0" / "0.png", 9)
     again = index(model, photos, tmp_path / "g")
     assert again.added == 1 and len(again.unreadable) == 1
+
+
+def test_an_image_beyond_the_limits_is_unreadable_and_the_others_go_in(
+    photos: Path, model: Path, tmp_path: Path
+) -> None:
+    (photos / "class0" / "0.png").write_bytes(hostile.png(9_990, 9_990, rows=1))
+    indexed = index(model, photos, tmp_path / "g")
+    assert [each.reason for each in indexed.unreadable] == ["takes too much memory to decode"]
+    assert indexed.added == 35
 
 
 def test_a_batch_without_any_readable_file_stops_nothing(photos: Path, model: Path, tmp_path: Path) -> None:

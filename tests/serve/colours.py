@@ -11,7 +11,9 @@ from types import SimpleNamespace
 import numpy as np
 import numpy.typing as npt
 from PIL import Image
+from torch import Tensor
 
+from nearkin.data.transforms import Preprocess
 from nearkin.search.gallery import Gallery
 from nearkin.search.local import LocalStore
 from nearkin.search.store import Entry
@@ -24,18 +26,18 @@ class MeanColour:
     """An embedder whose calls can be counted; one colour it cannot bear."""
 
     POISON = (1, 2, 3)
-    model = SimpleNamespace(spec=SimpleNamespace(dim=3))
+    model = SimpleNamespace(spec=SimpleNamespace(dim=3, preprocess=Preprocess(8, 8, 3, (0.0,) * 3, (1.0,) * 3)))
 
     def __init__(self) -> None:
         self.calls: list[int] = []
         self.may_go_on = threading.Event()
         self.may_go_on.set()
 
-    def encode(self, pictures: Sequence[Image.Image], progress: bool = True) -> npt.NDArray[np.float32]:
+    def encode(self, pictures: Sequence[Tensor], progress: bool = True) -> npt.NDArray[np.float32]:
         assert not progress
         self.calls.append(len(pictures))
         self.may_go_on.wait(10)
-        colours = [np.asarray(picture, dtype=np.float32).mean(axis=(0, 1)) for picture in pictures]
+        colours = [np.asarray(picture, dtype=np.float32).mean(axis=(1, 2)) for picture in pictures]
         if any(np.allclose(colour, self.POISON) for colour in colours):
             raise RuntimeError("the model failed at /secret/place")
         return np.stack(colours) / 255

@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from io import BytesIO
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,14 +18,14 @@ from fastapi.testclient import TestClient
 from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
+from reference import hostile_images as hostile
 from serve.colours import LABELS, PER_LABEL, MeanColour, colour_of, picture_bytes
 
-from nearkin.data import images
 from nearkin.errors import UserError
 from nearkin.reports.map import flat_places
 from nearkin.search.gallery import Gallery
 from nearkin.search.store import Entry, ItemNotFound
-from nearkin.serve import app, caching, service, space_map
+from nearkin.serve import app, caching, places, service, space_map
 from nearkin.serve.app import make_app
 from nearkin.serve.caching import ThumbnailCache, TTLCache
 from nearkin.serve.schemas import shown_name
@@ -128,11 +129,11 @@ def test_a_changed_file_gives_a_new_picture_and_a_vanished_one_404(client: TestC
     assert client.get("/api/items/3/neighbours").status_code == 200
 
 
-def test_a_picture_of_too_many_pixels_is_not_decoded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "x.png").write_bytes(picture_bytes(side=10))
-    monkeypatch.setattr(images, "MAX_PIXELS", 99)
-    with pytest.raises(OSError, match="10×10 pixels are more than 99"):
-        ThumbnailCache().get(tmp_path / "x.png", 64)
+def test_a_picture_of_too_many_pixels_is_not_decoded(tmp_path: Path) -> None:
+    (tmp_path / "x.png").write_bytes(hostile.png(20_000, 20_000, rows=0))
+    kept = ThumbnailCache()
+    with closing(kept), pytest.raises(OSError, match="more than 100,000,000 pixels"):
+        kept.get(tmp_path / "x.png", 64)
 
 
 def test_pictures_kept_in_memory_are_bounded(tmp_path: Path) -> None:
@@ -142,6 +143,7 @@ def test_pictures_kept_in_memory_are_bounded(tmp_path: Path) -> None:
         path.write_bytes(picture_bytes((number, 0, 0), side=64))
         size = len(kept.get(path, 64).content)
     assert 0 < kept._bytes <= 3000
+    kept.close()
     assert kept._bytes == sum(map(len, kept._kept.values()))
     assert len(kept._kept) == 3000 // size
 
@@ -239,20 +241,22 @@ def test_one_bad_picture_does_not_fail_those_beside_it(client: TestClient, embed
 def test_beyond_a_limit_requests_are_told_to_come_again(
     gallery: Gallery, embedder: MeanColour, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(app, "MAX_REQUESTS", 1)
+    monkeypatch.setattr(app, "MAX_UPLOADS", 1)
+    monkeypatch.setattr(places, "PATIENCE", 0.01)
     with TestClient(make_app(gallery)) as client, ThreadPoolExecutor(1) as pool:
         embedder.may_go_on.clear()
         inside = pool.submit(client.post, "/api/search", files={"file": picture_bytes()})
         until = time.monotonic() + 5
         while not embedder.calls and time.monotonic() < until:
             time.sleep(0.01)
-        refused = client.get("/api/health")
+        refused = client.post("/api/search", files={"file": picture_bytes()})
+        assert client.get("/api/health").status_code == 200  # short requests have places of their own
         embedder.may_go_on.set()
         assert (refused.status_code, refused.headers["retry-after"]) == (503, "1")
         assert refused.headers["x-content-type-options"] == "nosniff"
         assert "try again" in refused.json()["detail"]
         assert inside.result().status_code == 200
-        assert client.get("/api/health").status_code == 200
+        assert client.post("/api/search", files={"file": picture_bytes()}).status_code == 200
 
 
 def test_the_map_is_computed_once_and_beside_the_answers(client: TestClient, gallery: Gallery) -> None:

@@ -51,10 +51,11 @@ def test_two_processes_train_the_same_model_as_one(
     alone = loop.train(settings, tmp_path / "alone")
     (tmp_path / "config.toml").write_text(settings.to_toml())
     launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
-    command = [*launch, "-m", "nearkin", "train", "--config", tmp_path / "config.toml", "--out", tmp_path / "both"]
-    done = subprocess.run([str(part) for part in command], capture_output=True, text=True, timeout=300)
+    command = [*launch, "-m", "nearkin", "train", "--config", str(tmp_path / "config.toml")]
+    (tmp_path / "runs" / f"x-{method}").mkdir(parents=True)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, cwd=tmp_path)
     assert done.returncode == 0, done.stderr[-3000:]
-    both = Run.open(tmp_path / "both")
+    both = Run.open(tmp_path / "runs" / f"x-{method}-2")  # one process chose the folder for all
     expected, found = (load_file(run.model_folder / "model.safetensors") for run in (alone, both))
     for name, value in expected.items():
         assert np.allclose(found[name], value, atol=2e-5), name

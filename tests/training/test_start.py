@@ -16,8 +16,10 @@ from nearkin.api import make_settings
 from nearkin.errors import UserError
 from nearkin.training import Run, Settings, loop
 from nearkin.training.defaults import resolved, with_warmup
+from nearkin.training.devices import make_fabric
 from nearkin.training.fit_all import fit_all
 from nearkin.training.prepare import load_splits
+from nearkin.training.summary import describe_run
 from nearkin.training.verdict import final_scores
 
 QUICK: dict[str, Any] = {"epochs": 2, "batch_size": 16, "per_class": 4, "device": "cpu", "backbone": "linear"}
@@ -70,6 +72,19 @@ def test_a_pretrained_backbone_has_its_own_defaults(photos: Path, network: dict[
     assert scratch.training.learning_rate == 1e-3
     assert with_warmup(scratch, steps=50).training.warmup_steps == 0
     assert with_warmup(pretrained.changed(training={"epochs": 4}), steps=50).training.warmup_steps == 10
+
+
+@pytest.mark.parametrize(("given", "size"), [({}, 224), ({"image_size": 32}, 32)])
+def test_what_a_module_of_ones_own_reads_is_said_before_training(
+    photos: Path, given: dict[str, Any], size: int
+) -> None:
+    module = torch.nn.Sequential(torch.nn.AdaptiveAvgPool2d(2), torch.nn.Flatten())
+    chosen = make_settings(str(photos), "rank", {"backbone": "module:Mine", "batch_size": 4, "device": "cpu"} | given)
+    splits = load_splits(chosen.data, 0)
+    filled = resolved(chosen, splits, chosen.make_method(), module)
+    assert filled.model.image_size == size
+    said = describe_run(splits, filled, make_fabric(filled.training), steps=1)
+    assert f"module:Mine with your weights, images of {size}×{size} pixels (image_size), embedding of 12" in said
 
 
 def test_without_a_head_the_features_themselves_are_trained(

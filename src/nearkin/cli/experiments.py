@@ -77,8 +77,9 @@ def reproduce(
     console = Console(highlight=False)
     console.print(result, crop=False)
     console.print(f"also in {result.folder}: {', '.join(f.name for f in sorted(result.folder.glob(f'{table}.*')))}")
-    if result.nothing_came_out:
-        raise UserError(result.nothing_came_out)
+    tried = [row for row in result.rows if row.run]
+    if tried and not any(row.here for row in tried):
+        raise UserError(f"none of the rows that were tried has scores; the first {tried[0].problem}")
 
 
 def _example(paper: str) -> str:

@@ -145,6 +145,10 @@ def serve(
         list[str] | None,
         typer.Option(metavar="NAME", help="A further name it is called by, as behind a proxy; may be repeated."),
     ] = None,
+    token: Annotated[
+        str | None,
+        typer.Option(help="What clients must know, or NEARKIN_TOKEN; made up and printed where --host lets others in."),
+    ] = None,
     store: Store = "",
     allow_path: AllowPath = None,
 ) -> None:
@@ -155,4 +159,4 @@ def serve(
     from nearkin.api import Gallery
 
     with Gallery.open(gallery, store=store, allow_path=allow_path) as opened:
-        opened.serve(host, port, open_browser, allow_host)
+        opened.serve(host, port, open_browser, allow_host, token)

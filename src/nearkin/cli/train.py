@@ -79,9 +79,13 @@ def demo(
     data: Annotated[str, typer.Option(help="The glyphs, in another size: glyphs:classes=40,per_class=10")] = "glyphs",
 ) -> None:
     """Train on the embedded glyphs, measure on classes never seen, save the model, draw two pictures."""
+    from rich.console import Console
+
     from nearkin import api
 
-    api.demo(out, epochs, seed, data)
+    made = api.demo(out, epochs, seed, data)
+    Console().print(made.table)
+    Console().print(made.summary, highlight=False, soft_wrap=True)
 
 
 def _print_run(run: Run) -> None:

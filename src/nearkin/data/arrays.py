@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-import zipfile
+from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from PIL import Image
 
+from nearkin.data.archive import Header, read_archive
 from nearkin.data.dataset import Dataset, class_labels, described
 from nearkin.data.items import ImageArray, ImageFiles, Items, LazyImages, Vectors
 from nearkin.data.pixels import Array, as_array, channels_last, eight_bit
 from nearkin.errors import UserError
-from nearkin.files import open_regular
+
+# The columns of an .npz that a dataset knows, what they become, and the kinds of arrays that can become it.
+COLUMNS = {"split": np.str_, "is_query": np.bool_, "is_gallery": np.bool_}
+KINDS = {"split": "SU", "is_query": "biu", "is_gallery": "biu"}
 
 
 def from_arrays(items: Any, labels: Any, name: str = "arrays") -> Dataset:
@@ -38,31 +43,45 @@ def from_arrays(items: Any, labels: Any, name: str = "arrays") -> Dataset:
 
 
 def load_arrays(file: Path) -> Dataset:
-    """Reads ``images`` (n, h, w[, 3]) or ``vectors`` (n, d), and ``labels`` (n,) of any spelling."""
-    try:
-        with open_regular(file) as opened, np.load(opened, allow_pickle=False) as archive:
-            columns: dict[str, Array] = {name: archive[name] for name in archive.files}
-    except (ValueError, OSError, EOFError, zipfile.BadZipFile) as error:
-        raise UserError(f"{file} is not a readable .npz of arrays ({error}); write it with numpy.savez") from error
-    labels = columns.pop("labels", None)
-    if labels is None or ("images" in columns) == ("vectors" in columns):
-        found = ", ".join(columns) or "nothing"
+    """Reads ``images`` (n, h, w[, 3]) or ``vectors`` (n, d), and ``labels`` (n,) of any spelling.
+
+    Where they are there, also ``split``, ``is_query`` and ``is_gallery``; every other array (n,) of numbers or
+    text is an attribute.
+    """
+    columns = read_archive(file, partial(_wanted, file))
+    codes, classes = class_labels(columns.pop("labels"), str(file))
+    items: Items
+    if "images" in columns:
+        items = _pixels(columns.pop("images"), str(file))
+    else:
+        items = _vectors(columns.pop("vectors"), str(file))
+    known: dict[str, Any] = {name: columns.pop(name).astype(kind) for name, kind in COLUMNS.items() if name in columns}
+    return Dataset(file.stem, items, codes, classes, **known, attributes=columns)
+
+
+def _wanted(file: Path, headers: Mapping[str, Header]) -> list[str]:
+    """The arrays to read; refuses a file whose arrays do not fit together."""
+    given = [name for name in ("images", "vectors") if name in headers]
+    if "labels" not in headers or len(given) != 1:
+        found = ", ".join(headers) or "nothing"
         raise UserError(f"{file} must hold 'labels' and either 'images' or 'vectors' (found: {found})")
-    codes, classes = class_labels(labels, str(file))
-    as_items = _pixels if "images" in columns else _vectors
-    items = as_items(columns.pop("images" if "images" in columns else "vectors"), str(file))
-    masks = {name: columns.pop(name, None) for name in ("is_query", "is_gallery")}
-    split = columns.pop("split", None)
-    return Dataset(
-        name=file.stem,
-        items=items,
-        labels=codes,
-        classes=classes,
-        split=None if split is None else split.astype(str),
-        is_query=None if masks["is_query"] is None else masks["is_query"].astype(bool),
-        is_gallery=None if masks["is_gallery"] is None else masks["is_gallery"].astype(bool),
-        attributes={name: column for name, column in columns.items() if column.shape[:1] == codes.shape},
-    )
+    count = headers["labels"].shape[:1]
+    if headers[given[0]].shape[:1] != count or not count:
+        shapes = f"{headers['labels'].shape} and {headers[given[0]].shape}"
+        raise UserError(f"{file}: labels and {given[0]} must be of equal length, not of shapes {shapes}")
+    for name in COLUMNS:
+        if name in headers and (headers[name].shape != count or headers[name].dtype.kind not in KINDS[name]):
+            found = f"{headers[name].dtype} of shape {headers[name].shape}"
+            raise UserError(
+                f"{file}: {name} must be {'text' if name == 'split' else 'true or false'} (n,), not {found}"
+            )
+    others = headers.keys() - {"labels", *given, *COLUMNS}
+    attributes = [
+        name
+        for name, header in headers.items()
+        if name in others and header.shape == count and header.dtype.kind in "biufSU"
+    ]
+    return ["labels", *given, *(name for name in COLUMNS if name in headers), *attributes]
 
 
 def items_in_memory(items: Any, where: str) -> Items:
@@ -86,7 +105,7 @@ def _vectors(vectors: Array, where: str) -> Vectors:
         found = f"{vectors.dtype} of shape {vectors.shape}"
         raise UserError(f"{where}: vectors must be numbers of shape (n, features), not {found}")
     with np.errstate(over="ignore"):  # becomes infinite, which is said
-        values = vectors.astype(np.float32)
+        values = vectors.astype(np.float32, copy=False)
     unusable = np.flatnonzero(~np.isfinite(values).all(axis=1))
     if len(unusable):
         raise UserError(

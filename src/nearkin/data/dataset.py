@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -12,9 +13,11 @@ import numpy.typing as npt
 from nearkin.data.items import Indices, Items
 from nearkin.data.pixels import as_array
 from nearkin.errors import UserError
+from nearkin.names import check_names
 
 SPLITS = ("train", "validation", "test")
 Mask = npt.NDArray[np.bool_]
+WHOLE_NUMBER = re.compile(r"-?\d{1,18}")  # longer ones are names
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,6 +37,10 @@ class Dataset:
         source: what `load_dataset` loads it from again; in angle brackets, the object that it was made of.
         protocol: how papers measure it, where that is not all against all: "random-gallery", see
             `nearkin.evaluation.galleries`.
+
+    >>> from nearkin.data import from_arrays
+    >>> from_arrays([[0.0], [1.0], [2.0]], ["cat", "cat", "dog"])
+    Dataset('arrays': 3 items of 2 classes)
     """
 
     name: str
@@ -65,6 +72,9 @@ class Dataset:
 
     def __len__(self) -> int:
         return len(self.items)
+
+    def __repr__(self) -> str:
+        return f"Dataset({self.name!r}: {len(self):,} items of {len(self.present_classes):,} classes)"
 
     def take(self, indices: Indices) -> Dataset:
         """The items at ``indices``, with everything that is known about them."""
@@ -141,12 +151,15 @@ def class_labels(values: Any, where: str, names: Sequence[str] | None = None) ->
 def encode_labels(values: Sequence[str]) -> tuple[Indices, list[str]]:
     """Labels of any spelling as positions in the sorted class names; whole numbers sort by value.
 
+    The one way from what a user wrote to labels.
+
     >>> labels, classes = encode_labels(["10", "9", "10"])
     >>> labels.tolist(), classes
     ([1, 0, 1], ['9', '10'])
     """
     distinct = set(values)
-    numeric = all(value.lstrip("-").isdecimal() for value in distinct)
+    check_names(distinct, "class")
+    numeric = all(map(WHOLE_NUMBER.fullmatch, distinct))
     classes = sorted(distinct, key=(lambda value: (int(value), value)) if numeric else None)
     position = {name: i for i, name in enumerate(classes)}
     return np.array([position[value] for value in values], dtype=np.int64), classes

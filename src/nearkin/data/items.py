@@ -15,6 +15,7 @@ from PIL import Image
 from nearkin.data.images import Unreadable, read_image
 from nearkin.data.pixels import as_picture
 from nearkin.errors import UserError
+from nearkin.names import check_names
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -29,6 +30,9 @@ class ImageFiles:
     """Images on disk, decoded when they are needed."""
 
     paths: Sequence[Path]
+
+    def __post_init__(self) -> None:
+        check_names(map(str, self.paths), "image")
 
     def __len__(self) -> int:
         return len(self.paths)

@@ -13,6 +13,7 @@ from nearkin.data.dataset import SPLITS, Dataset, Mask, encode_labels
 from nearkin.data.items import ImageFiles
 from nearkin.errors import UserError
 from nearkin.files import open_regular
+from nearkin.names import check_names
 
 REQUIRED = ("path", "label")
 KNOWN = (*REQUIRED, "split", "is_query", "is_gallery")
@@ -74,6 +75,7 @@ def _columns(file: Path) -> dict[str, list[str]]:
 
 
 def _inside(file: Path, line: int, path: str) -> Path:
+    check_names([path], f"{file}, line {line}: path")
     if leads_out(path):
         raise UserError(
             f"{file}, line {line}: path '{path}' leaves the folder of the CSV; use paths relative to {file.parent}"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -12,7 +11,8 @@ from pathlib import Path
 import numpy as np
 
 from nearkin.data.dataset import Dataset
-from nearkin.data.images import Unreadable, decode_coarsely
+from nearkin.data.decoders import DecoderPool
+from nearkin.data.images import Unreadable
 from nearkin.data.items import ImageFiles, LazyImages
 from nearkin.data.summary import counted
 from nearkin.errors import UserError, unknown_name
@@ -95,9 +95,7 @@ def _write(mark: Path) -> None:
 
 
 def _verdicts(files: ImageFiles) -> Iterator[Unreadable | None]:
-    def verdict(path: Path) -> Unreadable | None:
-        outcome = decode_coarsely(path)
-        return outcome if isinstance(outcome, Unreadable) else None
-
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
-        yield from pool.map(verdict, files.paths)
+    """By the function that reads them later, but under limits: who reads a file that passed needs none."""
+    decoders = DecoderPool()
+    with ThreadPoolExecutor(decoders.workers) as threads, decoders:
+        yield from threads.map(decoders.check, files.paths)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from html import escape
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from rich.console import Console, Group
+from rich.console import Console, ConsoleRenderable, Group, RichCast
 from rich.table import Table
 from rich.text import Text
 from torch import Tensor
@@ -98,10 +98,7 @@ class EvaluationResult:
         return Group(*tables, *([attribute_table(self.attributes)] if self.attributes else []))
 
     def __str__(self) -> str:
-        console = Console(file=io.StringIO(), width=200, color_system=None)
-        console.print(self)
-        assert isinstance(console.file, io.StringIO)
-        return "\n".join(line.rstrip() for line in console.file.getvalue().splitlines())
+        return plain_text(self)
 
     __repr__ = __str__
 
@@ -114,6 +111,13 @@ class EvaluationResult:
     @property
     def _sampled(self) -> tuple[str, ...]:
         return self.diagnostics.sampled if self.diagnostics else ()
+
+
+def plain_text(shown: ConsoleRenderable | RichCast) -> str:
+    """What a terminal would show, without colours."""
+    text = io.StringIO()
+    Console(file=text, width=200, color_system=None).print(shown)
+    return "\n".join(line.rstrip() for line in text.getvalue().splitlines())
 
 
 def score_table(columns: Columns, title: str | None = None, sampled: tuple[str, ...] = ()) -> Table:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
-from rich.console import Console
 
 from nearkin.data import Dataset, ImageArray
 from nearkin.errors import UserError
 from nearkin.evaluation import evaluate
-from nearkin.evaluation.result import score_table
+from nearkin.evaluation.result import plain_text, score_table
 from nearkin.experiments.run_report import gather
 from nearkin.reports.map import draw_map
 from nearkin.reports.neighbours import draw_neighbours
@@ -22,10 +23,49 @@ from nearkin.training.loop import make_trainer
 from nearkin.training.prepare import load_splits
 from nearkin.training.settings import make_settings
 
+if TYPE_CHECKING:
+    from rich.table import Table
+
 MARK = "made-by-nearkin-demo"  # only a folder with this file in it is ever replaced
 
 
-def run_demo(out: Path, data: str = "glyphs", epochs: int = 20, seed: int = 0) -> None:
+@dataclass(frozen=True, repr=False)
+class DemoResult:
+    """What the demo made and measured; printed, it is a table and where to find the rest.
+
+    Attributes:
+        run: the run, with its model, two pictures and a report.
+        scores: by "raw pixels", "untrained" and "trained", on the test split.
+        tested_on: the test split in words.
+        verdict: what training added, in a sentence.
+    """
+
+    run: Run
+    scores: dict[str, dict[str, float]]
+    tested_on: str
+    verdict: str
+
+    @property
+    def table(self) -> Table:
+        return score_table(self.scores, self.tested_on)
+
+    @property
+    def summary(self) -> str:
+        out = self.run.folder
+        return (
+            f"{self.verdict}\n"
+            f"pictures: {out / 'neighbours.png'}, {out / 'map.png'}\nreport:   {out / 'report.html'}\n"
+            f"model:    {self.run.model_folder}\n"
+            f"use it:   nearkin.load({str(out)!r}).encode(images)"
+        )
+
+    def __str__(self) -> str:
+        return f"{plain_text(self.table)}\n{self.summary}"
+
+    __repr__ = __str__
+
+
+def run_demo(out: Path, data: str = "glyphs", epochs: int = 20, seed: int = 0) -> DemoResult:
     """Trains, measures before and after on classes never seen in training, and draws what was learned."""
     if data.partition(":")[0] != "glyphs":
         raise UserError(f"the demo draws glyphs and cannot use '{data}'; for other data use: nearkin train {data}")
@@ -42,17 +82,9 @@ def run_demo(out: Path, data: str = "glyphs", epochs: int = 20, seed: int = 0) -
     draw_map(out / "map.png", report.split)
     write_run_report(report, out / "report.html")
     pixels = evaluate(pixel_space(test)).scores
-    columns = {"raw pixels": pixels, "untrained": report.before, "trained": report.split.result.scores}
-    title = f"{len(test.present_classes)} classes never seen in training, {len(test):,} images"
-    Console().print(score_table(columns, title))
-    Console().print(
-        f"{report.verdict}\n"
-        f"pictures: {out / 'neighbours.png'}, {out / 'map.png'}\nreport:   {out / 'report.html'}\n"
-        f"model:    {run.model_folder}\n"
-        f"use it:   nearkin.load({str(run.folder)!r}).encode(images)",
-        highlight=False,
-        soft_wrap=True,
-    )
+    scores = {"raw pixels": pixels, "untrained": report.before, "trained": report.split.result.scores}
+    tested_on = f"{len(test.present_classes)} classes never seen in training, {len(test):,} images"
+    return DemoResult(run, scores, tested_on, report.verdict)
 
 
 def pixel_space(dataset: Dataset) -> Space:

@@ -15,8 +15,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from nearkin.data.decoders import DecoderPool
 from nearkin.data.folder import SUFFIXES
-from nearkin.data.images import Unreadable, read_image
+from nearkin.data.images import Unreadable
 from nearkin.data.items import ImageFiles
 from nearkin.data.sources import is_dataset_name, load_labelled_or_flat
 from nearkin.data.transforms import make_transform
@@ -221,24 +222,26 @@ def _chunks(entries: list[Entry], size: int) -> list[list[Entry]]:
 def _read_ahead(
     embedder: Embedder, entries: list[Entry], size: int
 ) -> Iterator[tuple[list[Entry], list[Tensor | Unreadable]]]:
-    """Batches of entries with their images, each decoded once, in threads; a file that is not an image is passed on."""
+    """Batches of entries with their images, each decoded once and under limits; an unreadable file is passed on."""
     preprocess = embedder.model.spec.preprocess
     assert preprocess is not None
     transform = make_transform(preprocess)
+    decoders = DecoderPool()
 
     def read(entry: Entry) -> Tensor | Unreadable:
-        image = read_image(Path(entry.path))
+        image = decoders.read(Path(entry.path))
         return image if isinstance(image, Unreadable) else transform(image)
 
     batches = _chunks(entries, size)
-    pool = ThreadPoolExecutor(os.cpu_count())
+    threads = ThreadPoolExecutor(decoders.workers)
     try:
         begun: deque[list[Future[Tensor | Unreadable]]] = deque()
         for ahead, some in enumerate(batches, start=-PREFETCH):
-            begun.append([pool.submit(read, entry) for entry in some])
+            begun.append([threads.submit(read, entry) for entry in some])
             if ahead >= 0:
                 yield batches[ahead], [image.result() for image in begun.popleft()]
         for some in batches[-len(begun) :]:
             yield some, [image.result() for image in begun.popleft()]
     finally:
-        pool.shutdown(cancel_futures=True)
+        decoders.close()  # first: nobody waits for what is being decoded
+        threads.shutdown(cancel_futures=True)

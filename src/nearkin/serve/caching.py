@@ -14,11 +14,14 @@ from threading import Lock
 from typing import Generic, TypeVar
 
 from fastapi import HTTPException
+from PIL.Image import Image
 
-from nearkin.data.images import Unreadable, read_small
+from nearkin.data.decoders import DecoderPool
+from nearkin.data.images import Unreadable
 
 PAUSE = 30  # times as long as a lookup took, the next one is not made
 LONGEST_PAUSE = 60.0  # seconds; one slow lookup says little about the next
+DECODERS = 2  # processes of their own: uploads keep nobody from seeing the items
 
 T = TypeVar("T")
 
@@ -77,6 +80,10 @@ class ThumbnailCache:
         self._kept: OrderedDict[str, bytes] = OrderedDict()
         self._bytes = 0
         self._lock = Lock()
+        self._decoders = DecoderPool(DECODERS)
+
+    def close(self) -> None:
+        self._decoders.close()
 
     def get(self, path: Path, side: int) -> Thumbnail:
         """An image that fits a square of ``side`` pixels; raises OSError where the file is gone or unreadable."""
@@ -88,7 +95,7 @@ class ThumbnailCache:
             if content is not None:
                 self._kept.move_to_end(tag)
                 return Thumbnail(content, tag)
-        content = _thumbnail(path, side)
+        content = _jpeg(self._decoders.read_small(path, side), side)
         with self._lock:
             if tag not in self._kept:
                 self._kept[tag] = content
@@ -98,8 +105,7 @@ class ThumbnailCache:
         return Thumbnail(content, tag)
 
 
-def _thumbnail(path: Path, side: int) -> bytes:
-    image = read_small(path, side)
+def _jpeg(image: Image | Unreadable, side: int) -> bytes:
     if isinstance(image, Unreadable):
         raise OSError(image.reason)
     image.thumbnail((side, side))

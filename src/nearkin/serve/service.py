@@ -12,16 +12,17 @@ from typing import TypeVar
 import anyio
 import anyio.to_thread
 from fastapi import HTTPException
-from PIL import Image
+from torch import Tensor
 
+from nearkin.data.transforms import make_transform
 from nearkin.errors import UserError
 from nearkin.search.gallery import Gallery
 from nearkin.search.store import Embeddings, Entry, Hit, ItemNotFound
 from nearkin.serve.batching import Batcher
 from nearkin.serve.caching import Thumbnail, ThumbnailCache, TTLCache
+from nearkin.serve.decoding import UploadDecoder
 from nearkin.serve.schemas import Item, Map, Neighbour, SearchResponse
 from nearkin.serve.space_map import SpaceMap, sample_ids
-from nearkin.serve.uploads import DecodeLimiters, open_picture
 
 log = logging.getLogger(__name__)
 MAP_POINTS = 2_000  # more could not be told apart, and t-SNE would take minutes
@@ -37,11 +38,13 @@ class SearchService:
 
     def __init__(self, gallery: Gallery) -> None:
         self._gallery, self._store = gallery, gallery.store
-        self._encode: Batcher[Image.Image, Embeddings] = Batcher(
+        preprocess = gallery.model.model.spec.preprocess
+        assert preprocess is not None  # a gallery is made of images
+        self._decode = UploadDecoder(make_transform(preprocess))
+        self._encode: Batcher[Tensor, Embeddings] = Batcher(
             lambda images: list(gallery.model.encode(images, progress=False))
         )
         self._store_thread = ThreadPoolExecutor(1, "store")
-        self._decoders = DecodeLimiters()
         self._readers = anyio.CapacityLimiter(4)
         self._thumbnails = ThumbnailCache()
         self.labels = TTLCache(lambda: self._ask(gallery.labels), LABELS_TTL)
@@ -50,9 +53,7 @@ class SearchService:
 
     async def neighbours_of_picture(self, content: bytes, k: int, label: str | None) -> SearchResponse:
         await self._check_label(label)
-        image = await anyio.to_thread.run_sync(open_picture, content)
-        async with self._decoders.of(image).decoded(image) as picture:
-            vector = await self._encode(picture)
+        vector = await self._encode(await self._decode(content))
         hits = await self._ask(lambda: self._store.search(vector[None], k, label or None))
         return _response(None, hits[0])
 
@@ -95,6 +96,8 @@ class SearchService:
         return Map(ready=ready, points=[point for point in self._map.points if point.id in wanted])
 
     def close(self) -> None:
+        self._decode.close()
+        self._thumbnails.close()
         self._encode.close()
         self._store_thread.shutdown(wait=False, cancel_futures=True)
 

@@ -49,6 +49,8 @@ def resolved(settings: Settings, splits: Splits, method: Method, backbone: nn.Mo
         model = replace(model, backbone=_usual_backbone(train))
     if not model.weights and backbone is not None:
         model = replace(model, weights="own")
+    if backbone is not None and not model.image_size and not isinstance(train.items, Vectors):
+        model = replace(model, image_size=preprocess_of(backbone).size)  # nobody else can say it
     if not model.weights:
         model = replace(model, weights="imagenet" if find_backbone(model.backbone).imagenet else "none")
     if not model.normalize:

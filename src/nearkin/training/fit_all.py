@@ -12,8 +12,9 @@ from typing import Unpack
 
 from nearkin.data.summary import counted
 from nearkin.training.card import replace_verdict
-from nearkin.training.loop import Objects, train
-from nearkin.training.run import Run, next_folder
+from nearkin.training.loop import train
+from nearkin.training.objects import Objects
+from nearkin.training.run import NewRun, Run
 from nearkin.training.settings import Settings
 
 log = logging.getLogger("nearkin")
@@ -32,9 +33,9 @@ def fit_all(run: Run, folder: str | Path | None = None, **objects: Unpack[Object
     """
     scores = run.scores
     settings = settings_for_all(run.settings(), scores["best_epoch"])
-    folder = Path(folder) if folder else next_folder(run.folder.parent, f"{run.folder.name}-all")
     log.info("training once more, on all classes: %s", counted(scores["best_epoch"], "epoch"))
-    final = train(settings, folder, **objects)
+    beside = run.folder.with_name(f"{run.folder.name}-all")
+    final = train(settings, folder or NewRun(beside), **objects)
     own = final.scores
     verdict = f"Trained on all classes, as a run that saw half of them: {scores['verdict']}"
     final.write_scores(own | {"outcome": scores["outcome"], "verdict": verdict, "measured_by": run.folder.name})

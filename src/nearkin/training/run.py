@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 from collections.abc import Mapping
 from copy import deepcopy
 from functools import cached_property
+from itertools import chain, count
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor, nn
 
 from nearkin.errors import Interrupted, UserError
-from nearkin.files import cannot_write, read_json, read_text, sweep, write_json, write_text
+from nearkin.files import UNFINISHED, cannot_write, read_json, read_text, sweep, write_json, write_text
 from nearkin.methods import Method
 from nearkin.models import Embedder, EmbeddingModel
 from nearkin.models.saved import restore_weights, save_model
 from nearkin.training.checkpoint import Position, Stateful, save_checkpoint
+from nearkin.training.records import as_line, read_records
 from nearkin.training.settings import Settings
 
 
@@ -32,6 +33,10 @@ class Run:
     """
 
     def __init__(self, folder: str | Path) -> None:
+        self.move_to(folder)
+        self.backbone: nn.Module | None = None
+
+    def move_to(self, folder: str | Path) -> None:
         self.folder = folder = Path(folder)
         self.config_file = folder / "config.toml"
         self.metrics_file = folder / "metrics.jsonl"
@@ -40,7 +45,6 @@ class Run:
         self.scores_file = folder / "scores.json"
         self.digest_file = folder / "data.sha256"
         self.buffers_file = folder / "readout.json"
-        self.backbone: nn.Module | None = None
 
     def __repr__(self) -> str:
         verdict = self.scores["verdict"].partition(". ")[0] if self.scores_file.is_file() else "not finished"
@@ -49,14 +53,14 @@ class Run:
     def create(self, settings: Settings, data_digest: str) -> None:
         """Begins the run, in an empty or new folder."""
         self.check_free()
+        self.sweep()
         self.metrics_file.unlink(missing_ok=True)
         write_text(self.digest_file, data_digest)
         write_text(self.config_file, settings.to_toml())
 
     def check_free(self) -> None:
         """Refuses a folder with anything in it, unless it is a run that ended before it had saved any progress."""
-        self.sweep()
-        if not self.folder.exists() or (self.folder.is_dir() and not any(self.folder.iterdir())):
+        if not self.folder.exists() or self._barely_begun():
             return
         if not self.digest_file.is_file():
             raise UserError(f"{self.folder} exists already and is not a run; choose another folder: out=...")
@@ -66,9 +70,18 @@ class Run:
                 "or choose another folder: out=..."
             )
 
+    def _barely_begun(self) -> bool:
+        """Whether there is a folder with nothing in it, or only what a run writes before its settings."""
+        if not self.folder.is_dir():
+            return False
+        names = {path.name for path in self.folder.iterdir()}
+        return {name for name in names if not name.startswith(UNFINISHED)} <= {self.digest_file.name}
+
     @classmethod
     def open(cls, folder: str | Path) -> Run:
         run = cls(folder)
+        if run._barely_begun():
+            raise UserError(f"{folder} is empty: a run there had not begun; train again into the same folder")
         if not run.config_file.is_file():
             raise UserError(
                 f"{folder} is not a run (config.toml is missing); give the folder that `nearkin train` wrote"
@@ -122,22 +135,14 @@ class Run:
         """Appends one line to the metrics."""
         try:
             with self.metrics_file.open("a", encoding="utf-8") as stream:
-                stream.write(json.dumps(record) + "\n")
+                stream.write(as_line(record))
         except OSError as error:
             raise cannot_write(self.metrics_file, error) from error
 
     @property
     def metrics(self) -> list[dict[str, Any]]:
         """All records; a last line that a killed process left unfinished is passed over."""
-        if not self.metrics_file.is_file():
-            return []
-        records = []
-        for line in read_text(self.metrics_file).splitlines():
-            try:
-                records.append(json.loads(line))
-            except json.JSONDecodeError:
-                continue
-        return records
+        return read_records(self.metrics_file)
 
     def evaluations(self) -> list[dict[str, Any]]:
         """The records of what was measured on the way, after epochs."""
@@ -146,7 +151,7 @@ class Run:
     def keep_records(self, count: int) -> None:
         """Forgets what was logged after the first ``count`` records: a resumed run will say it again."""
         kept = self.metrics[:count]
-        write_text(self.metrics_file, "".join(json.dumps(record) + "\n" for record in kept))
+        write_text(self.metrics_file, "".join(map(as_line, kept)))
 
     def read_buffers(self) -> dict[str, float]:
         """What the method's read-out needs besides the model, if anything."""
@@ -187,6 +192,22 @@ class Run:
             ) from error
 
 
+class NewRun(Run):
+    """A run in ``folder``, or in the first of ``folder-2``, ``folder-3``, … that is not taken when the run begins.
+
+    Making the folder is what chooses it: two runs that begin at the same moment get two.
+    """
+
+    def check_free(self) -> None:
+        """There is always another number."""
+
+    def create(self, settings: Settings, data_digest: str) -> None:
+        first = self.folder
+        others = (first.with_name(f"{first.name}-{number}") for number in count(2))
+        self.move_to(next(filter(_made, chain([first], others))))
+        super().create(settings, data_digest)
+
+
 class MemoryRun(Run):
     """A run that writes no file: for a model that is used at once."""
 
@@ -205,6 +226,9 @@ class MemoryRun(Run):
 
     def log(self, record: dict[str, Any]) -> None:
         self.records.append(record)
+
+    def keep_records(self, count: int) -> None:
+        del self.records[count:]
 
     @property
     def metrics(self) -> list[dict[str, Any]]:
@@ -245,7 +269,12 @@ class MemoryRun(Run):
         return KeyboardInterrupt()
 
 
-def next_folder(parent: Path, name: str) -> Path:
-    """The first of ``name``, ``name-2``, ``name-3``, … that is not taken."""
-    candidates = [parent / name, *(parent / f"{name}-{number}" for number in range(2, 10_000))]
-    return next(folder for folder in candidates if not folder.exists())
+def _made(folder: Path) -> bool:
+    """Makes a folder; whether there was none."""
+    try:
+        folder.mkdir(parents=True)
+    except FileExistsError:
+        return False
+    except OSError as error:
+        raise cannot_write(folder, error) from error
+    return True

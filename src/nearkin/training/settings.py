@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import tomllib
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,7 @@ from typing import Any
 from nearkin.data.transforms import AUGMENTATIONS
 from nearkin.errors import UserError, unknown_name
 from nearkin.fields import checked_fields
-from nearkin.files import read_text
+from nearkin.files import read_toml
 from nearkin.methods import Method, make_method, method_class
 
 HEAD_INIT = ("svd", "random", "init")
@@ -183,13 +182,11 @@ class Settings:
     def read(cls, file: str | Path) -> Settings:
         """From a TOML file such as a run's ``config.toml``."""
         try:
-            tables = tomllib.loads(read_text(Path(file)))
+            tables = read_toml(Path(file))
         except FileNotFoundError:
             raise UserError(f"there is no settings file {file}") from None
         except OSError as error:
             raise UserError(f"{file} cannot be read ({error.strerror or error}); give a settings file") from error
-        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-            raise UserError(f"{file} is not valid TOML: {error}") from error
         return cls.from_tables(tables, str(file))
 
     @classmethod
@@ -247,7 +244,7 @@ class Settings:
         measured = "".join(f", {name}=..." for name in names if name != "loss")
         return [
             f"# {' and '.join(names)}: objects in Python, which no setting describes. Pass the same ones again:\n"
-            f"# nearkin.resume(run{again}), nearkin.evaluate(run{measured})\n"
+            f"# nearkin.resume(run{again}), nearkin.evaluate(run{measured}), nearkin.train(config=...{again})\n"
         ]
 
     def changed(self, **sections: dict[str, Any]) -> Settings:
@@ -307,5 +304,5 @@ def knows(method: str | type[Method], setting: str) -> bool:
 def _toml(value: Any) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
-    # JSON's strings and numbers are TOML's too.
-    return json.dumps(value, ensure_ascii=False)
+    # JSON's strings and numbers are TOML's too, but for one letter.
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")

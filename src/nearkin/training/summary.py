@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from nearkin.data import Splits
 from nearkin.data.splits import usual_split
 from nearkin.data.summary import counted, describe_splits, labelled
+from nearkin.models.backbones.own import MODULE
 from nearkin.training.settings import DataSettings, ModelSettings, Settings
 
 if TYPE_CHECKING:
@@ -64,5 +65,7 @@ def _model(model: ModelSettings) -> str:
     backbone = model.backbone
     if backbone != "linear":  # which has none
         backbone += f" from {model.init}" if model.init else weights.get(model.weights, " with your weights")
+    if backbone.startswith(MODULE) and model.image_size:
+        backbone += f", images of {model.image_size}×{model.image_size} pixels (image_size)"
     embedding = f"embedding of {counted(model.dim, 'number')}" if model.dim else "without a head"
     return f"{backbone}{', frozen' if model.freeze_backbone else ''}, {embedding}"
