@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test check install clean
+.PHONY: demo test check campaign campaign-short install clean
 
 demo: install
 	$(BIN)/nearkin demo
@@ -10,6 +10,13 @@ demo: install
 # The tests of a file stay in one process, which trains what they share once.
 test: check
 	$(BIN)/pytest -n auto --dist loadfile
+
+# Hostile files and requests; see docs/security.md.
+campaign: install
+	$(BIN)/python -m benchmarks.campaign
+
+campaign-short: install
+	$(BIN)/python -m benchmarks.campaign --seconds 30
 
 check: install
 	$(BIN)/ruff check .

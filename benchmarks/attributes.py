@@ -25,13 +25,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from known_classes import known_classes
 from methods import DOCS, KNOWN, KNOWN_CHOSEN, Trial, command, markdown, run_trials
 
 import nearkin
 from nearkin.data import load_dataset, make_splits
 from nearkin.evaluation.attribute_columns import ALL
 from nearkin.experiments.demo import pixel_space
-from nearkin.experiments.known_classes import known_classes
 from nearkin.experiments.runs import provenance_of
 from nearkin.files import write_json
 from nearkin.reports.figures import plain_figure
@@ -141,7 +141,7 @@ def main() -> None:
     trials = all_trials(data, seeds, {"epochs": 2} if options.quick else {})
     every = [trial for of_task in trials.values() for trial in of_task]
     run_trials(every, runs, options.jobs, options.device)
-    unfinished = [trial.run(runs).folder.name for trial in every if not trial.run(runs).scores.is_file()]
+    unfinished = [trial.run(runs).folder.name for trial in every if not trial.run(runs).scores_file.is_file()]
     if unfinished:
         raise SystemExit(f"not finished: {', '.join(unfinished)}; the same command goes on with them")
     results: Results = {

@@ -85,7 +85,7 @@ def trained(data: Data, form: str, rate: float, seed: int) -> tuple[float, float
         optimizer.step()
     with torch.no_grad():
         embeddings = nn.functional.normalize(model(inputs[held_out]))
-    scores = nearkin.evaluate(nearkin.Space.of(embeddings, labels[held_out]), clustering=False).scores
+    scores = nearkin.evaluate(nearkin.Space.of(embeddings, labels[held_out]), clustering=None).scores
     return scores["recall@1"], scores["map@r"]
 
 

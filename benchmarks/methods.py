@@ -31,12 +31,12 @@ from typing import Any
 
 import numpy as np
 import torch
+from known_classes import known_classes
 
 from nearkin.data import load_dataset, make_splits
 from nearkin.evaluation import evaluate
 from nearkin.experiments.demo import pixel_space
-from nearkin.experiments.figure_numbers import curve, steps_to_reach
-from nearkin.experiments.known_classes import known_classes
+from nearkin.experiments.paper_figures import curve, steps_to_reach
 from nearkin.experiments.pool import Job, run_jobs
 from nearkin.experiments.runs import Task, provenance_of
 from nearkin.methods import known_methods
@@ -134,7 +134,9 @@ def magnet_trials(seeds: Sequence[int], data: Path, start: Run | None = None) ->
     """Magnet and triplet on known classes, both from scratch or both from the backbone of a run."""
     kind = "known" if start is None else "warm"
     weights = (
-        {} if start is None else {"weights": str(start.model / "model.safetensors"), "backbone_learning_rate": 1e-3}
+        {}
+        if start is None
+        else {"weights": str(start.model_folder / "model.safetensors"), "backbone_learning_rate": 1e-3}
     )
     return [
         Trial(f"{method}-{kind}", seed, str(data), method, KNOWN | KNOWN_CHOSEN[method] | weights)
@@ -198,7 +200,7 @@ def rows_of(trials: Sequence[Trial], folder: Path, scores: Sequence[str]) -> dic
     """Scores of the finished runs by name, one number for each seed."""
     rows: dict[str, dict[str, list[float]]] = {}
     for trial in trials:
-        if trial.run(folder).scores.is_file():
+        if trial.run(folder).scores_file.is_file():
             after = final(trial.run(folder))
             row = rows.setdefault(trial.name, {})
             for score in scores:
@@ -247,7 +249,7 @@ def report_learners(trials: Sequence[Trial], folder: Path) -> dict[str, Any]:
     print(markdown("Divide and conquer: learners and ablations", rows))
     curves: dict[str, list[list[tuple[int, float]]]] = {}
     for trial in trials:
-        if trial.name.startswith("learners") and trial.run(folder).scores.is_file():
+        if trial.name.startswith("learners") and trial.run(folder).scores_file.is_file():
             curves.setdefault(trial.name, []).append(curve(trial.run(folder), "recall@1"))
     draw("learners", curves, "Recall@1 on unseen classes", 0.6)
     return {"learners": rows, "learners_curves": curves}

@@ -4,6 +4,7 @@
     python benchmarks/search.py                                  # 10,000, 100,000 and 1,000,000 items
     python benchmarks/search.py --sizes 10000 100000             # a rehearsal
     python benchmarks/search.py --links 16 32 --out docs/results/search.json
+    python benchmarks/search.py --index 20000                    # instead: time and memory of `nearkin index`
 
 This is the search of `nearkin.search` without its files: `ExactIndex`, which serves up to 100,000 items, and
 `ApproximateIndex` with HNSW, which serves up to a million, and with IVF, which serves more; each with the effort that
@@ -20,6 +21,8 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import resource
+import tempfile
 import time
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
@@ -30,13 +33,17 @@ from pathlib import Path
 import faiss
 import numpy as np
 import torch
+from PIL import Image
 
+import nearkin
+from nearkin.data.transforms import Preprocess
 from nearkin.experiments.provenance import provenance
+from nearkin.models import Embedder, EmbeddingModel, ModelSpec
 from nearkin.search import vector_index
 from nearkin.search.store import Embeddings
 from nearkin.search.vector_index import ApproximateIndex, ExactIndex, Ids
 
-DIM, PER_CLASS, QUERIES, CHUNK = 128, 20, 512, 20_000
+DIM, PER_CLASS, QUERIES, CHUNK, SIDE = 128, 20, 512, 20_000, 32
 SECONDS = 3.0  # for each measurement of speed
 HNSW_UP_TO = {"HNSW": 10**12, "IVF": 0}
 
@@ -92,6 +99,30 @@ def measure(kind: str, items: int, noise: float, links: int) -> Measured:
     found = search(queries)
     at_1, at_10 = (share(found[:, :k], truth[:, :k]) for k in (1, 10))
     return Measured(items, name, build_seconds, grown, *rates[0], *rates[1], at_1, at_10, os.getloadavg()[0])
+
+
+def index_images(count: int) -> str:
+    """Indexes that many image files, then the same again."""
+    with tempfile.TemporaryDirectory() as folder:
+        photos, gallery, rng = Path(folder, "photos"), Path(folder, "gallery"), np.random.default_rng(0)
+        for number in range(count):
+            file = photos / f"class{number % 100}" / f"{number}.png"
+            file.parent.mkdir(parents=True, exist_ok=True)
+            Image.fromarray(rng.integers(0, 256, (SIDE, SIDE, 3), dtype=np.uint8)).save(file, compress_level=1)
+        spec = ModelSpec("small", DIM, preprocess=Preprocess(SIDE, SIDE, 3, (0.5,) * 3, (0.5,) * 3))
+        Embedder(EmbeddingModel(spec)).save(Path(folder, "model"))
+        before, seconds = megabytes(), []
+        for _ in range(2):
+            start = time.perf_counter()
+            nearkin.index(Path(folder, "model"), photos, gallery).close()
+            seconds.append(time.perf_counter() - start)
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+        size = sum(file.stat().st_size for file in gallery.rglob("*") if file.is_file()) / 1e6
+    return (
+        f"{count:,} images of {SIDE}×{SIDE} pixels: {seconds[0]:.0f} s, {1000 * seconds[0] / count:.2f} ms each; "
+        f"again, with nothing new: {seconds[1]:.1f} s; memory {before:,.0f} MB before, {peak:,.0f} MB at most; "
+        f"gallery {size:,.0f} MB; load {os.getloadavg()[0]:.1f}"
+    )
 
 
 def exact(ids: Ids, vectors: Embeddings) -> tuple[str, Search]:
@@ -151,6 +182,7 @@ def main() -> None:
     usual = vector_index.LINKS
     parser.add_argument("--links", type=int, nargs="+", default=[usual], help="HNSW's, one contestant for each number")
     parser.add_argument("--out", type=Path, help="also write everything as JSON, after every contestant")
+    parser.add_argument("--index", type=int, metavar="COUNT", help="index that many image files instead")
     wanted = parser.parse_args()
     about = {
         **provenance("cpu"),
@@ -162,6 +194,9 @@ def main() -> None:
         "noise": wanted.noise,
     }
     print(", ".join(f"{name} {value}" for name, value in about.items()))
+    if wanted.index:
+        print(index_images(wanted.index))
+        return
     print(HEAD, flush=True)
     measured = []
     for items in wanted.sizes:

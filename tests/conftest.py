@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -85,6 +86,9 @@ def nearkin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capt
             cli.main()
         except SystemExit as exit:
             code = int(exit.code or 0)
+        finally:  # a command that was stopped leaves signals to the operating system
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
         captured = capsys.readouterr()
         return Outcome(code, captured.out, captured.err)
 

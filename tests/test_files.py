@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from reference.untrained import save_untrained
 
 from nearkin.errors import UserError
 from nearkin.files import (
@@ -17,10 +18,12 @@ from nearkin.files import (
     open_lock,
     open_regular,
     read_json,
+    read_text,
     sweep,
     write_json,
     write_text,
 )
+from nearkin.training import Run
 
 
 def test_a_failed_write_leaves_the_old_file_and_no_rubbish(tmp_path: Path) -> None:
@@ -117,6 +120,12 @@ def test_json_that_nobody_wrote_is_a_value_error(tmp_path: Path, content: str) -
         read_json(tmp_path / "x.json")
 
 
+def test_text_that_is_not_utf_8_is_one_sentence(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_bytes(b"caf\xe9")
+    with pytest.raises(UserError, match=r"notes\.txt is not valid UTF-8"):
+        read_text(tmp_path / "notes.txt")
+
+
 def test_what_a_killed_process_left_is_swept_and_what_a_living_one_writes_is_not(tmp_path: Path) -> None:
     code = (
         "import os, pathlib, sys; from nearkin.files import atomic_path, unfinished_folder\n"
@@ -135,3 +144,17 @@ def test_what_a_killed_process_left_is_swept_and_what_a_living_one_writes_is_not
     (tmp_path / ".README-mine.md").touch()
     sweep(tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == [".README-mine.md"]
+
+
+def test_opening_a_run_and_saving_a_model_sweep_their_folders(tmp_path: Path) -> None:
+    run = Run(tmp_path)
+    folders = (run.folder, run.model_folder, run.checkpoint_file.parent)
+    for folder in folders:
+        folder.mkdir(exist_ok=True)
+        (folder / ".nearkin-x-12345678.json").touch()
+    run.config_file.touch()
+    Run.open(tmp_path)
+    assert [path.name for folder in folders for path in folder.glob(".*")] == []
+    (run.model_folder / ".nearkin-README-12345678.md").touch()
+    save_untrained(run.model_folder)
+    assert not [*run.model_folder.glob(".*")]

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from pytorch_metric_learning.losses import ContrastiveLoss, MultiSimilarityLoss
 
 import nearkin
 from nearkin.api import embed, evaluate
@@ -170,3 +171,40 @@ def test_a_loss_is_resumed_with_its_batches_and_another_method_is_said(
     other = nearkin.train(arrays(), out=tmp_path / "other", method=Triplet(margin=0.3, per_class=2), **TRAINED)
     with pytest.raises(UserError, match="begun with another"):
         nearkin.resume(other, data=arrays(), method=Triplet(margin=0.5, per_class=2))
+
+
+def test_a_run_of_ones_own_objects_is_repeated_from_its_config_with_the_same_objects(tmp_path: Path) -> None:
+    def objects() -> dict[str, Any]:
+        torch.manual_seed(0)
+        backbone = torch.nn.Linear(4, 6)  # training changes it
+        return {"data": arrays(), "backbone": backbone, "loss": MultiSimilarityLoss()}
+
+    first = nearkin.train(**objects(), out=tmp_path / "first", per_class=2, **TRAINED)
+    config = first.config_file
+    assert "nearkin.train(config=..., data=..., backbone=..., loss=...)" in config.read_text()
+    again = nearkin.train(**objects(), config=config, out=tmp_path / "again")
+    losses = [[record.get("loss") for record in run.metrics] for run in (first, again)]
+    assert losses[0] == losses[1] and again.settings() == first.settings()
+    changed = nearkin.train(**objects(), config=config, out=tmp_path / "changed", per_class=4)
+    assert changed.settings().method_settings["per_class"] == 4
+    with pytest.raises(UserError, match=r"another method or loss \(loss_class is .*, not .*ContrastiveLoss\)"):
+        nearkin.train(**objects() | {"loss": ContrastiveLoss()}, config=config, out=tmp_path / "refused")
+    with pytest.raises(UserError, match="names the method"):
+        nearkin.train(arrays(), "rank", config=config, out=tmp_path / "refused")
+    for missing in ("data", "backbone", "loss"):
+        with pytest.raises(UserError, match=f"pass (it again|the same object).*{missing}="):
+            nearkin.train(
+                **{name: each for name, each in objects().items() if name != missing},
+                config=config,
+                out=tmp_path / "refused",
+            )
+    with pytest.raises(UserError, match="no weights file own"):
+        nearkin.train(**objects() | {"backbone": "mlp"}, config=config, out=tmp_path / "refused")
+    assert not (tmp_path / "refused").exists()
+
+
+def test_a_config_that_names_a_method_takes_no_loss(tmp_path: Path) -> None:
+    run = nearkin.train(arrays(), out=tmp_path / "run", **TRAINED)
+    with pytest.raises(UserError, match="begun with another method or loss"):
+        nearkin.train(arrays(), config=run.config_file, loss=MultiSimilarityLoss(), out=tmp_path / "refused")
+    assert not (tmp_path / "refused").exists()

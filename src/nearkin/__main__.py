@@ -1,3 +1,18 @@
-from nearkin.cli import main
+"""The command `nearkin`, also as `python -m nearkin`."""
 
-main()
+import signal
+
+HANDLER = signal.getsignal(signal.SIGINT)
+if HANDLER is signal.default_int_handler:
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C while modules are loaded ends it without a traceback
+
+from nearkin import cli  # noqa: E402
+
+
+def main() -> None:
+    signal.signal(signal.SIGINT, HANDLER)
+    cli.main()
+
+
+if __name__ == "__main__":
+    main()

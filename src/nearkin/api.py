@@ -1,13 +1,12 @@
 """nearkin in Python: one function for each command; those of a gallery are the methods of `Gallery`.
 
-Here, and nowhere else, what people write (paths, names, their own objects) becomes what the packages take.
+Here what people write (paths, names, their own objects) becomes what the packages take.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from copy import deepcopy
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from functools import partial
@@ -32,16 +31,14 @@ from nearkin.evaluation.evaluate import as_space
 from nearkin.files import atomic_path, write_json
 from nearkin.messages import show_messages
 from nearkin.methods import Method, method_class
-from nearkin.methods.loss_module import LossModule
 from nearkin.models import Embedder, embed_dataset, load_model
-from nearkin.models.backbones.own import module_name
 from nearkin.models.model import usual_device
 from nearkin.models.pretrained import network_name
 from nearkin.search import Gallery as SearchableGallery
 from nearkin.space import Space
 from nearkin.training import DataSettings, Run, Settings, loop
 from nearkin.training.fit_all import fit_all as train_on_all
-from nearkin.training.loop import Callback, Objects
+from nearkin.training.objects import Callback, batches_of, copied, kind_of, take_objects
 from nearkin.training.prepare import absolute, load_data, load_splits, report_unreadable
 from nearkin.training.run import NewRun
 from nearkin.training.scoring import concentrations, score_space, split_to_measure
@@ -75,7 +72,8 @@ def train(
         method: a name (`nearkin methods` lists them) or an object such as ``nearkin.methods.Magnet(alpha=2.0)``;
             "rank" unless a config or recipe says otherwise.
         out: the run's folder; by default a new one under ``runs/``.
-        config: repeat a run from its ``config.toml``; ``data`` and ``settings`` change what they name.
+        config: repeat a run from its ``config.toml``; ``data`` and ``settings`` change what they name. A loss or a
+            module of one's own is passed again.
         recipe: a paper's or tuned settings by name; `nearkin recipes` lists them.
         fit_all: afterwards train once more on all classes, for as many epochs as were best, in a folder beside it, and
             return that run.
@@ -92,12 +90,14 @@ def train(
     (64,)
     """
     show_messages()
-    settings, objects = _objects(data, method, loss, callbacks, settings)
+    if loss is not None and config is not None:  # its batches are those of before
+        settings = batches_of(Settings.read(config).method_settings) | settings
+    settings, objects = take_objects(data, settings, method, loss, callbacks)
     dataset = objects.get("dataset")
     source = data if dataset is None else dataset.source
     chosen = _settings(source, objects.get("method", method), config, recipe, settings)
     name = chosen.data.source if dataset is None else dataset.name
-    untouched = _as_they_are_now(objects) if fit_all else objects
+    untouched = copied(objects) if fit_all else objects
     run = loop.train(chosen, out or NewRun(usual_folder(name, chosen.method)), **objects)
     log.info(run.scores["verdict"])
     return train_on_all(run, **untouched) if fit_all else run
@@ -126,9 +126,8 @@ def resume(
     show_messages()
     given: dict[str, Any] = {} if backbone is None else {"backbone": backbone}
     if loss is not None:  # its batches are those of before
-        begun = Run.open(_folder(run)).settings().method_settings
-        given |= {name: begun[name] for name in ("per_class",) if name in begun}
-    _, objects = _objects(data, method, loss, callbacks, given)
+        given |= batches_of(Run.open(_folder(run)).settings().method_settings)
+    _, objects = take_objects(data, given, method, loss, callbacks)
     if isinstance(data, str | Path):
         objects["dataset"] = as_dataset(data)
     finished = loop.resume(_folder(run), epochs=epochs, **objects)
@@ -335,11 +334,12 @@ class Gallery(SearchableGallery):
         port: int = 8000,
         open_browser: bool = False,
         allow_host: Sequence[str] | None = None,
+        token: str | None = None,
     ) -> None:
         """A web page to search the gallery, until Ctrl-C; see `nearkin.serve.serve`."""
         from nearkin.serve import serve
 
-        serve(self, host, port, open_browser, allow_host)
+        serve(self, host, port, open_browser, allow_host, token)
 
 
 def index(
@@ -385,74 +385,6 @@ def usual_folder(data: str, method: str) -> Path:
     return Path("runs") / f"{stem}-{method}"
 
 
-def _as_they_are_now(objects: Objects) -> Objects:
-    """The same objects with copies of those that training changes: the method and the backbone."""
-    copies = Objects(**objects)
-    if "method" in objects:
-        copies["method"] = deepcopy(objects["method"])
-    if "backbone" in objects:
-        copies["backbone"] = deepcopy(objects["backbone"])
-    return copies
-
-
-def _objects(
-    data: Any,
-    method: str | Method | None,
-    loss: nn.Module | None,
-    callbacks: Sequence[Callback],
-    settings: dict[str, Any],
-) -> tuple[dict[str, Any], Objects]:
-    """The settings that can be written down, and the objects among what was given."""
-    _check_kinds(method, loss, callbacks, settings)
-    settings, objects = dict(settings), Objects(callbacks=callbacks)
-    if data is not None and not isinstance(data, str | Path):
-        objects["dataset"] = as_dataset(data, settings.get("root"), settings.get("check_counts", True))
-    if isinstance(method, Method):
-        objects["method"] = method
-    if loss is not None:
-        if method is not None:
-            raise UserError("a method has a loss of its own; give either method=... or loss=...")
-        per_class = {"per_class": settings.pop("per_class")} if "per_class" in settings else {}
-        objects["method"] = LossModule.of(loss, **per_class)
-    if isinstance(settings.get("backbone"), nn.Module):
-        objects["backbone"] = settings["backbone"]
-        settings["backbone"] = module_name(settings["backbone"])
-    if isinstance(settings.get("init"), Run | Path):
-        settings["init"] = str(_folder(settings["init"]))
-    return settings, objects
-
-
-def _check_kinds(method: Any, loss: Any, callbacks: Any, settings: dict[str, Any]) -> None:
-    """Refuses objects of the wrong kind; a class in place of an object is the usual mistake."""
-    if not isinstance(method, str | Method | None):
-        fix = _called(method) if isinstance(method, type) else 'method="rank"'
-        raise UserError(f"method must be a name or a method object, not {_kind(method)}; give {fix}")
-    if not isinstance(loss, nn.Module | None):
-        fix = f"give {_called(loss)}" if isinstance(loss, type) else "wrap a function in an nn.Module"
-        if isinstance(loss, str):
-            fix = f'a method is chosen by name: method="{loss}"'
-        raise UserError(f"loss must be a torch module, not {_kind(loss)}; {fix}")
-    backbone = settings.get("backbone", "")
-    if not isinstance(backbone, str | nn.Module):
-        fix = _called(backbone) if isinstance(backbone, type) else 'backbone="resnet50"'
-        raise UserError(f"backbone must be a name or a torch module, not {_kind(backbone)}; give {fix}")
-    init = settings.get("init", "")
-    if isinstance(init, Embedder):
-        raise UserError('init must be a run or a folder, not an Embedder; save it: model.save("model"), init="model"')
-    if not isinstance(init, str | Path | Run):
-        raise UserError(f"init must be a run or a folder, not {_kind(init)}")
-    if isinstance(callbacks, str) or not isinstance(callbacks, Sequence) or not all(map(callable, callbacks)):
-        raise UserError("callbacks must be a list of functions that take (run, metrics); give callbacks=[function]")
-
-
-def _kind(value: Any) -> str:
-    return f"the class {value.__name__}" if isinstance(value, type) else f"of type {type(value).__name__}"
-
-
-def _called(kind: type) -> str:
-    return f"an object, {kind.__name__}(...)"
-
-
 def _settings(
     source: Any,
     method: str | Method | None,
@@ -470,16 +402,21 @@ def _settings(
             return make_settings(source, method or "rank", settings)
         _check_names(type(method), settings)
         tables = by_section(type(method), {"source": str(source), **settings})
-        if own := ", ".join(tables.get("method", {})):
+        said = method.settings()
+        if own := ", ".join(name for name, value in tables.get("method", {}).items() if said[name] != value):
             raise UserError(f"{own} must be given to the method itself: {type(method).__name__}({own}=...)")
         return replace(Settings.from_tables(tables), method=method.name, method_settings=method.settings())
-    if method is not None or (config is not None and recipe is not None):
+    described = config is not None and isinstance(method, Method)  # an object that is passed again
+    if (method is not None and not described) or (config is not None and recipe is not None):
         raise UserError("a config or a recipe names the method; give one of config, recipe and method")
     from nearkin.experiments.recipes import read_recipe
 
     chosen = Settings.read(config) if config is not None else read_recipe(recipe or "")
     changes = settings if source is None else settings | {"source": str(source)}
-    return chosen.changed(**by_section(chosen.method, changes))
+    chosen = chosen.changed(**by_section(type(method) if isinstance(method, Method) else chosen.method, changes))
+    if isinstance(method, Method):
+        loop.check_same_method(method, chosen)
+    return chosen
 
 
 def _check_names(method: str | type[Method], settings: dict[str, Any]) -> None:
@@ -494,7 +431,7 @@ def _check_names(method: str | type[Method], settings: dict[str, Any]) -> None:
 
 def _folder(run: str | Path | Run) -> str | Path:
     if not isinstance(run, str | Path | Run):
-        raise UserError(f"give a run, a folder or a name, not {_kind(run)}")
+        raise UserError(f"give a run, a folder or a name, not {kind_of(run)}")
     return run.folder if isinstance(run, Run) else run
 
 

@@ -1,7 +1,7 @@
 """The one place that writes files: whole or not at all, so that nothing already saved can be damaged.
 
 And the one that opens files whose path comes from a user or from another file: only regular files, because opening a
-FIFO blocks and opening a device may do anything.
+FIFO blocks, and opening a device may do anything.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ UNFINISHED = ".nearkin-"  # how the names of files begin that are not yet whole
 
 
 @contextmanager
-def atomic_path(target: Path) -> Iterator[Path]:
+def atomic_path(target: Path, permissions: int = 0o666) -> Iterator[Path]:
     """Yields a temporary path beside ``target``; it replaces ``target`` only if the block ends well.
 
     >>> with atomic_path(Path("scores.json")) as partial:  # doctest: +SKIP
@@ -47,7 +47,7 @@ def atomic_path(target: Path) -> Iterator[Path]:
         with partial.open("rb") as written:
             os.fsync(written.fileno())
         # mkstemp makes private files; a user's results get the permissions of any other new file.
-        partial.chmod(0o666 & ~_umask())
+        partial.chmod(permissions & ~_umask())
         partial.replace(target)
     except OSError as error:
         raise cannot_write(target, error) from error
@@ -173,7 +173,7 @@ def check_regular(path: Path, follow: bool = True) -> Path:
 
 
 def read_text(file: Path, follow: bool = True) -> str:
-    with open_regular(file, follow) as stream:
+    with _readable(file, "UTF-8"), open_regular(file, follow) as stream:
         return stream.read().decode("utf-8")
 
 
@@ -239,6 +239,8 @@ def _finite(text: str) -> float:
 def _readable(file: Path, what: str) -> Iterator[None]:
     try:
         yield
+    except UserError:
+        raise
     except ValueError as error:
         raise UserError(f"{file} is not valid {what}: {error}; mend it, or bring back what it was") from error
 

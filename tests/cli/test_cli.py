@@ -272,10 +272,10 @@ def test_debug_shows_the_traceback(nearkin: Command) -> None:
 
 
 def test_an_unexpected_error_points_at_debug(nearkin: Command, monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken() -> None:
+    def broken(*_: object) -> None:
         raise KeyError("a bug")
 
-    monkeypatch.setattr("nearkin.cli.listing.Console", broken)
+    monkeypatch.setattr("nearkin.cli.listing.show", broken)
     outcome = nearkin("methods")
     assert outcome.code == 1
     assert "unexpected KeyError: 'a bug' (add --debug for the traceback)" in outcome.err
@@ -285,6 +285,6 @@ def test_ctrl_c_is_said_in_one_word(nearkin: Command, monkeypatch: pytest.Monkey
     def interrupted(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("nearkin.cli.listing.Console", interrupted)
+    monkeypatch.setattr("nearkin.cli.listing.show", interrupted)
     outcome = nearkin("methods")
     assert (outcome.code, outcome.err) == (130, "nearkin: stopped\n")

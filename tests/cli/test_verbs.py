@@ -63,6 +63,9 @@ def test_a_command_and_its_verb_take_the_same(name: str) -> None:
         if argument.name != "self" and argument.kind is not argument.VAR_KEYWORD
     }
     by_name = SETTINGS if name == "train" else set()
+    if "gallery" in options:  # which the command also opens
+        opening = inspect.signature(nearkin.Gallery.open).parameters
+        arguments |= {option: opening[option].default for option in options.keys() & opening.keys()}
     assert options.keys() - TERMINAL - by_name <= arguments.keys()
     assert arguments.keys() - OBJECTS <= options.keys()
     for shared in options.keys() & arguments.keys():

@@ -73,6 +73,7 @@ HOSTILE: dict[str, Callable[[Path], object]] = {
     ),
     "Python objects": lambda file: np.savez(file, **(GOOD | {"more": np.array([{}, 1], dtype=object)})),
     "letters that are not": lambda file: archive(file, labels=np.full(4, 0x7FFFFFFF, np.uint32).view("<U1")),
+    "words with such letters": lambda file: archive(file, labels=np.full(32, 0x01000041, np.uint32).view("<U8")),
     "half of a letter": lambda file: archive(file, labels=np.array(["a", "b\ud800", "a", "b"])),
     "a scalar split": lambda file: archive(file, split="train"),
     "a split for every number": lambda file: archive(file, split=np.full((4, 4), "train")),

@@ -59,6 +59,15 @@ def test_every_class_has_its_examples_and_its_half(small: Dataset) -> None:
     assert set(small.labels[small.split == "test"]) == set(range(10, 20))
 
 
+def test_new_examples_of_known_classes_are_the_last_of_each(small: Dataset) -> None:
+    known = glyphs(classes=20, per_class=4, test_per_class=1)
+    np.testing.assert_array_equal(pixels(known), pixels(small))
+    assert known.split is not None and known.split.tolist() == ["train", "train", "train", "test"] * 20
+    for impossible in (-1, 4):
+        with pytest.raises(UserError, match=f"test_per_class must be from 0 to 3, not {impossible}"):
+            glyphs(classes=20, per_class=4, test_per_class=impossible)
+
+
 def test_class_names_show_the_code_point_and_the_glyph(small: Dataset) -> None:
     for name in small.classes:
         code, glyph = name.split(" ")

@@ -41,7 +41,7 @@ def test_side_by_side_gives_what_one_after_the_other_gives(vectors: str, tmp_pat
 def test_an_unexpected_error_ends_the_comparison_with_the_name_of_its_run(
     vectors: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def broken(*_: Any) -> None:
+    def broken(*_: Any, **__: Any) -> None:
         raise ZeroDivisionError("oh")
 
     monkeypatch.setattr("nearkin.experiments.runs.train", broken)
@@ -70,7 +70,7 @@ def test_a_worker_that_is_killed_ends_the_comparison_with_advice_and_leaves_no_p
 
 
 def test_a_full_disk_is_no_verdict_on_a_method(vectors: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(*_: Any) -> None:
+    def full(*_: Any, **__: Any) -> None:
         raise OutOfRoom("no space left")
 
     with monkeypatch.context() as patch:

@@ -12,6 +12,7 @@ from nearkin.errors import UserError
 from nearkin.experiments.papers import read_table
 from nearkin.experiments.recipes import read_recipe
 from nearkin.experiments.reproduction_plan import Plan, datasets, make_plans
+from nearkin.training.prepare import load_splits
 
 
 @pytest.fixture(autouse=True)
@@ -27,18 +28,17 @@ def told(plan: Plan) -> list[str]:
 
 
 def planned(paper: str, name: str, data: dict[str, str] | None = None, **settings: Any) -> list[Plan]:
-    return make_plans(read_table(paper, name), data or {}, settings, Path("out"))
+    return make_plans(read_table(paper, name), data or {}, settings)
 
 
 def test_absent_datasets_are_found_absent_and_given_ones_present(tmp_path: Path, photos: Path) -> None:
     assert datasets(read_table("rank", "table-1")) == {"cub200": False, "cars196": False, "sop": False}
     found = planned("rank", "table-1", {"cars196": str(photos)})
-    problems = {plan.dataset: plan.problem.partition(":")[0] for plan in found}
-    assert problems == {"cub200": "not found", "cars196": "", "sop": "not found"}
+    assert {plan.dataset for plan in found if plan.settings} == {"cars196"}
     (tmp_path / "birds" / "CUB_200_2011").mkdir(parents=True)
     (tmp_path / "birds" / "CUB_200_2011" / "image_class_labels.txt").touch()
     found = planned("rank", "table-1", root=str(tmp_path / "birds"))
-    assert {plan.dataset for plan in found if not plan.problem} == {"cub200"}
+    assert {plan.dataset for plan in found if plan.settings} == {"cub200"}
 
 
 def test_a_folder_of_photos_keeps_the_papers_settings(photos: Path) -> None:
@@ -49,13 +49,14 @@ def test_a_folder_of_photos_keeps_the_papers_settings(photos: Path) -> None:
     assert (plan.dataset, plan.other_data) == ("cars196", str(photos))
 
 
-def test_what_the_user_sets_is_listed_with_what_it_replaces() -> None:
+def test_settings_that_differ_are_listed_with_what_they_replace() -> None:
     plan = planned("rank", "table-1", {"cub200": TINY_GLYPHS}, epochs=3, backbone="linear", keep="last")[0]
-    assert "other settings: epochs = 3 instead of 222, backbone = linear instead of torchvision:googlenet" in (
-        told(plan)
-    )
-    assert "protocol: last epoch" in told(plan)
-    assert not any("backbone = small" in sentence for sentence in told(plan))
+    (said,) = [each for each in told(plan) if each.startswith("settings: ")]
+    assert "epochs = 3 instead of 222" in said and "backbone = linear instead of torchvision:googlenet" in said
+    assert "optimizer = adamw instead of sgd" in said  # glyphs need it
+    assert "keep" not in said and "source" not in said and "dim" not in said
+    assert "protocol: the model of the last epoch, nothing chosen by test scores" in told(plan)[2]
+    assert not any(each.startswith("settings") for each in told(planned("rank", "table-1", {"cub200": "/"})[0]))
 
 
 def test_a_setting_of_one_method_is_for_its_rows_alone() -> None:
@@ -121,18 +122,11 @@ def test_a_frozen_backbone_is_not_said_to_see_random_crops(photos: Path) -> None
     assert "crops" not in words_of(last_layer) and {"last layer", "resize", "gradient"} <= words_of(last_layer)
 
 
-def test_what_is_not_trained_differs_only_in_what_is_seen(photos: Path) -> None:
-    plan = planned("spectral", "table-1", {"cub200": str(photos)}, epochs=3, dim=7, keep="last")[4]
-    assert plan.row.untrained and words_of(plan) == {"other data", "vanilla", "network", "resize"}
+def test_what_is_not_trained_has_no_protocol_and_nothing_of_its_recipe(photos: Path) -> None:
+    plan = planned("spectral", "table-1", {"cub200": str(photos)})[4]
+    assert plan.row.untrained and words_of(plan) == {"other data", "vanilla"}
     changed = planned("spectral", "table-1", {"cub200": str(photos)}, backbone="resnet18")[4]
-    assert "other settings: backbone = resnet18 instead of torchvision:googlenet" in told(changed)
-
-
-@pytest.mark.parametrize("name", ["table-6", "figure-1"])
-def test_the_ablation_has_the_epochs_that_the_paper_gives_for_it(photos: Path, name: str) -> None:
-    plan = planned("divide-and-conquer", name, {"sop": str(photos)})[1]
-    assert "rates" in words_of(plan) and "epochs" not in words_of(plan)
-    assert "epochs" in words_of(planned("divide-and-conquer", "table-1", {"sop": str(photos)})[-1])
+    assert "settings: backbone = resnet18 instead of torchvision:googlenet" in told(changed)
 
 
 def test_on_glyphs_nothing_is_said_of_networks_and_pictures_that_are_not_used(photos: Path) -> None:
@@ -151,41 +145,25 @@ def test_on_glyphs_nothing_is_said_of_networks_and_pictures_that_are_not_used(ph
         for plan in planned(paper, name, data):
             assert not words_of(plan) & of_photographs
     curves = planned("magnet", "figure-5", {"flowers102": str(photos)})
-    assert words_of(curves[0]) >= {"network", "weights", "augmentation", "test crops", "validation split", "negatives"}
+    assert words_of(curves[4]) >= {"network", "weights", "augmentation", "test crops", "negatives"}
 
 
-def test_views_that_are_averaged_as_in_the_paper_are_no_difference(photos: Path) -> None:
-    data = {"flowers102": str(photos)}
-    triplet = planned("magnet", "table-4", data)[6]
-    assert triplet.row.views == 16 and "test crops" not in words_of(triplet)
-    assert "test crops" in words_of(planned("magnet", "table-4", data, augment="none")[6])
+def test_the_official_validation_split_is_that_of_the_papers_own_data(
+    photos: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert "validation split" not in words_of(planned("magnet", "figure-5", {"flowers102": str(photos)})[4])
+    monkeypatch.setattr("nearkin.experiments.reproduction_plan._is_here", lambda *_: True)
+    assert "validation split" in words_of(planned("magnet", "figure-5")[4])
 
 
-def test_a_number_that_stands_for_another_is_told_in_words() -> None:
-    plan = planned("spectral", "table-1", {"cub200": TINY_GLYPHS})[9]  # not trained, so nothing is filled in yet
-    (said,) = [each for each in told(plan) if each.startswith("settings for glyphs")]
-    assert "image_size = the backbone's own instead of 227" in said
-    assert "batch_size = the method's usual instead of 1260" in said and " = 0 " not in said
-    back = planned("rank", "figure-4", {"mnist": TINY_GLYPHS}, image_size=12)[0]
-    assert "other settings: image_size = 12 instead of the backbone's own" in told(back)
-
-
-def test_batches_for_glyphs_shrink_where_the_data_cannot_fill_them() -> None:
-    sizes = {}
-    for source in ("glyphs:classes=12,per_class=12,size=16", TINY_GLYPHS):
-        both = planned("magnet", "figure-5", {"dogs120": source})
-        sizes[source] = [plan.settings.training.batch_size for plan in both if plan.settings]
-    assert list(sizes.values()) == [[48, 48], [0, 0]]
-    (given, _) = planned("magnet", "figure-5", {"dogs120": source}, batch_size=48)
-    assert given.settings is not None and given.settings.training.batch_size == 48  # as wished, or not at all
-
-
-def test_a_figure_falls_back_to_glyphs_and_prefers_what_is_here(photos: Path) -> None:
-    fallback = planned("magnet", "figure-5", {"dogs120": TINY_GLYPHS})
-    assert {plan.dataset for plan in fallback} == {"dogs120"} and len(fallback) == 2
-    here = planned("magnet", "figure-5", {"pets37": str(photos), "flowers102": str(photos)})
-    assert {plan.dataset for plan in here} == {"pets37", "flowers102"}
-    assert [plan.other_data for plan in planned("rank", "figure-3")] == ["glyphs"] * 6
+def test_glyphs_for_known_classes_have_every_class_in_both_splits() -> None:
+    triplet = planned("magnet", "figure-5", {"dogs120": TINY_GLYPHS})[0]
+    options = TINY_GLYPHS.partition(":")[2]
+    assert triplet.other_data == f"glyphs:test_per_class=6,{options}"
+    assert planned("magnet", "figure-5", {"dogs120": "glyphs"})[0].other_data == "glyphs:test_per_class=6"
+    own = planned("magnet", "figure-5", {"dogs120": "glyphs:per_class=8,test_per_class=2"})[0]
+    test = load_splits(own.settings.data, 0).test if own.settings else None
+    assert test is not None and len(test) == 2 * len(test.present_classes)  # what the user says comes last
 
 
 @pytest.mark.parametrize(

@@ -23,9 +23,9 @@ def trained(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     names: list[str] = []
     original = loop.train
 
-    def noting(settings: Any, folder: Path, tested: bool) -> Any:
+    def noting(settings: Any, folder: Path, tested: bool, **objects: Any) -> Any:
         names.append(f"{folder.parent.name}/{folder.name}")
-        return original(settings, folder, tested)
+        return original(settings, folder, tested, **objects)
 
     monkeypatch.setattr("nearkin.experiments.runs.train", noting)
     return names

@@ -233,18 +233,18 @@ def test_a_gallery_whose_items_have_vanished_is_refused_and_not_made_empty(
         pytest.importorskip("milvus_lite")
     with Gallery.create(tmp_path / "new.index", model, store=store) as made:
         made.store.put([Entry("/a", "", 1, 1)], np.zeros((1, 4), dtype=np.float32))
-    with Gallery.open(tmp_path / "new.index") as opened:
+    with Gallery.open(tmp_path / "new.index", store=store) as opened:
         assert len(opened) == 1
     items = tmp_path / "new.index" / (store.rpartition("/")[2] or "items.sqlite")
     aside = items.rename(tmp_path / "aside.db")
     for again in (
-        lambda: Gallery.open(tmp_path / "new.index"),
+        lambda: Gallery.open(tmp_path / "new.index", store=store),
         lambda: Gallery.create(tmp_path / "new.index", model, store=store),
     ):
         with pytest.raises(UserError, match=f"{items.name}, which holds the gallery's items, is missing; put it back"):
             again()
     aside.rename(items)
-    with Gallery.open(tmp_path / "new.index") as opened:
+    with Gallery.open(tmp_path / "new.index", store=store) as opened:
         assert len(opened) == 1
 
 
@@ -257,7 +257,7 @@ def test_a_folder_that_is_no_gallery_is_refused(photos: Path, tmp_path: Path) ->
 def test_a_gallery_of_a_newer_version_is_refused(gallery: Gallery) -> None:
     file = gallery.path / "gallery.json"
     file.write_text(json.dumps({"format": 2, "nearkin": "9.1", "else": "unknown"}))
-    with pytest.raises(UserError, match=r"made by a newer nearkin \(9.1, format 2; .* up to 1\); upgrade"):
+    with pytest.raises(UserError, match=r"made by a newer nearkin \(format 2; .* up to 1\); upgrade"):
         Gallery.open(gallery.path)
 
 

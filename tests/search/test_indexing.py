@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import sqlite3
 import subprocess
 import sys
 import time
@@ -452,17 +453,18 @@ def test_on_a_full_disk_what_was_kept_stays_and_the_same_command_goes_on(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    prepare = LocalStore._prepare
+    connect = LocalStore._connect
 
-    def with_little_room(store: LocalStore) -> None:
-        prepare(store)
-        store._db.execute("PRAGMA max_page_count = 6")  # SQLite then says what it says on a full disk
+    def with_little_room(store: LocalStore, mode: str) -> sqlite3.Connection:
+        db = connect(store, mode)
+        db.execute("PRAGMA max_page_count = 6")  # SQLite then says what it says on a full disk
+        return db
 
     monkeypatch.setattr(indexing, "MODEL_BATCH", 6)
     monkeypatch.setattr(indexing, "SAVE_EVERY", 0.0)
     monkeypatch.setattr(sys, "argv", ["nearkin", "index", str(model), str(photos), "-o", str(tmp_path / "g")])
     with monkeypatch.context() as full, pytest.raises(SystemExit) as ended:
-        full.setattr(LocalStore, "_prepare", with_little_room)
+        full.setattr(LocalStore, "_connect", with_little_room)
         main()
     said = capsys.readouterr().err
     assert ended.value.code == 1 and len(said.splitlines()) == 1

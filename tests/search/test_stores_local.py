@@ -7,6 +7,7 @@ import os
 import resource
 import shutil
 import signal
+import sqlite3
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -74,21 +75,23 @@ def test_a_writer_killed_while_it_writes_loses_nothing(tmp_path: Path) -> None:
 
     def write_and_die() -> None:
         store = LocalStore(tmp_path, 2)
-        store._db.execute("PRAGMA cache_spill = 1")  # pages reach the file before the end, as when a put is committed
-        store._db.execute("PRAGMA cache_size = 1")
-        with store._writing():
-            store._db.execute("UPDATE items SET path = path || '?'")
-            more = ((f"/{n}", bytes(8)) for n in range(5000))
-            put = "INSERT INTO items (path, label, size, modified, vector) VALUES (?, '', 1, 1, ?)"
-            store._db.executemany(put, more)
-            os.kill(os.getpid(), signal.SIGKILL)
+        db = store._connect("rw")
+        db.execute("PRAGMA cache_spill = 1")  # pages reach the file before the end, as when a put is committed
+        db.execute("PRAGMA cache_size = 1")
+        db.execute("BEGIN IMMEDIATE")
+        db.execute("UPDATE items SET path = path || '?'")
+        more = ((f"/{n}", bytes(8)) for n in range(5000))
+        db.executemany("INSERT INTO items (path, label, size, modified, vector) VALUES (?, '', 1, 1, ?)", more)
+        os.kill(os.getpid(), signal.SIGKILL)
 
     killed = processes.Process(target=write_and_die)
     killed.start()
     killed.join()
     assert killed.exitcode == -signal.SIGKILL
     assert (tmp_path / "items.sqlite-journal").stat().st_size > 0
-    store = LocalStore(tmp_path, 2)
+    with pytest.raises(UserError, match=r"the last change of .* was cut short .*; index into it again"):
+        LocalStore(tmp_path, 2, "read")
+    store = LocalStore(tmp_path, 2, "write")
     assert names(store) == ["a", "b"]
     assert np.array_equal(store.vectors([1, 2]), np.eye(2))
     store.put(entries("c"), np.ones((1, 2), np.float32))
@@ -112,8 +115,13 @@ def test_a_put_that_fails_half_way_leaves_all_as_it_was(store: LocalStore) -> No
     assert names(store) == ["a", "b"]
 
 
-def test_a_full_disk_is_one_sentence(store: LocalStore) -> None:
-    store._db.execute("PRAGMA max_page_count = 10")
+def test_a_full_disk_is_one_sentence(store: LocalStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    def with_little_room(mode: str) -> sqlite3.Connection:
+        db = LocalStore._connect(store, mode)
+        db.execute("PRAGMA max_page_count = 10")
+        return db
+
+    monkeypatch.setattr(store, "_connect", with_little_room)
     with pytest.raises(OutOfRoom, match=r"items\.sqlite: no space left on device; what was saved before is unharmed"):
         store.put(entries(*map(str, range(5000))), np.ones((5000, 2), np.float32))
     assert len(store) == 0

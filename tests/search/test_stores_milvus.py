@@ -174,9 +174,9 @@ def test_embedded_milvus_logs_nothing_by_itself(tmp_path: Path, caplog: pytest.L
 @pytest.mark.parametrize("address", ["milvus://./vectors.db", "milvus://127.0.0.1:{port}/things"])
 def test_a_store_that_must_be_there_is_not_made(address: str, port: int, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"(vectors\.db|things).* is missing; put it back"):
-        open_store(address.format(port=port), tmp_path, 2, create=False)
+        open_store(address.format(port=port), tmp_path, 2, "read")
     open_store(address.format(port=port), tmp_path, 2).close()
-    open_store(address.format(port=port), tmp_path, 2, create=False).close()
+    open_store(address.format(port=port), tmp_path, 2, "read").close()
 
 
 def test_more_entries_than_one_page_are_all_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -67,4 +67,4 @@ def make_gallery(folder: Path, embedder: MeanColour) -> Gallery:
             vectors.append(np.asarray(colour_of(label, number), dtype=np.float32) / 255)
     store = LocalStore(folder / "secret" / "gallery.index", dim=3)
     store.put(entries, np.stack(vectors))
-    return Gallery(folder / "secret" / "gallery.index", embedder, store)  # type: ignore[arg-type]
+    return Gallery(folder / "secret" / "gallery.index", embedder, store, [folder])  # type: ignore[arg-type]

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import re
-import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from serve.colours import PER_LABEL, MeanColour, colour_of, make_gallery, picture_bytes
+from serve.running import running
 
 from nearkin.search.gallery import Gallery
 from nearkin.serve.app import make_app
-from nearkin.serve.server import listen
 
 pytest.importorskip("playwright.sync_api")
 from playwright.sync_api import BrowserContext, Page, expect, sync_playwright
@@ -32,16 +31,8 @@ def gallery(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gallery]:
 
 @pytest.fixture(scope="module")
 def address(gallery: Gallery) -> Iterator[str]:
-    import uvicorn
-
-    listening = listen("127.0.0.1", 0)
-    server = uvicorn.Server(uvicorn.Config(make_app(gallery, max_upload_mb=1), log_level="warning"))
-    thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
-    thread.start()
-    yield f"http://127.0.0.1:{listening.getsockname()[1]}/"
-    server.should_exit = True
-    thread.join(10)
-    assert not thread.is_alive()
+    with running(make_app(gallery, max_upload_mb=1)) as (host, port):
+        yield f"http://{host}:{port}/"
 
 
 @pytest.fixture(scope="module")
@@ -190,6 +181,7 @@ def test_a_vanished_file_is_a_grey_tile(page: Page, gallery: Gallery) -> None:
     content = path.read_bytes()
     path.unlink()
     page.goto(f"{page.url}#item=1")
+    page.reload()  # a picture that the page has shown already would not be asked for again
     expect(page.locator("#grid .gone")).to_have_text(["file is gone"])
     path.write_bytes(content)
 
@@ -300,3 +292,32 @@ def test_fingers_move_and_widen_the_map(window: BrowserContext, address: str) ->
     page.touchscreen.tap(box["x"] + 3 * 28, box["y"] + 3 * 28)
     expect(page).to_have_url(re.compile("item=3$"))
     phone.close()
+
+
+@pytest.mark.parametrize("linked", [True, False])
+def test_the_link_with_the_token_opens_the_page_and_the_token_leaves_the_address(
+    window: BrowserContext, gallery: Gallery, linked: bool
+) -> None:
+    """Also by a link on a page of another site, from which browsers send no strict cookie."""
+    token = "a-token-of-some-length"
+    with running(make_app(gallery, max_upload_mb=1, token=token)) as (host, port):
+        address, page = f"http://{host}:{port}/", window.new_page()
+        page.goto(address)
+        expect(page.locator("body")).to_contain_text("asks for its token")
+        if linked:
+            page.route(
+                "http://elsewhere.example/",
+                lambda route: route.fulfill(
+                    content_type="text/html", body=f'<a href="{address}?token={token}">a gallery</a>'
+                ),
+            )
+            page.goto("http://elsewhere.example/")
+            page.click("a")
+        else:
+            page.goto(f"{address}?token={token}")
+        expect(page.locator("#grid li")).to_have_count(24)
+        assert page.url == address
+        upload(page, colour_of("green", 3))
+        first_label(page, "green")
+        assert page.evaluate("document.cookie") == ""
+        page.close()

@@ -11,17 +11,22 @@ import sys
 import urllib.error
 import urllib.request
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
+from fastapi import FastAPI
+from fastapi.testclient import TestClient
 from serve.colours import picture_bytes
 
 from nearkin.data.transforms import Preprocess
 from nearkin.errors import UserError
 from nearkin.models import Embedder, EmbeddingModel, ModelSpec
 from nearkin.search import Gallery
-from nearkin.serve import serve
+from nearkin.serve import serve, server
 from nearkin.serve.server import LOOPBACK, host_name, listen, names, only_this_machine
+
+TOKEN = "a-token-of-some-length"
 
 
 @pytest.mark.parametrize(
@@ -67,6 +72,70 @@ def test_a_port_in_use_is_one_sentence(gallery: Gallery) -> None:
         port = taken.getsockname()[1]
         with pytest.raises(UserError, match=f"port {port} is in use; choose another"):
             serve(gallery, port=port)
+
+
+@pytest.fixture
+def served(monkeypatch: pytest.MonkeyPatch) -> list[FastAPI]:
+    """The applications that would have been served, while nothing is."""
+    apps: list[FastAPI] = []
+
+    def nothing(app: FastAPI) -> SimpleNamespace:
+        apps.append(app)
+        return SimpleNamespace(run=lambda sockets: [each.getsockname() for each in sockets])
+
+    monkeypatch.setattr(server, "http_server", nothing)
+    monkeypatch.delenv("NEARKIN_TOKEN", raising=False)
+    return apps
+
+
+def status(app: FastAPI, token: str | None = None) -> int:
+    headers = {} if token is None else {"Authorization": f"Bearer {token}"}
+    return TestClient(app, base_url="http://localhost").get("/page.js", headers=headers).status_code
+
+
+def test_where_others_reach_it_a_token_is_made_up_and_printed(
+    gallery: Gallery, served: list[FastAPI], capsys: pytest.CaptureFixture[str]
+) -> None:
+    for _ in range(2):
+        serve(gallery, host="0.0.0.0", port=0)
+    links = re.findall(r"^open http://0\.0\.0\.0:\d+/\?token=([\w-]{32})$", capsys.readouterr().out, re.MULTILINE)
+    assert len(set(links)) == 2
+    assert [status(app, token) for app, token in zip(served, links, strict=True)] == [200, 200]
+    assert [status(app) for app in served] == [401, 401]
+
+
+def test_this_machine_needs_no_token(
+    gallery: Gallery, served: list[FastAPI], capsys: pytest.CaptureFixture[str]
+) -> None:
+    serve(gallery, port=0)
+    assert "token" not in capsys.readouterr().out
+    assert status(served[0]) == 200
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "0.0.0.0"])
+@pytest.mark.parametrize("by", ["argument", "environment"])
+def test_a_token_that_is_given_holds_and_is_told_nobody(
+    host: str,
+    by: str,
+    gallery: Gallery,
+    served: list[FastAPI],
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    opened: list[str] = []
+    monkeypatch.setattr("webbrowser.open", opened.append)
+    if by == "environment":
+        monkeypatch.setenv("NEARKIN_TOKEN", TOKEN)
+    serve(gallery, host, port=0, open_browser=True, token=TOKEN if by == "argument" else None)
+    assert TOKEN not in capsys.readouterr().out + opened[0]
+    assert (status(served[0]), status(served[0], TOKEN)) == (401, 200)
+
+
+@pytest.mark.parametrize("token", ["", "secret"])
+def test_a_token_too_short_is_one_sentence(token: str, gallery: Gallery, served: list[FastAPI]) -> None:
+    with pytest.raises(UserError, match="a token is 16 or more letters"):
+        serve(gallery, port=0, token=token)
+    assert served == []
 
 
 @pytest.mark.parametrize("package", ["uvicorn", "fastapi", "python_multipart"])

@@ -16,7 +16,8 @@ from httpx2 import Response
 from PIL import Image
 from serve.colours import MeanColour, picture_bytes
 
-from nearkin.serve import uploads
+from nearkin.serve import places, uploads
+from nearkin.serve.places import UploadPlaces
 
 
 def send(client: TestClient, content: bytes, name: str = "a.png", **fields: str | int) -> Response:
@@ -45,7 +46,7 @@ def test_a_body_that_hides_its_length_is_read_no_further_than_the_limit(announce
 
     headers = [(b"content-type", b"multipart/form-data; boundary=x"), *announced]
     with pytest.raises(HTTPException, match="413"):
-        asyncio.run(uploads.read_search(Request({"type": "http", "headers": headers}, endless), 2**20))
+        asyncio.run(uploads.read_search(Request({"type": "http", "headers": headers}, endless), 2**20, UploadPlaces(1)))
     assert came <= 2**20 + 2**17
 
 
@@ -101,14 +102,14 @@ def test_a_body_that_never_ends_is_given_up(client: TestClient, monkeypatch: pyt
     async def never_ends(*_: object) -> None:
         await asyncio.sleep(30)
 
-    monkeypatch.setattr(uploads, "TIMEOUT", 0.05)
+    monkeypatch.setattr(places, "STEP_SECONDS", 0.05)
     monkeypatch.setattr(uploads.MultiPartParser, "parse", never_ends)
-    refused(send(client, picture_bytes()), 408, "did not arrive")
+    refused(send(client, picture_bytes()), 408, "arrives too slowly")
 
 
 def test_the_type_of_the_form_may_be_written_in_any_case(client: TestClient) -> None:
     body = b'--x\r\nContent-Disposition: form-data; name="file"; filename="q"\r\n\r\n%b\r\n--x--\r\n'
-    headers = {"Content-Type": "Multipart/Form-Data; boundary=x"}
+    headers = {"Content-Type": "Multipart/Form-Data ; boundary=x"}
     assert client.post("/api/search", content=body % picture_bytes(), headers=headers).status_code == 200
 
 
@@ -120,3 +121,13 @@ def test_a_name_with_a_path_writes_and_opens_nothing(client: TestClient, tmp_pat
     target = tmp_path / "written.png"
     answer = send(client, picture_bytes(), f"../../../../../{target}")
     assert (answer.status_code, target.exists(), embedder.calls) == (200, False, [1])
+
+
+@pytest.mark.parametrize("charset", ["punycode", "undefined", "idna", "utf-16", "nonsense", '"', "utf-8\\"])
+def test_only_utf_8_is_read(client: TestClient, charset: str) -> None:
+    kind = f"multipart/form-data; boundary=x; charset={charset}"
+    body = b'--x\r\nContent-Disposition: form-data; name="label"\r\n\r\n\xc3\xbc\r\n--x--\r\n'
+    answer = client.post("/api/search", content=body, headers={"Content-Type": kind})
+    refused(answer, 415, "send it in UTF-8")
+    same = client.post("/api/search", content=body, headers={"Content-Type": kind.replace(charset, "UTF-8")})
+    refused(same, 422, "has no file")

@@ -127,7 +127,7 @@ def test_a_killed_run_continues_to_the_same_weights(tmp_path: Path, method: str)
 def test_a_run_that_never_reached_a_checkpoint_starts_over(tmp_path: Path) -> None:
     whole = loop.train(settings(), tmp_path / "whole")
     early = make_trainer(settings(), Run(tmp_path / "early")).run
-    early.log({"kind": "before", "step": 0})
+    early.log({"kind": "before", "epoch": 0, "step": 0, "split": "test", "recall@1": 0.5, "map@r": 0.5})
     with early.metrics_file.open("a") as stream:
         stream.write('{"kind": "torn')
     assert weights(loop.resume(early.folder)) == weights(whole)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import io
 import logging
+import signal
 import sys
+import threading
 
 # They register their commands, in the order in which `--help` lists them.
 from nearkin.cli import train  # noqa: F401  # isort: skip
@@ -13,6 +16,10 @@ from nearkin.cli import experiments  # noqa: F401  # isort: skip
 from nearkin.cli import listing  # noqa: F401  # isort: skip
 from nearkin.cli.app import app
 from nearkin.cli.wording import OptionFormatter, worded_for
+from nearkin.names import check_names, printable
+from nearkin.signals import sigterm_as_ctrl_c
+
+STOPPED = 130  # the exit code of what Ctrl-C ended
 
 
 def main() -> None:
@@ -26,15 +33,18 @@ def main() -> None:
     handler.setFormatter(OptionFormatter(arguments))
     logging.basicConfig(level=logging.WARNING, handlers=[handler])
     logging.getLogger("nearkin").setLevel(logging.INFO if speaks() else logging.ERROR)
+    _print_anything()
     try:
-        app(arguments, prog_name="nearkin")
+        with sigterm_as_ctrl_c():
+            check_names(arguments, "argument")
+            app(arguments, prog_name="nearkin")
     except KeyboardInterrupt:
         if debug:
             raise
-        _fail("stopped", 130)
+        _fail("stopped", STOPPED)
     except SystemExit as end:  # newer versions of typer turn Ctrl-C into one, without a word
-        if end.code == 130:
-            _fail("stopped", 130)
+        if end.code == STOPPED:
+            _fail("stopped", STOPPED)
         raise
     except Exception as error:
         if debug:
@@ -42,7 +52,7 @@ def main() -> None:
         from nearkin.errors import Interrupted, UserError
 
         if isinstance(error, Interrupted):
-            _fail(str(error), 130)
+            _fail(str(error), STOPPED)
         if isinstance(error, UserError | OSError):
             _fail(worded_for(str(error), arguments), 1)
         _fail(f"unexpected {type(error).__name__}: {error} (add --debug for the traceback)", 1)
@@ -51,6 +61,16 @@ def main() -> None:
 def _fail(message: str, code: int) -> None:
     from nearkin.progress import speaks
 
+    if code == STOPPED and threading.current_thread() is threading.main_thread():
+        for number in (signal.SIGINT, signal.SIGTERM):  # another Ctrl-C ends what is still to be tidied up, in silence
+            signal.signal(number, signal.SIG_DFL)
     if speaks():
-        print(f"nearkin: {message}", file=sys.stderr)
+        print(f"nearkin: {printable(message)}", file=sys.stderr)
     raise SystemExit(code)
+
+
+def _print_anything() -> None:
+    """Letters that a terminal's encoding lacks are spelled out, as Python does on standard error."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from nearkin.cli.app import CountCheck, Model, NetworkWeights, app
+from nearkin.cli.printing import say, show
 
 
 @app.command(rich_help_panel="Evaluate")
@@ -33,8 +34,6 @@ def evaluate(
     ] = None,
 ) -> None:
     """Measure a trained model: Recall@K, R-precision, MAP@R, mAP, NMI, AMI, ARI, and what its method reads out."""
-    from rich.console import Console
-
     from nearkin import api
 
     result = api.evaluate(
@@ -51,7 +50,7 @@ def evaluate(
         views=views,
         out=out,
     )
-    Console().print(result)
+    show(result)
 
 
 @app.command(rich_help_panel="Evaluate")
@@ -63,7 +62,7 @@ def report(
     """Write one page about a run: curves, scores, the map of the space, neighbours, confusions, settings."""
     from nearkin import api
 
-    typer.echo(f"report: {api.report(run, out, split)}")
+    say(f"report: {api.report(run, out, split)}")
 
 
 @app.command(rich_help_panel="Evaluate")
@@ -80,7 +79,7 @@ def embed(
     from nearkin import api
 
     count, dim = api.embed(model, data, out, weights, root, unreadable, check_counts).shape
-    typer.echo(f"{count} vectors of {dim} numbers in {out}")
+    say(f"{count} vectors of {dim} numbers in {out}")
 
 
 @app.command(rich_help_panel="Evaluate")
@@ -96,7 +95,7 @@ def export(
     from nearkin import api
 
     done = api.export(model, out, weights)
-    typer.echo(
+    say(
         f"{done.file}: {done.megabytes:.1f} MB, equal to torch on {done.checked_on} items, {done.real} of them real "
         f"(largest difference {done.largest_difference:.0e})"
     )

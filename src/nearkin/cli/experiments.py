@@ -9,6 +9,7 @@ import typer
 
 from nearkin.cli.app import Set, app
 from nearkin.cli.options import TrainingOptions, with_training_options
+from nearkin.cli.printing import say, show
 
 
 @app.command(rich_help_panel="Experiments")
@@ -32,8 +33,6 @@ def compare(
 
     The options of `train` hold for all of them. Example: nearkin compare photos/ --methods rank,triplet --epochs 10
     """
-    from rich.console import Console
-
     from nearkin.experiments import compare as compare_methods
     from nearkin.experiments.comparison import usual_folder
     from nearkin.fields import parse_assignment
@@ -41,8 +40,8 @@ def compare(
     chosen = {**options, **dict(map(parse_assignment, settings or []))}
     folder = out or usual_folder(data)
     result = compare_methods(data, methods.split(","), seeds, protocol, jobs, tune, concatenate, folder, **chosen)
-    Console(highlight=False).print(result)
-    typer.echo(f"with pictures: {folder}/comparison.html; also as JSON, Markdown and LaTeX")
+    show(result)
+    say(f"with pictures: {folder}/comparison.html; also as JSON, Markdown and LaTeX")
 
 
 @app.command(rich_help_panel="Experiments")
@@ -61,8 +60,6 @@ def reproduce(
 
     Example: nearkin reproduce rank table-1 --data cub200=glyphs --set epochs=5
     """
-    from rich.console import Console
-
     from nearkin.errors import UserError
     from nearkin.experiments import reproduce as reproduce_table
     from nearkin.fields import parse_assignment
@@ -74,11 +71,11 @@ def reproduce(
         return
     given = dict(map(parse_assignment, settings or []))
     result = reproduce_table(paper, table, dict(map(_dataset_and_source, data or [])), out, **given)
-    console = Console(highlight=False)
-    console.print(result, crop=False)
-    console.print(f"also in {result.folder}: {', '.join(f.name for f in sorted(result.folder.glob(f'{table}.*')))}")
-    if result.nothing_came_out:
-        raise UserError(result.nothing_came_out)
+    show(result, crop=False)
+    say(f"also in {result.folder}: {', '.join(f.name for f in sorted(result.folder.glob(f'{table}.*')))}")
+    tried = [row for row in result.rows if row.run]
+    if tried and not any(row.here for row in tried):
+        raise UserError(f"none of the rows that were tried has scores; the first {tried[0].problem}")
 
 
 def _example(paper: str) -> str:
@@ -89,7 +86,6 @@ def _example(paper: str) -> str:
 
 def _print_tables(paper: str | None) -> None:
     """The tables and figures that can be run, of one paper or of all, with the data they need."""
-    from rich.console import Console
     from rich.table import Table
 
     from nearkin.experiments.papers import known_papers, known_tables, read_table
@@ -103,7 +99,7 @@ def _print_tables(paper: str | None) -> None:
             table = read_table(each, name)
             data = (f"{source}: {'found' if here else 'not found'}" for source, here in datasets(table).items())
             listed.add_row(each, name, table.caption, str(len(table.rows)), "\n".join(data))
-    Console().print(listed)
+    show(listed)
 
 
 def _dataset_and_source(text: str) -> tuple[str, str]:

@@ -6,10 +6,11 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from nearkin.cli.app import app
+from nearkin.cli.printing import show
 
 
 @app.command(rich_help_panel="List")
@@ -30,10 +31,10 @@ def methods() -> None:
             "looks at the whole space": method.refresh_every or "no",
             "at test time": method.readout,
         }
-        about = "\n".join(f"[dim]{name}:[/dim] {value}" for name, value in lines.items())
+        about = Text("\n").join(Text.assemble((f"{name}:", "dim"), f" {value}") for name, value in lines.items())
         settings = "\n".join(f"{name}={value}" for name, value in method.settings().items())
         table.add_row(method.name, about, settings)
-    Console().print(table)
+    show(table)
 
 
 @app.command(rich_help_panel="List")
@@ -56,7 +57,7 @@ def datasets(root: Annotated[Path | None, typer.Option(help="Where to look for t
         counts = "\n".join(f"{count:,} {split}" for split, count in benchmark.counts.items())
         about = f"{benchmark.description}\n{benchmark.source}\n{benchmark.layout}"
         table.add_row(benchmark.name, f"{benchmark.classes:,}", counts, about, str(folder) if folder else "no")
-    Console().print(table)
+    show(table)
 
 
 @app.command(rich_help_panel="List")
@@ -69,4 +70,4 @@ def recipes() -> None:
     table.add_column("of")
     for name in known_recipes():
         table.add_row(name, recipe_description(name))
-    Console().print(table)
+    show(table)

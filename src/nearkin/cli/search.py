@@ -10,13 +10,25 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from nearkin.cli.app import CountCheck, Model, NetworkWeights, app
+from nearkin.cli.printing import say
 
 if TYPE_CHECKING:
+    from PIL import Image
+
     from nearkin.search import MatchResult, SearchResult
 
 GalleryFolder = Annotated[Path, typer.Argument(metavar="GALLERY", help="What `nearkin index` wrote.")]
 IncludeSelf = Annotated[bool, typer.Option("--include-self", help="Also an image itself, where it is in the gallery.")]
 Queries = Annotated[list[Path], typer.Argument(metavar="QUERIES...", help="Images, or folders of them.")]
+Store = Annotated[
+    str, typer.Option(help="Where the gallery's items are, if in Milvus: it is connected to only when you name it.")
+]
+AllowPath = Annotated[
+    list[Path] | None,
+    typer.Option(
+        metavar="FOLDER", help="Also show images in this folder, which you have not indexed; may be repeated."
+    ),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one line of JSON for each query instead.")]
 
 
@@ -40,19 +52,20 @@ def index(
     from nearkin.api import index as index_images
 
     with index_images(model, data, out, weights, store, root, check_counts, prune) as gallery:
-        typer.echo(f"{out}: {gallery.result}")
+        say(f"{out}: {gallery.result}")
 
 
 @app.command(rich_help_panel="Search")
 def remove(
     gallery: GalleryFolder,
     paths: Annotated[list[str], typer.Argument(metavar="PATHS...", help="Images, or folders of them.")],
+    store: Store = "",
 ) -> None:
     """Remove images from a gallery; the files themselves stay."""
     from nearkin.search import Gallery
 
-    with Gallery.open(gallery) as opened:
-        typer.echo(f"removed {opened.remove(paths):,} items from {gallery}")
+    with Gallery.open(gallery, store=store) as opened:
+        say(f"removed {opened.remove(paths):,} items from {gallery}")
 
 
 @app.command(rich_help_panel="Search")
@@ -64,6 +77,8 @@ def search(
     include_self: IncludeSelf = False,
     picture: Annotated[Path | None, typer.Option("--picture", help="Also draw the results to this file.")] = None,
     as_json: AsJson = False,
+    store: Store = "",
+    allow_path: AllowPath = None,
 ) -> None:
     """Find the images of a gallery that are most like these.
 
@@ -75,14 +90,19 @@ def search(
 
     if picture is not None:
         check_picture_name(picture)
-    with Gallery.open(gallery) as opened:
+    with Gallery.open(gallery, store=store, allow_path=allow_path) as opened:
         results = opened.search(queries, k, label, include_self)
         assert isinstance(results, list)
         _print(results, as_json)
         if picture is not None:
+            asked = {result.query for result in results}
+
+            def shown(path: Path, side: int) -> Image.Image | None:
+                return file_thumbnail(path, side) if str(path) in asked or str(path) in opened.shown else None
+
             title = f"Nearest of {len(opened):,} items in {opened.path.name}"
-            draw_hits(picture, results, file_thumbnail, title)
-            typer.echo(f"picture: {picture}", err=as_json)
+            draw_hits(picture, results, shown, title)
+            say(f"picture: {picture}", err=as_json)
 
 
 @app.command(rich_help_panel="Search")
@@ -95,6 +115,7 @@ def match(
     k: Annotated[int, typer.Option("-k", help="Neighbours that vote.")] = 5,
     include_self: IncludeSelf = False,
     as_json: AsJson = False,
+    store: Store = "",
 ) -> None:
     """Say of which class images are, by a gallery with labels; what is too far from all of them is unknown.
 
@@ -102,17 +123,17 @@ def match(
     """
     from nearkin.search import Gallery
 
-    with Gallery.open(gallery) as opened:
+    with Gallery.open(gallery, store=store) as opened:
         results = opened.match(queries, false_accepts, k, include_self)
     assert isinstance(results, list)
     _print(results, as_json)
     if not as_json:
-        typer.echo(results[0].calibration)
+        say(results[0].calibration)
 
 
 def _print(results: Sequence[SearchResult | MatchResult], as_json: bool) -> None:
     for result in results:
-        typer.echo(json.dumps(result.to_dict()) if as_json else result)
+        say(json.dumps(result.to_dict()) if as_json else result)
 
 
 @app.command(rich_help_panel="Search")
@@ -125,6 +146,12 @@ def serve(
         list[str] | None,
         typer.Option(metavar="NAME", help="A further name it is called by, as behind a proxy; may be repeated."),
     ] = None,
+    token: Annotated[
+        str | None,
+        typer.Option(help="What clients must know, or NEARKIN_TOKEN; made up and printed where --host lets others in."),
+    ] = None,
+    store: Store = "",
+    allow_path: AllowPath = None,
 ) -> None:
     """A web page to search a gallery: drop a picture, see its neighbours, walk through the map.
 
@@ -132,5 +159,5 @@ def serve(
     """
     from nearkin.api import Gallery
 
-    with Gallery.open(gallery) as opened:
-        opened.serve(host, port, open_browser, allow_host)
+    with Gallery.open(gallery, store=store, allow_path=allow_path) as opened:
+        opened.serve(host, port, open_browser, allow_host, token)

@@ -9,6 +9,7 @@ import typer
 
 from nearkin.cli.app import Set, app
 from nearkin.cli.options import TrainingOptions, with_training_options
+from nearkin.cli.printing import say, show
 
 if TYPE_CHECKING:
     from nearkin.training import Run
@@ -79,19 +80,15 @@ def demo(
     data: Annotated[str, typer.Option(help="The glyphs, in another size: glyphs:classes=40,per_class=10")] = "glyphs",
 ) -> None:
     """Train on the embedded glyphs, measure on classes never seen, save the model, draw two pictures."""
-    from rich.console import Console
-
     from nearkin import api
 
     made = api.demo(out, epochs, seed, data)
-    Console().print(made.table)
-    Console().print(made.summary, highlight=False, soft_wrap=True)
+    show(made.table)
+    say(made.summary)
 
 
 def _print_run(run: Run) -> None:
     """The scores; of a run on all classes, those of the run that measured its settings."""
-    from rich.console import Console
-
     from nearkin.evaluation.result import score_table
     from nearkin.progress import speaks
     from nearkin.training import Run
@@ -104,7 +101,7 @@ def _print_run(run: Run) -> None:
     if scores["after"]:
         titles = {"backbone": "backbone alone", "before": "before training", "after": "after training"}
         columns = {title: scores[name] for name, title in titles.items() if scores[name]}
-        Console().print(score_table(columns, "test split"))
-    Console().print(f"model: {scores['chosen']}\nrun: {measured.folder}", highlight=False, soft_wrap=True)
+        show(score_table(columns, "test split"))
+    say(f"model: {scores['chosen']}\nrun: {measured.folder}")
     if measured_by:
-        typer.echo(f"trained on all classes: {run.folder}")
+        say(f"trained on all classes: {run.folder}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -85,7 +86,9 @@ def _array(archive: ZipFile, header: Header) -> Array:
         array: Array = np.lib.format.read_array(stream, allow_pickle=False)
     if array.dtype.kind in "SU":
         array = array.astype(np.str_)
-        array.tolist()  # raises where numbers in the file are not letters
+        # Python checks short words alone: of longer ones it would make text that no program can print.
+        if array.size and array.itemsize and array.ravel().view(np.uint32).max() > sys.maxunicode:
+            raise ValueError(f"{header.member.filename} holds numbers that are not letters")
     return array
 
 

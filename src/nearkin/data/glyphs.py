@@ -57,10 +57,11 @@ Arrays = dict[str, npt.NDArray[Any]]
 Pictures = npt.NDArray[np.float32]
 
 
-def glyphs(classes: int = 400, per_class: int = 26, size: int = 28, seed: int = 0) -> Dataset:
+def glyphs(classes: int = 400, per_class: int = 26, size: int = 28, seed: int = 0, test_per_class: int = 0) -> Dataset:
     """White glyphs on black: one class per shape, every example in some typeface and with its own small warp.
 
-    The first half of the classes is "train", the second "test". Plain shapes are taken before accented
+    The first half of the classes is "train", the second "test"; with ``test_per_class`` every class is in both, and the
+    last examples of each are "test". Plain shapes are taken before accented
     letters, modifiers and drawing pieces, which come in only when ``classes`` exceeds the number of plain
     ones. The classes are shuffled, so both halves hold the same kinds of glyph. Equal arguments give equal
     pictures, kept in the cache.
@@ -70,6 +71,7 @@ def glyphs(classes: int = 400, per_class: int = 26, size: int = 28, seed: int = 
         per_class: examples of each; they go round the faces that show the glyph.
         size: side of the square pictures in pixels.
         seed: of the choice of shapes, the order of the faces and the warps.
+        test_per_class: of each class, how many examples are tested on; 0: the second half of the classes is.
 
     Every example has the attributes "face" (str), "serif", "mono", "bold" and "italic" (bool).
 
@@ -81,6 +83,8 @@ def glyphs(classes: int = 400, per_class: int = 26, size: int = 28, seed: int = 
     for name, (value, least) in minima.items():
         if value < least:
             raise UserError(f"glyphs: {name} must be at least {least}, not {value}")
+    if not 0 <= test_per_class < per_class:
+        raise UserError(f"glyphs: test_per_class must be from 0 to {per_class - 1}, not {test_per_class}")
     stored = _cached(
         f"{classes}x{per_class}-{size}px-seed{seed}",
         ("pixels", "codepoints", "faces"),
@@ -90,13 +94,14 @@ def glyphs(classes: int = 400, per_class: int = 26, size: int = 28, seed: int = 
     attributes = {"face": np.array(FACES)[faces]}
     for trait, marks in TRAITS.items():
         attributes[trait] = np.array([any(mark in face for mark in marks) for face in FACES])[faces]
-    labels = np.repeat(np.arange(classes), per_class)
+    labels, places = np.repeat(np.arange(classes), per_class), np.tile(np.arange(per_class), classes)
+    trained_on = places < per_class - test_per_class if test_per_class else labels < classes // 2
     return Dataset(
         name="glyphs",
         items=ImageArray(stored["pixels"]),
         labels=labels,
         classes=[f"U+{code:04X} {chr(code)}" for code in stored["codepoints"].tolist()],
-        split=np.where(labels < classes // 2, "train", "test"),
+        split=np.where(trained_on, "train", "test"),
         attributes=attributes,
     )
 

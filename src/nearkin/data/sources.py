@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import replace
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -110,7 +111,8 @@ def _glyph_options(text: str) -> dict[str, int]:
     options = {}
     for option in filter(None, text.split(",")):
         name, _, value = option.partition("=")
-        if name not in ("classes", "per_class", "size", "seed") or not re.fullmatch(r"\d{1,18}", value):
-            raise UserError(f"glyphs takes classes=, per_class=, size= and seed= with whole numbers, not '{option}'")
+        known = signature(glyphs).parameters
+        if name not in known or not re.fullmatch(r"\d{1,18}", value):
+            raise UserError(f"glyphs takes {'=, '.join(known)}= with whole numbers, not '{option}'")
         options[name] = int(value)
     return options

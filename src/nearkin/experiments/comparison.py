@@ -10,31 +10,35 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from nearkin.errors import UserError
 from nearkin.experiments.comparison_plan import (
-    PROTOCOLS,
+    Methods,
+    Row,
+    backbone_digest,
+    check_objects,
     check_request,
     check_same_data,
     check_same_settings,
     command_of,
-    methods_by_name,
-    settings_of,
-    with_settings,
+    rows_of,
 )
 from nearkin.experiments.comparison_result import COLUMNS, ComparisonResult, by_falling_map_at_r
 from nearkin.experiments.concatenation import concatenated_scores
 from nearkin.experiments.pool import Job, run_jobs
-from nearkin.experiments.runs import Task, cached, provenance_of, seconds_of
+from nearkin.experiments.runs import cached, provenance_of, seconds_of
+from nearkin.experiments.tuning import best, find_optuna
+from nearkin.experiments.tuning import tune as tune_rows
 from nearkin.files import write_json, write_text
 from nearkin.messages import show_messages
-from nearkin.methods import Method, method_class
-from nearkin.training import Run, Settings
+from nearkin.methods import method_class
+from nearkin.training import Run
 from nearkin.training.baseline import backbone_scores
-from nearkin.training.defaults import resolved
-from nearkin.training.prepare import absolute, load_splits
+from nearkin.training.objects import copied, take_objects
+from nearkin.training.prepare import absolute
 
 log = logging.getLogger("nearkin")
 Scores = dict[str, dict[str, list[float]]]  # by method and score, one number for each seed
@@ -50,8 +54,8 @@ def usual_folder(data: str) -> Path:
 
 
 def compare(
-    data: str | Path,
-    methods: str | Sequence[str | Method] = "all",
+    data: Any,
+    methods: Methods = "all",
     seeds: int = 3,
     protocol: str = "fair",
     jobs: int = 1,
@@ -63,43 +67,48 @@ def compare(
     """Trains every method with seeds 0, 1, … and measures it; what ``out`` already holds is not trained again.
 
     Args:
-        data: what `nearkin.train` takes as a path or a name.
-        methods: names, as a list or with commas between, or objects such as ``nearkin.methods.Magnet(alpha=2.0)``;
-            "all" for all that nearkin has.
+        data: what `nearkin.train` takes: a path, a name, arrays ``(X, y)``, a torch or Hugging Face dataset.
+        methods: names, as a list or with commas between; objects such as ``nearkin.methods.Magnet(alpha=2.0)``; loss
+            modules, whose rows are named after their classes; "all" for all that nearkin has.
         seeds: runs of every method.
         protocol: "fair" or "paper".
         jobs: worker processes, with the same results as one; a script that asks for several must call this under
-            ``if __name__ == "__main__":``.
+            ``if __name__ == "__main__":``. Data, a backbone or losses in memory stay in this process: one job.
         tune: trials that each method gets to find its learning rate and its own settings, judged on validation
             classes with seed 0; 0: the settings as they are.
         concatenate: also measure the models of each method's seeds together.
         out: a folder with one run for each method and seed, and the table as HTML, JSON, Markdown and LaTeX; by
             default ``runs/compare-<data>``.
         settings: the same for all methods; one that only some of them have is for these. Batches are of each method's
-            usual size unless ``batch_size`` is given.
+            usual size unless ``batch_size`` is given. ``backbone`` may be a module, of which every run trains a copy.
 
     >>> compare("glyphs", ["rank", "triplet"], out="runs/two", epochs=5)  # doctest: +SKIP
+    >>> compare((X, y), ["rank", MultiSimilarityLoss()], backbone=module)  # doctest: +SKIP
     """
     show_messages()
-    check_request(data, seeds, protocol, settings, jobs, tune, concatenate)
-    own = methods_by_name(methods)
-    source = str(data)
-    out = Path(out or usual_folder(source))
-    shared = {"patience": 0} | settings | PROTOCOLS[protocol]
+    check_request(seeds, protocol, settings, jobs, tune, concatenate)
+    settings, objects = take_objects(data, settings)
+    dataset = objects.get("dataset")
+    source = str(data) if dataset is None else dataset.source
+    out = Path(out or usual_folder(source if dataset is None else dataset.name))
+    rows = rows_of(methods, absolute(source), settings, protocol, objects)
+    check_objects(rows, jobs)
+    first = next(iter(rows.values()))
     if "epochs" not in settings:  # by the data alone, so that all methods see as much
-        first = settings_of(next(iter(own)), own, absolute(source), shared)
-        shared["epochs"] = resolved(first, load_splits(first.data, 0), first.make_method()).training.epochs
-    wanted = {name: settings_of(name, own, absolute(source), shared) for name in own}
-    check_same_settings(out, protocol, wanted, tune)
-    check_same_data(out, wanted, seeds)
+        epochs = first.resolved().training.epochs
+        rows = {name: row.changed({"epochs": epochs}) for name, row in rows.items()}
+    described = check_same_settings(out, protocol, rows, tune)
+    check_same_data(out, rows, seeds)
+    if tune:
+        find_optuna()  # says what to install
+    write_json(out / "settings.json", described)
 
-    given = {name: {*settings, *own[name]} for name in own}
-    refused, chosen = _tuned(out, wanted, given, tune, jobs) if tune else ({}, {})
-    refused |= _trained(out, {name: wanted[name] for name in own if name not in refused}, chosen, seeds, jobs)
-    if len(refused) == len(own):
+    refused, chosen = _tuned(out, rows, tune, jobs) if tune else ({}, {})
+    refused |= _trained(out, {name: rows[name] for name in rows if name not in refused}, chosen, seeds, jobs)
+    if len(refused) == len(rows):
         raise UserError(next(iter(refused.values())))
     # A method that failed with one seed is not judged by the others: they would be its lucky ones.
-    runs = {name: [Run(out / f"{name}-{seed}") for seed in range(seeds)] for name in own if name not in refused}
+    runs = {name: [Run(out / f"{name}-{seed}") for seed in range(seeds)] for name in rows if name not in refused}
     scores, read_outs = _scores(runs)
     result = ComparisonResult(
         protocol,
@@ -107,44 +116,43 @@ def compare(
         refused,
         chosen={name: chosen[name] for name in scores if name in chosen},
         trials=tune,
-        concatenated={f"{name}, {seeds} models": concatenated_scores(out, name, seeds) for name in scores}
-        if concatenate
-        else {},
+        concatenated={
+            f"{name}, {seeds} models": concatenated_scores(out, name, seeds, dataset, objects.get("backbone"))
+            for name in scores
+            if concatenate
+        },
         seconds={name: [seconds_of(run) for run in runs[name]] for name in scores},
         curves={name: [_curve(run) for run in runs[name]] for name in scores},
-        backbone=_backbone(out, next(iter(wanted.values()))),
+        backbone=_backbone(out, first),
         made=provenance_of(run for name in scores for run in runs[name]),
         read_outs=read_outs,
-        command=command_of(source, methods, own, seeds, protocol, settings, tune, concatenate, out),
+        command=command_of(source, methods, seeds, protocol, settings, tune, concatenate, out, objects),
     )
     _write(result, out)
     return result
 
 
 def _tuned(
-    out: Path, wanted: Mapping[str, Settings], given: Mapping[str, set[str]], trials: int, jobs: int
+    out: Path, rows: Mapping[str, Row], trials: int, jobs: int
 ) -> tuple[dict[str, str], dict[str, dict[str, Any]]]:
     """Why methods were refused whatever was tried, and the chosen settings of the others."""
-    from nearkin.experiments.tuning import best, tune
-
-    found = tune(out, {name: _with_rate(each) for name, each in wanted.items()}, given, trials, jobs)
+    found = tune_rows(out, {name: _with_rate(row) for name, row in rows.items()}, trials, jobs)
     refused = {name: str(tried[0].refused) for name, tried in found.items() if all(each.refused for each in tried)}
     chosen = {name: best(tried) for name, tried in found.items() if name not in refused}
     write_json(out / "chosen.json", {name: asdict(trial) for name, trial in chosen.items()})
     return refused, {name: trial.settings for name, trial in chosen.items()}
 
 
-def _with_rate(settings: Settings) -> Settings:
-    """The settings with the learning rate that is usual for these data, around which others are tried."""
+def _with_rate(row: Row) -> Row:
+    """The row with the learning rate that is usual for these data, around which others are tried."""
     try:
-        usual = resolved(settings, load_splits(settings.data, seed=0), settings.make_method())
+        return row.changed({"learning_rate": row.resolved().training.learning_rate})
     except UserError:  # the first trial will say what is wrong
-        return settings
-    return with_settings(settings, {"learning_rate": usual.training.learning_rate})
+        return row
 
 
 def _trained(
-    out: Path, wanted: Mapping[str, Settings], chosen: Mapping[str, dict[str, Any]], seeds: int, jobs: int
+    out: Path, rows: Mapping[str, Row], chosen: Mapping[str, dict[str, Any]], seeds: int, jobs: int
 ) -> dict[str, str]:
     """Runs every method with every seed; returns why methods were refused."""
     failures: dict[str, tuple[int, str]] = {}
@@ -153,14 +161,14 @@ def _trained(
         """The run of a method with one seed, unless the method has failed; notes the lowest seed that fails."""
         if name in failures:
             return
-        settings = with_settings(wanted[name], chosen.get(name, {}) | {"seed": seed})
-        reason = yield Task(f"{name}, seed {seed}", settings, out / f"{name}-{seed}")
+        row = rows[name].changed(chosen.get(name, {}) | {"seed": seed})
+        reason = yield row.task(f"{name}, seed {seed}", out / f"{name}-{seed}")
         if reason is not None:
             log.warning("%s is left out: %s", name, reason)
             failures[name] = min(failures.get(name, (seed, reason)), (seed, reason))
 
-    run_jobs((one_run(name, seed) for seed in range(seeds) for name in wanted), seeds * len(wanted), jobs)
-    return {name: failures[name][1] for name in wanted if name in failures}
+    run_jobs((one_run(name, seed) for seed in range(seeds) for name in rows), seeds * len(rows), jobs)
+    return {name: failures[name][1] for name in rows if name in failures}
 
 
 def _scores(runs: Mapping[str, Sequence[Run]]) -> tuple[Scores, Scores]:
@@ -170,7 +178,7 @@ def _scores(runs: Mapping[str, Sequence[Run]]) -> tuple[Scores, Scores]:
     for name, each in runs.items():
         after = [run.scores["after"] for run in each]
         found[name] = {score: [one[score] for one in after] for score in COLUMNS}
-        for prefix, (title, _) in method_class(name).readout_columns.items():
+        for prefix, (title, _) in method_class(each[0].settings().method).readout_columns.items():
             read_outs[f"{name}, {title}"] = {score: [one[prefix + score] for one in after] for score in COLUMNS}
     return by_falling_map_at_r(found), read_outs
 
@@ -179,9 +187,11 @@ def _curve(run: Run) -> list[tuple[int, float]]:
     return [(record["epoch"], record["map@r"]) for record in run.evaluations() if "map@r" in record]
 
 
-def _backbone(out: Path, settings: Settings) -> dict[str, float]:
-    key = (settings.data, settings.model, load_splits(settings.data, seed=0).digest())
-    scores = cached(out / "backbone", key, lambda: backbone_scores(settings))
+def _backbone(out: Path, row: Row) -> dict[str, float]:
+    settings, objects = row.settings, copied(row.objects)
+    key = (settings.data, settings.model, row.splits().digest(), *backbone_digest(row).values())
+    measure = partial(backbone_scores, settings, objects.get("dataset"), objects.get("backbone"))
+    scores = cached(out / "backbone", key, measure)
     return {name: scores[name] for name in COLUMNS}
 
 

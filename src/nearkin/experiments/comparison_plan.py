@@ -4,17 +4,26 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain, count
 from pathlib import Path
 from typing import Any
 
+from torch import nn
+
+from nearkin.data import Splits
 from nearkin.errors import UserError, unknown_name
-from nearkin.experiments.runs import full_tables
-from nearkin.files import read_json, write_json
-from nearkin.methods import Method, known_methods, method_class
+from nearkin.experiments.runs import Task, full_tables
+from nearkin.files import read_json
+from nearkin.methods import LossModule, Method, known_methods, method_class
 from nearkin.training import Run, Settings
-from nearkin.training.prepare import load_splits
+from nearkin.training.defaults import resolved
+from nearkin.training.objects import Objects, batches_of, copied, kind_of, module_digest
+from nearkin.training.prepare import build_model, load_splits
 from nearkin.training.settings import by_section, knows, make_settings
+
+Methods = str | Method | nn.Module | Sequence[str | Method | nn.Module]
 
 PROTOCOLS: dict[str, dict[str, Any]] = {
     "fair": {"validation": 0.25, "keep": "best-on-validation"},
@@ -23,16 +32,39 @@ PROTOCOLS: dict[str, dict[str, Any]] = {
 NOT_FREE = ("keep", "seed", "validation")  # what a protocol and the number of seeds decide
 
 
+@dataclass(frozen=True)
+class Row:
+    """A row of the table: what all of its runs are trained with.
+
+    Attributes:
+        settings: of its runs, but for the seed.
+        given: the settings that the user chose; a search leaves them alone, but for the learning rate.
+        objects: what no setting describes; every run trains a copy.
+    """
+
+    settings: Settings
+    given: Collection[str]
+    objects: Objects
+
+    def changed(self, values: dict[str, Any]) -> Row:
+        return replace(self, settings=self.settings.changed(**by_section(self.settings.method, values)))
+
+    def splits(self, seed: int = 0) -> Splits:
+        return load_splits(self.settings.data, seed, self.objects.get("dataset"))
+
+    def resolved(self) -> Settings:
+        """The settings of a run with every default that depends on the data."""
+        backbone = copied(self.objects).get("backbone")
+        return resolved(self.settings, self.splits(), self.settings.make_method(), backbone)
+
+    def task(self, name: str, folder: Path, tested: bool = True) -> Task:
+        return Task(name, self.settings, folder, tested, self.objects)
+
+
 def check_request(
-    data: object, seeds: int, protocol: str, settings: Mapping[str, Any], jobs: int, tune: int, concatenate: bool
+    seeds: int, protocol: str, settings: Mapping[str, Any], jobs: int, tune: int, concatenate: bool
 ) -> None:
     """Refuses what cannot be meant."""
-    if not isinstance(data, str | Path):
-        kind = type(data).__name__
-        raise UserError(
-            f"a comparison is many runs, which all read their data by themselves, so it takes a path or a name, not a "
-            f'{kind}; write arrays to a file first: numpy.savez("data.npz", vectors=X, labels=y)'
-        )
     if protocol not in PROTOCOLS:
         raise unknown_name("protocol", protocol, PROTOCOLS)
     for what, number in (("seed", seeds), ("job", jobs)):
@@ -50,45 +82,109 @@ def check_request(
     for fixed in NOT_FREE:
         if fixed in settings:
             raise UserError(f"{fixed} is decided by the protocol and the number of seeds; leave it out")
+    if "source" in settings:
+        raise UserError("data are given once; leave source out")
 
 
-def methods_by_name(methods: str | Sequence[str | Method]) -> dict[str, dict[str, Any]]:
-    """The methods in the order given, each with its own settings: those of an object, none for a name.
+def rows_of(
+    methods: Methods, data: str, settings: Mapping[str, Any], protocol: str, objects: Objects
+) -> dict[str, Row]:
+    """By name, what each row is trained with: the settings as far as its method has them."""
+    named = methods_by_name(methods, settings)
+    kinds = {name: method if isinstance(method, str) else method.name for name, method in named.items()}
+    shared = {"patience": 0, **settings, **PROTOCOLS[protocol]}
+    for setting, value in settings.items():  # each must be a setting of at least one of the methods
+        if not any(knows(kind, setting) for kind in kinds.values()):
+            by_section(next(iter(kinds.values())), {setting: value})  # says which settings there are
+    rows: dict[str, Row] = {}
+    for name, method in named.items():
+        own = {} if isinstance(method, str) else method.settings()
+        known = {setting: value for setting, value in shared.items() if knows(kinds[name], setting)}
+        loss = Objects(method=method) if isinstance(method, LossModule) else Objects()
+        rows[name] = Row(make_settings(data, kinds[name], known | own), {*settings, *own}, objects | loss)
+    return rows
 
-    >>> list(methods_by_name("rank,triplet"))
-    ['rank', 'triplet']
+
+def methods_by_name(methods: Methods, settings: Mapping[str, Any] | None = None) -> dict[str, str | Method]:
+    """The methods in the order given, by the names of their rows; a loss module is named after its class.
+
+    >>> methods_by_name(["rank", nn.TripletMarginLoss(), nn.TripletMarginLoss()]).keys()
+    dict_keys(['rank', 'TripletMarginLoss', 'TripletMarginLoss_2'])
     """
-    given = methods.split(",") if isinstance(methods, str) else list(methods)
-    if given == ["all"]:
-        return {method.name: {} for method in known_methods() if method.in_all}
-    found: dict[str, dict[str, Any]] = {}
-    for each in given:
-        if not isinstance(each, str | Method):
-            raise UserError(f"a method is a name or an object such as Magnet(alpha=2.0), not {each!r}")
-        name = method_class(each.strip()).name if isinstance(each, str) else each.name
-        own = {} if isinstance(each, str) else each.settings()
-        if found.setdefault(name, own) != own:
-            raise UserError(f"'{name}' is there twice with different settings; compare it in two folders")
+    found: dict[str, str | Method] = {}
+    for each in listed(methods):
+        if not isinstance(each, str | Method | nn.Module):
+            raise UserError(
+                f"a method is a name, an object such as Magnet(alpha=2.0) or a loss module, not {kind_of(each)}"
+            )
+        method = LossModule.of(each, **batches_of(settings or {})) if isinstance(each, nn.Module) else each
+        if isinstance(method, LossModule) and hasattr(method, "loss"):
+            stem = type(method.loss).__name__
+            found[next(name for name in _numbered(stem) if name not in found)] = method
+            continue
+        kind = method_class(method if isinstance(method, str) else method.name)
+        if not kind.listed:
+            raise UserError(
+                f"'{kind.name}' stands for a loss module of your own; give the module itself: "
+                "nearkin.compare(data, [MyLoss()])"
+            )
+        if isinstance(method, Method) and type(method) is not kind:
+            raise UserError(
+                f"{type(method).__name__} is not the registered method '{kind.name}'; give it a name of its own and "
+                "the decorator nearkin.methods.register"
+            )
+        if found.setdefault(kind.name, method) != method:
+            raise UserError(f"'{kind.name}' is there twice with different settings; compare it in two folders")
+    if not found:
+        raise UserError("there is no method to compare; give at least one")
     return found
 
 
-def settings_of(name: str, own: Mapping[str, dict[str, Any]], data: str, settings: Mapping[str, Any]) -> Settings:
-    """The settings as far as this method has them; each must be a setting of at least one of the methods."""
-    for setting, value in settings.items():
-        if not any(knows(each, setting) for each in own):
-            by_section(name, {setting: value})  # says which settings there are
-    return make_settings(data, name, {k: v for k, v in settings.items() if knows(name, k)} | own[name])
+def listed(methods: Methods) -> Sequence[str | Method | nn.Module]:
+    """Methods as a list.
+
+    >>> listed("rank, triplet")
+    ['rank', 'triplet']
+    """
+    if isinstance(methods, Method | nn.Module):
+        return [methods]
+    given = methods.split(",") if isinstance(methods, str) else methods
+    names = [each.strip() if isinstance(each, str) else each for each in given]
+    return [method.name for method in known_methods() if method.in_all] if names == ["all"] else names
 
 
-def check_same_settings(out: Path, protocol: str, wanted: dict[str, Settings], tune: int) -> None:
+def _numbered(stem: str) -> Iterable[str]:
+    return chain([stem], (f"{stem}_{number}" for number in count(2)))
+
+
+def check_objects(rows: Mapping[str, Row], jobs: int) -> None:
+    """Refuses objects that cannot be compared; losses and the backbone are tried, so that none fails on the way."""
+    if jobs > 1 and any(row.objects for row in rows.values()):
+        raise UserError(
+            "data, backbones and losses in memory cannot be sent to other processes, so their runs go one after the "
+            "other in this process; use jobs=1"
+        )
+    first = next(iter(rows.values()))
+    losses = [row for row in rows.values() if "method" in row.objects]
+    for row in losses or ([first] if "backbone" in first.objects else []):
+        objects, settings, train = copied(row.objects), row.resolved(), row.splits().train
+        spec = build_model(settings, train, 1, objects.get("backbone")).spec
+        if "method" in objects:
+            objects["method"].check(train.dense_labels, spec.dim, settings.training.batch_size, spec.normalize)
+
+
+def check_same_settings(out: Path, protocol: str, rows: Mapping[str, Row], tune: int) -> dict[str, Any]:
     """Refuses to mix runs of different settings in one folder; more methods, seeds and trials are welcome.
 
     Trials may be added to trials, but not below runs whose settings fewer trials chose.
+
+    Returns:
+        By row, what to write into the folder's ``settings.json``.
     """
     file = out / "settings.json"
-    now: dict[str, Any] = {name: {"protocol": protocol} | full_tables(each) for name, each in wanted.items()}
-    before: dict[str, Any] = read_json(file) if file.is_file() else {}
-    for name in wanted:
+    now = {name: {"protocol": protocol, **_described(row)} for name, row in rows.items()}
+    before: dict[str, Any] = read_json(file, dict) if file.is_file() else {}
+    for name in rows:
         then = dict(before.get(name, {}))
         other_trials = then.pop("trials", 0) != tune
         has_runs = any(run.config_file.is_file() for run in runs_of(out, name))
@@ -96,17 +192,35 @@ def check_same_settings(out: Path, protocol: str, wanted: dict[str, Settings], t
             raise UserError(
                 f"{out} holds runs of {name} with other settings; repeat those, or choose another folder with out=..."
             )
-    write_json(file, before | {name: tables | {"trials": tune} for name, tables in now.items()})
+    return before | {name: tables | {"trials": tune} for name, tables in now.items()}
 
 
-def check_same_data(out: Path, wanted: dict[str, Settings], seeds: int) -> None:
+def _described(row: Row) -> dict[str, Any]:
+    """All settings of a row, and of its objects what tells them from others; data are told by the runs' digests."""
+    tables: dict[str, Any] = full_tables(row.settings)
+    if "dataset" in row.objects:
+        tables["data"]["source"] = ""
+    modules = backbone_digest(row)
+    if isinstance(method := row.objects.get("method"), LossModule):
+        modules["loss"] = module_digest(method.loss, weights=False)  # they are learned
+    return tables | ({"modules": modules} if modules else {})
+
+
+def backbone_digest(row: Row) -> dict[str, str]:
+    """What tells a backbone of the user's own from others: its weights too, where training starts from them."""
+    backbone, model = row.objects.get("backbone"), row.settings.model
+    starts_from_them = model.weights in ("", "own") and not model.init
+    return {} if backbone is None else {"backbone": module_digest(backbone, weights=starts_from_them)}
+
+
+def check_same_data(out: Path, rows: Mapping[str, Row], seeds: int) -> None:
     """Refuses data that have changed since a run that is there already, or that leave nothing to test on."""
-    data = next(iter(wanted.values())).data
+    first = next(iter(rows.values()))
     for seed in range(seeds):
-        splits = load_splits(data, seed)
+        splits = first.splits(seed)
         if splits.test is None:
-            raise UserError(f"{data.source} has no test split here to compare on; use another split")
-        for name in wanted:
+            raise UserError(f"{first.settings.data.source} has no test split here to compare on; use another split")
+        for name in rows:
             for run in [Run(out / f"{name}-{seed}"), *(trials_of(out, name) if seed == 0 else [])]:
                 run.check_data(splits.digest())
 
@@ -121,34 +235,41 @@ def trials_of(out: Path, method: str) -> list[Run]:
     return runs_of(out / "tune", method)
 
 
-def with_settings(settings: Settings, values: dict[str, Any]) -> Settings:
-    return settings.changed(**by_section(settings.method, values))
-
-
 def command_of(
     data: str,
-    methods: str | Sequence[str | Method],
-    names: Iterable[str],
+    methods: Methods,
     seeds: int,
     protocol: str,
     settings: Mapping[str, Any],
     tune: int,
     concatenate: bool,
     out: Path,
+    objects: Objects,
 ) -> str:
-    """What to type to repeat a comparison: a command, or a call where methods were given as objects.
+    """What to type to repeat a comparison: a command, or a call where some of it was given as objects.
 
-    >>> command_of("my photos", ["rank"], ["rank"], 3, "fair", {"epochs": 5}, 0, False, Path("out"))
+    >>> command_of("my photos", ["rank"], 3, "fair", {"epochs": 5}, 0, False, Path("out"), Objects())
     "nearkin compare 'my photos' --methods rank --seeds 3 --protocol fair --set epochs=5 --out out"
     """
-    if any(isinstance(method, Method) for method in methods):
+    given = listed(methods)
+    names = [each for each in given if isinstance(each, str)]
+    if objects or len(names) < len(given):
         options = {"seeds": seeds, "protocol": protocol, "tune": tune, "concatenate": concatenate, "out": str(out)}
-        words = [f"{name}={value!r}" for name, value in {**options, **settings}.items()]
-        return f"nearkin.compare({', '.join([repr(data), repr(list(methods)), *words])})"
+        options |= {**settings, **{name: value for name, value in objects.items() if name == "backbone"}}
+        words = [f"{name}={_code(value)}" for name, value in options.items()]
+        source, rows = "..." if "dataset" in objects else repr(data), ", ".join(map(_code, given))
+        return f"nearkin.compare({', '.join([source, f'[{rows}]', *words])})"
     words = ["nearkin", "compare", data, "--methods", ",".join(names), "--seeds", str(seeds), "--protocol", protocol]
     words += ["--tune", str(tune)] if tune else []
     words += ["--concatenate"] if concatenate else []
     return shlex.join([*words, *set_options(settings), "--out", str(out)])
+
+
+def _code(value: Any) -> str:
+    """A value as Python writes it; of a module, its class."""
+    if isinstance(value, LossModule):
+        return f"LossModule.of({_code(value.loss)}, per_class={value.per_class})"
+    return f"{type(value).__name__}(...)" if isinstance(value, nn.Module) else repr(value)
 
 
 def set_options(settings: Mapping[str, Any]) -> list[str]:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
 
 import torch
+from torch import nn
 
+from nearkin.data import Dataset
 from nearkin.evaluation import evaluate
 from nearkin.experiments.comparison_result import COLUMNS
 from nearkin.experiments.runs import cached
@@ -30,19 +33,24 @@ def concatenated(spaces: Sequence[Space]) -> Space:
     return replace(spaces[0], embeddings=joined)
 
 
-def concatenated_scores(out: Path, method: str, seeds: int) -> dict[str, float]:
-    """The scores of a method's models together on the test split; measured once, then read from ``out``."""
-    runs = [Run(out / f"{method}-{seed}") for seed in range(seeds)]
+def concatenated_scores(
+    out: Path, row: str, seeds: int, dataset: Dataset | None = None, backbone: nn.Module | None = None
+) -> dict[str, float]:
+    """The scores of a row's models together on the test split; measured once, then read from ``out``.
+
+    ``dataset``, ``backbone``: objects of the user's own, where no setting describes them.
+    """
+    runs = [Run(out / f"{row}-{seed}") for seed in range(seeds)]
 
     def measure() -> dict[str, float]:
         settings = runs[0].settings()
-        test = load_splits(settings.data, seed=0).test  # the same for every seed
+        test = load_splits(settings.data, 0, dataset).test  # the same for every seed
         assert test is not None
         device = make_fabric(settings.training).device
-        models = (Embedder.load(run.folder).to(device).model for run in runs)
+        models = (Embedder.load(run.folder, deepcopy(backbone)).to(device).model for run in runs)
         at_once, workers = settings.training.batch_size, settings.data.processes
         spaces = [embed_dataset(model, test, batch_size=at_once, workers=workers) for model in models]
         return evaluate(concatenated(spaces).to(device)).scores
 
-    scores = cached(out / "concatenated", (method, [run.scores for run in runs]), measure)
+    scores = cached(out / "concatenated", (row, [run.scores for run in runs]), measure)
     return {name: scores[name] for name in COLUMNS}

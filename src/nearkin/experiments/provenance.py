@@ -6,6 +6,7 @@ import os
 import platform
 import subprocess
 from datetime import date
+from functools import cache
 from pathlib import Path
 
 import nearkin
@@ -38,6 +39,7 @@ def hardware(device: str = "auto") -> str:
     return f"{next(names, platform.processor() or platform.machine())}, {os.cpu_count()} cores"
 
 
+@cache
 def _commit(package: Path) -> str | None:
     """Such as ``237546a``, or ``237546a-dirty`` with changes; None where the package is not in a checkout."""
     if _git(package, "ls-files", "--error-unmatch", "__init__.py") is None:  # installed below somebody else's checkout

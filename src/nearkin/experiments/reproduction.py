@@ -11,12 +11,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from nearkin.data import Dataset
 from nearkin.data.benchmarks import is_benchmark
 from nearkin.errors import Interrupted, OutOfRoom, UserError
 from nearkin.evaluation.galleries import RANDOM_GALLERY
 from nearkin.experiments.comparison_plan import set_options
-from nearkin.experiments.papers import read_table
+from nearkin.experiments.paper_figures import draw, make_panels
+from nearkin.experiments.papers import Row, read_table
 from nearkin.experiments.reproduction_plan import Plan, make_plans
 from nearkin.experiments.reproduction_result import ReproductionResult, RowResult
 from nearkin.experiments.runs import Task, attempt, cached, note_provenance, provenance_of
@@ -52,28 +52,86 @@ def reproduce(
     show_messages()
     wanted = read_table(paper, table)
     out = Path(out or f"runs/reproduce-{paper}-{table}")
-    plans = make_plans(wanted, data or {}, settings, out)
+    plans = make_plans(wanted, data or {}, settings)
     rows = []
     for number, plan in enumerate(plans, 1):
-        if not plan.problem:
+        if plan.settings is not None:
             log.info("%d of %d: %s, %s", number, len(plans), plan.row.method, plan.other_data or plan.dataset)
         rows.append(_row_result(plan, out))
     made = provenance_of(Run(out / row.run) for row in rows if row.here)
     result = ReproductionResult(wanted, tuple(rows), made, _command(paper, table, data or {}, settings, out), out)
     record = result.record()
-    if wanted.draw and any(row.here for row in rows):
-        from nearkin.experiments.figure_drawing import draw
-        from nearkin.experiments.figure_numbers import numbers_of
-
-        record["drawn"] = numbers_of(result)
-        draw(result, record["drawn"], out / f"{table}.png")
+    if wanted.draw and (panels := make_panels(result)):
+        record["drawn"] = [vars(panel) for panel in panels]
+        draw(result, panels, out / f"{table}.png")
     write_json(out / f"{table}.json", record)
     write_text(out / f"{table}.md", result.markdown())
     return result
 
 
-def embed_test_split(run: Run, test: str = "", views: int = 1) -> tuple[Dataset, Space, Space | None]:
-    """The test split and how the run's model embeds it; and the training split, where it has the same classes."""
+def _row_result(plan: Plan, out: Path) -> RowResult:
+    row, settings = plan.row, plan.settings
+    result = RowResult(row.method, row.recipe, plan.dataset, plan.other_data, plan.folder, row.paper)
+    if settings is None:
+        why = f"not found: `nearkin datasets` says where to get {plan.dataset}; or give other data for it"
+        return replace(result, problem=why)
+    try:
+        run = Run(out / plan.folder)
+        settings = settings if row.untrained else _trained(row.method, settings, run)
+        scores = _scores(row, settings, run)
+    except Interrupted:
+        raise Interrupted("stopped; the same command goes on from here") from None
+    except OutOfRoom:  # no verdict on the row: the same may work another time
+        raise
+    except UserError as error:
+        log.warning("%s could not be run: %s", row.method, error)
+        return replace(result, problem=f"could not be run: {error}")
+    here = {column: 100 * score for column, score in scores.items()}
+    return replace(result, here=here, differs=plan.differs(settings))
+
+
+def _trained(name: str, settings: Settings, run: Run) -> Settings:
+    """Trains the run unless it is finished; its settings with what the run itself chose."""
+    run.check_data(load_splits(settings.data, settings.training.seed).digest())
+    task = Task(name, settings, run.folder)
+    refused = None if task.finished else attempt(task)
+    if refused:
+        raise UserError(refused)
+    return run.settings()
+
+
+def _scores(row: Row, settings: Settings, run: Run) -> dict[str, float]:
+    """By column, between 0 and 1; what training did not measure is measured once."""
+    names = [row.prefix + column for column in row.paper]
+    views = row.views if settings.data.augment != "none" else 1
+    scores = {} if row.untrained else run.scores["after"]
+    if row.read or row.test or views > 1 or not set(names) <= set(scores):
+        items = load_splits(settings.data, settings.training.seed).digest() if row.untrained else ""
+        key = (names, row.read, row.test, views, items)
+        scores = cached(run.folder, key, lambda: _measured(row, names, views, settings, run))
+    if not set(names) <= set(scores):
+        raise UserError(
+            f"the test split of {settings.data.source} has other classes than its training split; give data with all "
+            "classes in both"
+        )
+    return {column: scores[name] for column, name in zip(row.paper, names, strict=True)}
+
+
+def _measured(row: Row, names: list[str], views: int, settings: Settings, run: Run) -> dict[str, float]:
+    if row.untrained:
+        note_provenance(run.folder, settings.training.device)
+        space, trained_on, method = backbone_space(settings), None, None
+    else:
+        (space, trained_on), method = _embedded(run, row.test, views), run.method()
+    method = parse_method(row.read) if row.read else method
+    ks = sorted({int(k) for name in names for k in re.findall(r"recall@(\d+)", name)})
+    clustering = "kmeans" if any("nmi" in name for name in names) else None
+    protocol = "random-gallery" if names[0].startswith(RANDOM_GALLERY) else ""
+    return score_space(space, method, trained_on, ks, clustering, protocol).scores
+
+
+def _embedded(run: Run, test: str, views: int) -> tuple[Space, Space | None]:
+    """The test split as the run's model embeds it; and the training split, where it has the same classes."""
     data = run.settings().data
     if test and is_benchmark(data.source):
         data = replace(data, source=test)
@@ -81,73 +139,7 @@ def embed_test_split(run: Run, test: str = "", views: int = 1) -> tuple[Dataset,
     tested, trained_on = split_to_measure(splits, "test")
     model = Embedder.load(run.folder).to(usual_device()).model
     embedded = partial(embed_dataset, model, views=views, augment=data.augment if views > 1 else "none")
-    return tested, embedded(tested), None if trained_on is None else embedded(trained_on)
-
-
-def _row_result(plan: Plan, out: Path) -> RowResult:
-    row, settings, problem = plan.row, plan.settings, plan.problem
-    scores: dict[str, float] = {}
-    if settings is not None:
-        try:
-            run, settings = _trained(plan, settings, out)
-            scores = _scores(replace(plan, settings=settings), settings, run)
-            if not scores:
-                why = f"the test split of {plan.other_data or plan.dataset} has other classes than its training split"
-                problem = f"could not be read out: {why}; give data with all classes in both"
-        except Interrupted:
-            raise Interrupted("stopped; the same command goes on from here") from None
-        except OutOfRoom:  # no verdict on the row: the same may work another time
-            raise
-        except UserError as error:
-            log.warning("%s could not be run: %s", row.method, error)
-            problem = f"could not be run: {error}"
-    return RowResult(
-        row=row,
-        dataset=plan.dataset,
-        other_data=plan.other_data,
-        run=plan.folder,
-        paper=dict(zip(row.columns, row.paper, strict=True)),
-        here={column: 100 * score for column, score in scores.items()},
-        problem=problem,
-        differs=plan.differs(settings) if settings and not problem else [],
-    )
-
-
-def _trained(plan: Plan, settings: Settings, out: Path) -> tuple[Run, Settings]:
-    """The row's run, trained unless the backbone alone is wanted, and its settings with what the run itself chose."""
-    run = Run(out / plan.folder)
-    if plan.row.untrained:
-        return run, settings
-    run.check_data(load_splits(settings.data, settings.training.seed).digest())
-    task = Task(plan.row.method, settings, run.folder)
-    refused = None if task.finished else attempt(task)
-    if refused:
-        raise UserError(refused)
-    return run, run.settings()
-
-
-def _scores(plan: Plan, settings: Settings, run: Run) -> dict[str, float]:
-    """By column, between 0 and 1: what training left, or what else the table asks of the model, measured once."""
-    row = plan.row
-    names = [row.prefix + column for column in row.columns]
-    scores = {} if row.untrained else run.scores["after"]
-    if row.read or row.test or plan.views > 1 or not set(names) <= set(scores):
-
-        def measure() -> dict[str, float]:
-            if row.untrained:
-                note_provenance(run.folder, settings.training.device)
-                space, trained_on, method = backbone_space(settings), None, None
-            else:
-                (_, space, trained_on), method = embed_test_split(run, row.test, plan.views), run.method()
-            method = parse_method(row.read) if row.read else method
-            ks = sorted({int(k) for name in names for k in re.findall(r"recall@(\d+)", name)})
-            clustering = "kmeans" if any("nmi" in name for name in names) else None
-            protocol = "random-gallery" if names[0].startswith(RANDOM_GALLERY) else ""
-            return score_space(space, method, trained_on, ks, clustering, protocol).scores
-
-        items = load_splits(settings.data, settings.training.seed).digest() if row.untrained else ""
-        scores = cached(run.folder, (names, row.read, row.test, plan.views, items), measure)
-    return {column: scores[name] for column, name in zip(row.columns, names, strict=True) if name in scores}
+    return embedded(tested), None if trained_on is None else embedded(trained_on)
 
 
 def _command(paper: str, table: str, data: Mapping[str, str], settings: Mapping[str, Any], out: Path) -> str:

@@ -2,50 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nearkin.evaluation import score_name
 from nearkin.experiments.comparison_result import data_frame
-from nearkin.experiments.papers import PaperTable, Row
+from nearkin.experiments.papers import PaperTable
 
 if TYPE_CHECKING:
     from pandas import DataFrame
     from rich.console import Group
 
-WORDS = {"method": 11, "data": 10, "": 5}  # how narrow columns of words may become in a terminal
-
 
 @dataclass(frozen=True)
 class RowResult:
-    """One row of the table.
+    """One row of the table; numbers are in percent."""
 
-    Attributes:
-        row: what the paper says.
-        dataset: the paper's data.
-        other_data: what stood for it; empty: nothing did.
-        run: the folder of the run; empty: nothing was tried.
-        paper: the paper's numbers by column, in percent.
-        here: ours, in percent.
-        problem: why there are none.
-        differs: where the run differs from the paper, in sentences.
-    """
-
-    row: Row
-    dataset: str
-    other_data: str
-    run: str
-    paper: dict[str, float | None]
-    here: dict[str, float]
-    problem: str
-    differs: list[str]
+    method: str  # what the paper calls it
+    recipe: str  # what it is trained with
+    dataset: str  # the paper's data
+    other_data: str  # what stood for it; empty: nothing did
+    run: str  # the folder of the run; empty: nothing was tried
+    paper: dict[str, float | None]  # the paper's numbers by score
+    here: dict[str, float] = field(default_factory=dict)  # ours
+    problem: str = ""  # why there are none
+    differs: list[str] = field(default_factory=list)  # where the run differs from the paper, in sentences
 
     @property
     def difference(self) -> dict[str, float]:
         """Ours less the paper's, where both are known."""
-        return {column: ours - paper for column, ours in self.here.items() if (paper := self.paper[column]) is not None}
+        return {score: ours - paper for score, ours in self.here.items() if (paper := self.paper[score]) is not None}
 
     @property
     def sentences(self) -> list[str]:
@@ -68,11 +56,10 @@ class ReproductionResult:
 
     @property
     def legend(self) -> str:
-        means = [column.removeprefix("nmi_") for column in self.table.columns if column.startswith("nmi_")]
+        nmi = "".join(f", {score_name(column)}" for column in self.table.columns if column.startswith("nmi_"))
         return (
-            "Numbers in percent, ours from one run each (bf16 on CUDA, else 32 bits); "
-            + "".join(f"our NMI is over the {mean} mean of the two entropies; " for mean in means)
-            + "the last column tells where a run differs from the paper."
+            f"Numbers in percent{nmi}; ours from one run each (bf16 on CUDA, else 32 bits); "
+            "the last column tells where a run differs from the paper."
         )
 
     @property
@@ -80,56 +67,39 @@ class ReproductionResult:
         return " · ".join([*(f"{name} {value}" for name, value in self.made.items()), self.command])
 
     @property
-    def nothing_came_out(self) -> str:
-        """Why, where rows were tried and none has scores; else empty."""
-        tried = [row for row in self.rows if row.run]
-        if not tried or any(row.here for row in tried):
-            return ""
-        return f"none of the rows that were tried has scores; the first {tried[0].problem}"
-
-    @property
     def headings(self) -> list[str]:
-        return ["method", "data", "", *(heading(column) for column in self.table.columns), "differs in"]
-
-    def differences(self) -> list[str]:
-        """Every sentence once, in the order in which they come; the lines refer to them by number, from 1."""
-        return list(dict.fromkeys(sentence for row in self.rows for sentence in row.sentences))
+        return ["method", "data", "", *map(heading, self.table.columns), "differs in"]
 
     def lines(self) -> list[list[str]]:
         """Two lines for a row of the paper: its numbers and ours; one where the paper has none."""
-        number = {sentence: place for place, sentence in enumerate(self.differences(), 1)}
-        lines = []
+        numbers, lines = self.notes(), []
         for row in self.rows:
-            said = ""
-            if row.problem or row.other_data:  # the first of the row's sentences
-                first = row.sentences[0]
-                said = f"{first.partition(':')[0]} ({number[first]})"
-            name, data = row.row.method, "; ".join(filter(None, (row.dataset, said)))
+            said = row.sentences[0].partition(":")[0] if row.problem or row.other_data else ""
+            name = row.method
             if any(value is not None for value in row.paper.values()):
                 lines.append([name, row.dataset, "paper", *self._cells(row.paper), ""])
-                name, data = "", said
-            references = _ranges(number[sentence] for sentence in row.sentences)
-            lines.append([name, data, "here", *self._cells(row.here), references])
+                name = ""
+            references = ", ".join(map(str, sorted(numbers[sentence] for sentence in row.sentences)))
+            lines.append([name, said or row.dataset, "here", *self._cells(row.here), references])
         return lines
+
+    def notes(self) -> dict[str, int]:
+        """Every sentence once, in the order in which they come, with the number by which lines refer to it."""
+        sentences = dict.fromkeys(sentence for row in self.rows for sentence in row.sentences)
+        return {sentence: number for number, sentence in enumerate(sentences, 1)}
 
     def to_pandas(self) -> DataFrame:
         """One row for each method, dataset and score, with the paper's number, ours and the difference, in percent."""
         return data_frame(
-            {
-                "method": row.row.method,
-                "dataset": row.dataset,
-                "score": column,
-                "paper": paper,
-                "here": row.here.get(column),
-                "difference": row.difference.get(column),
-            }
+            {"method": row.method, "dataset": row.dataset, "score": score, "paper": paper}
+            | {"here": row.here.get(score), "difference": row.difference.get(score)}
             for row in self.rows
-            for column, paper in row.paper.items()
+            for score, paper in row.paper.items()
         )
 
     def markdown(self) -> str:
         table = [self.headings, ["---"] * len(self.headings), *self.lines()]
-        notes = [f"{number}. {sentence}" for number, sentence in enumerate(self.differences(), 1)]
+        notes = [f"{number}. {sentence}" for sentence, number in self.notes().items()]
         head = [f"# {self.table.number}", "", f"{self.title}.", "", self.legend, ""]
         return "\n".join([*head, *(f"| {' | '.join(line)} |" for line in table), "", self.origin, "", *notes, ""])
 
@@ -137,20 +107,9 @@ class ReproductionResult:
 
     def record(self) -> dict[str, Any]:
         """Everything, for a machine."""
-        return {
-            "table": self.table.name,
-            "paper": self.table.title,
-            "number": self.table.number,
-            "caption": self.table.caption,
-            "unit": "percent",
-            "made": dict(self.made),
-            "command": self.command,
-            "rows": [
-                {"method": row.row.method, "recipe": row.row.recipe}
-                | {key: value for key, value in vars(row).items() if key != "row"}
-                for row in self.rows
-            ],
-        }
+        about = {"table": self.table.name, "paper": self.table.title}
+        about |= {"number": self.table.number, "caption": self.table.caption, "unit": "percent"}
+        return about | {"made": dict(self.made), "command": self.command, "rows": [vars(row) for row in self.rows]}
 
     def __rich__(self) -> Group:
         """The table for a terminal, and below it when and how our rows were made and where they differ."""
@@ -161,16 +120,16 @@ class ReproductionResult:
 
         # Without lines between columns, and with names of scores in several lines, ten columns fit into 80 characters.
         table = Table(box=SIMPLE_HEAD, padding=0, show_edge=False)
-        for title in self.headings:
-            if title in WORDS:
-                table.add_column(title, min_width=WORDS[title], overflow="fold")
-            elif title == "differs in":
-                table.add_column(title, width=8)
-            else:
-                table.add_column(title.replace("@", "\n@").replace(" ", "\n"), justify="right", no_wrap=True)
+        table.add_column("method", min_width=11, overflow="fold")
+        table.add_column("data", min_width=10, overflow="fold")
+        table.add_column("", no_wrap=True)
+        for column in self.table.columns:
+            title = heading(column).replace("@", "\n@").replace(" ", "\n")
+            table.add_column(title, justify="right", no_wrap=True)
+        table.add_column("differs in", width=8)
         for line in self.lines():
             table.add_row(*line, end_section=line[2] == "here")
-        notes = (Text(f"{number}. {sentence}") for number, sentence in enumerate(self.differences(), 1))
+        notes = (Text(f"{number}. {sentence}") for sentence, number in self.notes().items())
         origin = Text(self.origin, no_wrap=True, overflow="ignore")  # to be copied whole
         return Group(Text(f"{self.title}\n{self.legend}"), table, origin, *notes)
 
@@ -180,23 +139,9 @@ class ReproductionResult:
 
 
 def heading(column: str) -> str:
-    """A column's name as papers write it.
+    """A score's name as papers write it.
 
     >>> heading("recall@1"), heading("random_gallery_recall@5"), heading("nmi_geometric")
     ('Recall@1', 'Recall@5', 'NMI')
     """
     return score_name(column.removeprefix("random_gallery_")).partition(" (")[0]
-
-
-def _ranges(numbers: Iterable[int]) -> str:
-    """
-    >>> _ranges([7, 1, 2, 3])
-    '1–3, 7'
-    """
-    found: list[list[int]] = []
-    for number in sorted(numbers):
-        if found and number == found[-1][-1] + 1:
-            found[-1].append(number)
-        else:
-            found.append([number])
-    return ", ".join(f"{each[0]}–{each[-1]}" if len(each) > 1 else str(each[0]) for each in found)

@@ -6,26 +6,31 @@ import hashlib
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 from nearkin.errors import Interrupted, OutOfRoom, UserError
 from nearkin.experiments.provenance import provenance
 from nearkin.files import read_json, write_json
 from nearkin.training import Run, Settings, resume, train
+from nearkin.training.objects import Objects, copied
 
 SECONDS, MADE = "seconds.json", "made.json"
 
 
 @dataclass(frozen=True)
 class Task:
-    """A run to train in ``folder``; without ``tested`` it never sees the test split."""
+    """A run to train in ``folder``; without ``tested`` it never sees the test split.
+
+    With ``objects``, of which it trains copies, it cannot leave this process.
+    """
 
     name: str
     settings: Settings
     folder: Path
     tested: bool = True
+    objects: Objects = field(default_factory=Objects)
 
     @property
     def finished(self) -> bool:
@@ -36,8 +41,7 @@ def attempt(task: Task) -> str | None:
     """Trains a task's run and notes what it took; returns why, where the settings or the data were refused."""
     try:
         with _timed(Run(task.folder)):
-            run_or_resume(task.settings, task.folder, task.tested)
-        note_provenance(task.folder, task.settings.training.device)
+            _note_provenance(run_or_resume(task.settings, task.folder, task.tested, **copied(task.objects)))
     except (Interrupted, OutOfRoom):  # no verdict on what was asked: the same may work another time
         raise
     except UserError as error:
@@ -47,7 +51,7 @@ def attempt(task: Task) -> str | None:
     return None
 
 
-def run_or_resume(settings: Settings, folder: str | Path, tested: bool = True) -> Run:
+def run_or_resume(settings: Settings, folder: str | Path, tested: bool = True, **objects: Unpack[Objects]) -> Run:
     """The finished run of a folder: trained, resumed, or left alone where it is finished already.
 
     >>> run_or_resume(Settings.read("config.toml"), "runs/one-of-many")  # doctest: +SKIP
@@ -56,8 +60,10 @@ def run_or_resume(settings: Settings, folder: str | Path, tested: bool = True) -
     if run.scores_file.is_file():
         return run
     if run.checkpoint_file.is_file() or run.model_folder.is_dir():
-        return resume(folder, tested)
-    return train(settings, folder, tested)
+        _note_provenance(run)
+        return resume(folder, tested, **objects)
+    objects["callbacks"] = [_note_provenance, *objects.get("callbacks", ())]
+    return train(settings, folder, tested, **objects)
 
 
 def cached(folder: Path, key: object, measure: Callable[[], dict[str, float]]) -> dict[str, float]:
@@ -69,8 +75,7 @@ def cached(folder: Path, key: object, measure: Callable[[], dict[str, float]]) -
     file = folder / f"measured-{hashlib.sha256(repr(key).encode()).hexdigest()[:8]}.json"
     if not file.is_file():
         write_json(file, measure())
-    scores: dict[str, float] = read_json(file)
-    return scores
+    return read_json(file, dict, finite=False)
 
 
 def full_tables(settings: Settings) -> dict[str, dict[str, Any]]:
@@ -88,10 +93,15 @@ def note_provenance(folder: Path, device: str) -> None:
     write_json(folder / MADE, provenance(device))
 
 
+def _note_provenance(run: Run, *_: object) -> None:
+    """At the end, and before: a run that is killed as soon as it has scores counts as finished."""
+    note_provenance(run.folder, run.settings().training.device)
+
+
 def provenance_of(runs: Iterable[Run]) -> dict[str, str]:
     """When, on what and with which nearkin the runs were finished; values that differ are listed side by side."""
     files = [run.folder / MADE for run in runs]
-    each: list[dict[str, str]] = [read_json(file) if file.is_file() else {} for file in files]
+    each: list[dict[str, str]] = [read_json(file, dict) if file.is_file() else {} for file in files]
     names = dict.fromkeys(name for one in each for name in one)
     return {name: ", ".join(sorted({one.get(name, "unknown") for one in each})) for name in names}
 
@@ -99,7 +109,7 @@ def provenance_of(runs: Iterable[Run]) -> dict[str, str]:
 def seconds_of(run: Run) -> float:
     """How long the run was trained, over all its resumptions; 0 where nobody noted it."""
     file = run.folder / SECONDS
-    return float(read_json(file)) if file.is_file() else 0.0
+    return read_json(file, float) if file.is_file() else 0.0
 
 
 @contextmanager

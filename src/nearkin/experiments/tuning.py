@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nearkin.errors import UserError
-from nearkin.experiments.comparison_plan import with_settings
+from nearkin.experiments.comparison_plan import Row
 from nearkin.experiments.pool import Job, run_jobs
-from nearkin.experiments.runs import Task, full_tables
+from nearkin.experiments.runs import full_tables
 from nearkin.files import read_json, write_json
 from nearkin.methods import method_class
 from nearkin.methods.ranges import Between, Range
@@ -53,30 +53,24 @@ def ranges_of(settings: Settings, given: Collection[str]) -> dict[str, Range]:
     return {"learning_rate": Between(rate / 5, rate * 5, log=True), **own}
 
 
-def tune(
-    out: Path, wanted: Mapping[str, Settings], given: Mapping[str, Collection[str]], trials: int, jobs: int
-) -> dict[str, list[Trial]]:
-    """The trials of every method, in order; those that ``out`` holds are not done again.
+def tune(out: Path, rows: Mapping[str, Row], trials: int, jobs: int) -> dict[str, list[Trial]]:
+    """The trials of every row, in order; those that ``out`` holds are not done again.
 
     Args:
         out: the comparison's folder; trials are runs in its folder ``tune``.
-        wanted: each method's settings where nothing is searched.
-        given: by method, the settings that the user chose: they are left alone, but for the learning rate.
+        rows: what is trained where nothing is searched.
     """
-    _optuna()  # says what to install before anything is trained
     file = out / "tune" / "trials.json"
-    stored = read_json(file) if file.is_file() else {}
-    known = {name: [Trial(**trial) for trial in stored.get(name, [])] for name in stored | dict(wanted)}
+    stored = read_json(file, dict) if file.is_file() else {}
+    known = {name: [Trial(**trial) for trial in stored.get(name, [])] for name in stored | dict(rows)}
 
-    def search(name: str, settings: Settings) -> Job:
-        study, distributions = _study(settings, ranges_of(settings, given[name]))
+    def search(name: str, row: Row) -> Job:
+        study, distributions = _study(row.settings, ranges_of(row.settings, row.given))
         for number in range(trials):
             asked = study.ask(distributions)
             folder = out / "tune" / f"{name}-{number}"
             if number == len(known[name]):
-                reason = yield Task(
-                    f"{name}, trial {number + 1}", with_settings(settings, asked.params), folder, tested=False
-                )
+                reason = yield row.changed(asked.params).task(f"{name}, trial {number + 1}", folder, tested=False)
                 if reason is not None:
                     log.warning("%s, trial %d counts as 0: %s", name, number + 1, reason)
                 score = 0.0 if reason is not None else _best_validation(Run(folder))
@@ -88,8 +82,8 @@ def tune(
                 )
             study.tell(asked, known[name][number].score)
 
-    run_jobs((search(*item) for item in wanted.items()), trials * len(wanted), jobs)
-    return {name: known[name][:trials] for name in wanted}
+    run_jobs((search(*item) for item in rows.items()), trials * len(rows), jobs)
+    return {name: known[name][:trials] for name in rows}
 
 
 def best(trials: list[Trial]) -> Trial:
@@ -102,7 +96,7 @@ def best(trials: list[Trial]) -> Trial:
 
 
 def _study(settings: Settings, ranges: Mapping[str, Range]) -> tuple[Study, dict[str, BaseDistribution]]:
-    optuna = _optuna()
+    optuna = find_optuna()
     sampler = optuna.samplers.TPESampler(seed=0, n_startup_trials=1 + RANDOM_TRIALS)
     study = optuna.create_study(direction="maximize", sampler=sampler)
     tables = full_tables(settings)
@@ -121,7 +115,8 @@ def _best_validation(run: Run) -> float:
     return max(map(float, scores), default=0.0)
 
 
-def _optuna() -> Any:
+def find_optuna() -> Any:
+    """The package, or what to install."""
     try:
         import optuna
     except ImportError:

@@ -99,7 +99,14 @@ def apply(forward: Callable[[Tensor], Tensor], inputs: Tensor, device: torch.dev
     if device.type == "cpu" and inputs.ndim == 4:
         at_once = max(1, PIXELS_AT_ONCE // (inputs.shape[2] * inputs.shape[3]))
     pieces = (piece.to(device, non_blocking=True) for piece in inputs.split(at_once))
-    return torch.cat([forward(piece).float().cpu() for piece in pieces])
+    outputs = torch.cat([forward(piece).float().cpu() for piece in pieces])
+    unusable = int((~outputs.isfinite()).any(dim=1).sum())
+    if unusable:
+        raise UserError(
+            f"the model gives NaN or infinity for {unusable:,} of {len(outputs):,} items; its weights are damaged: "
+            "take another model, or train it again"
+        )
+    return outputs
 
 
 def space_of(embeddings: Tensor, dataset: Dataset) -> Space:

@@ -5,8 +5,8 @@ Nothing in it is executed, nothing is fetched, and what does not fit together is
 
 from __future__ import annotations
 
-import json
 import math
+import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from nearkin.data.transforms import Preprocess, make_transform
 from nearkin.errors import UserError
 from nearkin.fields import checked_fields
-from nearkin.files import write_bytes, write_json
+from nearkin.files import check_regular, read_json, sweep, write_bytes, write_json
 from nearkin.models.backbones import find_backbone, known_backbones
 from nearkin.models.backbones.own import MODULE
 from nearkin.models.model import EmbeddingModel, ModelSpec
@@ -32,6 +32,7 @@ LARGEST_TRIED = 640  # the side up to which a network is tried on an image befor
 def save_model(model: EmbeddingModel, folder: str | Path) -> None:
     """Writes ``model.safetensors`` and ``model.json``, each whole or not at all."""
     folder = Path(folder).expanduser()
+    sweep(folder)
     weights = {name: tensor.contiguous() for name, tensor in model.state_dict().items()}
     write_bytes(folder / "model.safetensors", save(weights))
     write_json(folder / "model.json", {"format": FORMAT, "spec": model.spec.to_json()})
@@ -53,29 +54,50 @@ def read_model(path: str | Path, backbone: nn.Module | None = None) -> Embedding
         raise UserError(f"the model in {folder} cannot be read ({reason}); copy the whole folder again") from error
 
 
+def restore_weights(model: EmbeddingModel, folder: Path) -> None:
+    """Puts the weights of a model folder into a model of the same shape."""
+    try:
+        _fill(model, saved_weights(folder))
+    except UserError as error:
+        raise UserError(f"the model in {folder} cannot be used: {error}") from error
+
+
+def saved_weights(folder: Path) -> dict[str, Tensor]:
+    """The tensors of a model folder, mapped into memory: a huge file takes none until it is used."""
+    try:
+        return load_file(check_regular(folder / "model.safetensors", follow=False))
+    except Exception as error:  # safetensors and torch raise many kinds
+        reason = str(error).split("\n")[0]
+        raise UserError(f"model.safetensors cannot be read ({reason}); copy the whole folder again") from error
+
+
 def read_spec(path: str | Path) -> ModelSpec:
     """What a run's or model's folder says about its model, without reading the weights."""
     folder = _model_folder(path)
     try:
-        return ModelSpec.from_json(json.loads((folder / "model.json").read_text(encoding="utf-8"))["spec"])
-    except (ValueError, KeyError, TypeError) as error:
+        return ModelSpec.from_json(read_json(folder / "model.json")["spec"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
         raise UserError(f"the model in {folder} cannot be read ({error}); copy the whole folder again") from error
 
 
 def _model_folder(path: str | Path) -> Path:
     folder = Path(path).expanduser()
     for each in (folder / "model", folder):
-        if (each / "model.json").is_file():
+        if os.path.lexists(each / "model.json"):
+            if each != folder and each.is_symlink():
+                raise UserError(f"{each} is a link, and is not followed; give the folder that it leads to")
             return each
     raise UserError(f"{path} holds no model (model.json is missing); give a run folder or its model/ folder")
 
 
 def _read_model(folder: Path, backbone: nn.Module | None) -> EmbeddingModel:
-    description = json.loads((folder / "model.json").read_text(encoding="utf-8"))
+    description = read_json(folder / "model.json")
+    if not isinstance(description["format"], int):
+        raise UserError("the format in model.json is not a number; copy the whole folder again")
     if description["format"] > FORMAT:
         raise UserError("it was saved by a newer nearkin; upgrade nearkin to read it")
     spec = _checked_spec(description["spec"], backbone)
-    weights = load_file(folder / "model.safetensors")
+    weights = saved_weights(folder)
     width = _check_head(spec, weights)
     if backbone is None:
         with torch.device("meta"):
@@ -84,9 +106,15 @@ def _read_model(folder: Path, backbone: nn.Module | None) -> EmbeddingModel:
             _check_fit(EmbeddingModel(spec, width=None if unknown else width), weights)
     # Built anew: tables that a network keeps beside its weights are in no file.
     model = EmbeddingModel(spec, width=width if _too_large_to_try(spec) else None, backbone=backbone)
-    _check_fit(model, weights)
-    model.load_state_dict(weights)
+    _fill(model, weights)
     return model
+
+
+def _fill(model: EmbeddingModel, weights: Mapping[str, Tensor]) -> None:
+    _check_fit(model, weights)
+    if broken := [name for name, tensor in weights.items() if not tensor.isfinite().all()]:
+        raise UserError(f"its weights are not all finite numbers, the first of '{broken[0]}'; train it again")
+    model.load_state_dict(weights)
 
 
 def _check_head(spec: ModelSpec, weights: Mapping[str, Tensor]) -> int:
@@ -133,7 +161,7 @@ def _checked_spec(values: dict[str, Any], backbone: nn.Module | None) -> ModelSp
     # timm would look elsewhere for names such as hf-hub:someone/model or local-dir:folder.
     if not own and spec.backbone not in known_backbones() and not re.fullmatch(r"[A-Za-z0-9_.-]+", spec.backbone):
         raise UserError(
-            f"backbone '{spec.backbone}' is not a plain name of a network; nothing is fetched from elsewhere"
+            f"backbone {spec.backbone!r} is not a plain name of a network; nothing is fetched from elsewhere"
         )
     if backbone is not None and not own:
         raise UserError(f"its backbone is '{spec.backbone}', which nearkin builds itself; leave backbone out")

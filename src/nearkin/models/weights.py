@@ -5,6 +5,8 @@ from __future__ import annotations
 import logging
 from copy import deepcopy
 from pathlib import Path
+from pickle import UnpicklingError
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -109,14 +111,25 @@ def read_weights(file: Path) -> dict[str, Tensor]:
             from safetensors.torch import load_file
 
             return load_file(check_regular(file))
-        with open_regular(file) as opened:
-            state = torch.load(opened, map_location="cpu", weights_only=True)
+        state = read_torch_file(file, torch.device("cpu"))
     except Exception as error:
         raise UserError(f"{file} is not a readable weights file ({type(error).__name__}); use .safetensors") from error
     state = state.get("state_dict", state) if isinstance(state, dict) else None
     if not isinstance(state, dict) or not all(isinstance(value, Tensor) for value in state.values()):
         raise UserError(f"{file} is not a plain dictionary of tensors; save model.state_dict()")
     return state
+
+
+def read_torch_file(file: Path, device: torch.device, follow: bool = True) -> Any:
+    """What a file of torch holds: tensors and plain values; a file with anything else in it is refused, never executed.
+
+    ``follow``: whether it may be a link.
+    """
+    with open_regular(file, follow) as opened:
+        try:
+            return torch.load(opened, map_location=device, weights_only=True)
+        except UnpicklingError:  # whose advice is to execute what the file holds
+            raise ValueError("it holds more than tensors and plain values, or is damaged") from None
 
 
 def _downloaded(name: str) -> dict[str, Tensor]:

@@ -18,7 +18,7 @@ PICTURES = {".jpeg", ".jpg", ".pdf", ".png", ".svg", ".webp"}
 MOST_ROWS, MOST_HITS = 60, 20  # in one picture
 QUERY, FOUND, GONE = "#444444", "#bbbbbb", "#dddddd"
 SIDE = 128
-Thumbnail = Callable[[Path, int], Image.Image | None]  # of a file, None where it is gone; the number is its side
+Thumbnail = Callable[[Path, int], Image.Image | None]  # of a file, None where it cannot be shown; its side
 
 
 def check_picture_name(file: Path) -> None:
@@ -50,7 +50,7 @@ def _draw(axis: Any, picture: Image.Image | None, title: str, colour: str) -> No
     else:
         axis.set_facecolor(GONE)
         axis.set(xlim=(0, 1), ylim=(0, 1), aspect="equal")
-        axis.text(0.5, 0.5, "file is gone", ha="center", va="center", fontsize=8)
+        axis.text(0.5, 0.5, "no picture", ha="center", va="center", fontsize=8)
     axis.set_title(title, fontsize=8, parse_math=False)
     axis.set_xticks([])
     axis.set_yticks([])

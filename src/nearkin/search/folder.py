@@ -12,15 +12,15 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import load_file
 from torch import nn
 
 import nearkin
 from nearkin.errors import OutOfRoom, UserError
-from nearkin.files import cannot_write, check_regular, open_regular, read_json, unfinished_folder, write_json
-from nearkin.models import Embedder, ModelSpec
+from nearkin.files import cannot_write, open_regular, read_json, sweep, unfinished_folder, write_json
+from nearkin.models import Embedder
+from nearkin.models.saved import read_spec, saved_weights
 from nearkin.search.milvus_address import FORMS
-from nearkin.search.store import Store
+from nearkin.search.store import Mode, Store
 
 FORMAT = 1
 DESCRIPTION = "gallery.json"
@@ -31,24 +31,34 @@ def create_folder(folder: Path, model: Embedder, store: str) -> Store:
     """Makes the folder, or takes the one that is there if this model made it; returns its items."""
     if (folder / DESCRIPTION).exists():
         _refuse_another(folder, model, store)
+        sweep(folder)
     else:
         _write(folder, model, store)
-    return open_store(store, folder, model.dim, create=False)
+    return open_store(store, folder, model.dim, "write")
 
 
-def open_folder(folder: Path, backbone: nn.Module | None) -> tuple[Embedder, Store]:
-    """The model and the items; refuses a folder in which they do not belong together."""
+def open_folder(folder: Path, backbone: nn.Module | None, store: str) -> tuple[Embedder, Store]:
+    """The model and the items; refuses a folder in which they do not belong together.
+
+    ``store`` must be the one that the gallery names: an address that comes with a gallery is not trusted.
+    """
     made = _description(folder)
+    if made["store"] and not store:
+        raise UserError(
+            f"the items of {folder} are kept in {made['store']}, and nothing is connected to unasked; "
+            f'if you trust it, pass store="{made["store"]}"'
+        )
+    _refuse_another_store(folder, made["store"], store)
     model = Embedder.load(folder / "model", backbone)
     if _digest(folder / "model") != made["model"] or model.dim != made["dim"]:
         raise UserError(
             f"the items in {folder} were embedded by another model than the one in its model/ folder; "
             "put that back, or index again into another folder"
         )
-    return model, open_store(made["store"], folder, made["dim"], create=False)
+    return model, open_store(store, folder, made["dim"], "read")
 
 
-def open_store(address: str, folder: Path, dim: int, create: bool = True) -> Store:
+def open_store(address: str, folder: Path, dim: int, mode: Mode = "create") -> Store:
     """The store of a gallery.
 
     Args:
@@ -57,7 +67,8 @@ def open_store(address: str, folder: Path, dim: int, create: bool = True) -> Sto
             the gallery's folder, for embedded Milvus.
         folder: the gallery's.
         dim: of the vectors.
-        create: whether it is made where there is none.
+        mode: "create" makes it where there is none; "write" undoes what a killed process left half done; "read"
+            changes nothing, until an item is put or removed.
 
     >>> open_store("redis://localhost", Path(), 64)
     Traceback (most recent call last):
@@ -67,11 +78,11 @@ gallery's folder, or write milvus://host:19530/collection, or milvus://./items.d
     if not address:
         from nearkin.search.local import LocalStore
 
-        return LocalStore(folder, dim, create)
+        return LocalStore(folder, dim, mode)
     if address.startswith("milvus://"):
         from nearkin.search.milvus import open_milvus
 
-        return open_milvus(address, folder, dim, create)
+        return open_milvus(address, folder, dim, mode)
     raise UserError(
         f"the store '{address}' is unknown; leave it out to keep the vectors in the gallery's folder, or write {FORMS}"
     )
@@ -114,18 +125,22 @@ def _refuse_another(folder: Path, model: Embedder, store: str) -> None:
     made = _description(folder)
     if not _is_saved_in(folder / "model", model):
         raise UserError(f"{folder} was made by another model; choose another folder, or index with that model")
-    if made["store"] != store:
+    _refuse_another_store(folder, made["store"], store)
+
+
+def _refuse_another_store(folder: Path, kept: str, store: str) -> None:
+    if kept != store:
         raise UserError(
-            f"the items of {folder} are kept in {made['store'] or 'its own folder'}, not in "
-            f"{store or 'its own folder'}; choose another folder, or the same store"
+            f"the items of {folder} are kept in {kept or 'its own folder'}, not in {store or 'its own folder'}; "
+            "choose another folder, or the same store"
         )
 
 
 def _is_saved_in(folder: Path, model: Embedder) -> bool:
-    description, weights = (folder / name for name in MODEL_FILES)
-    saved, ours = load_file(check_regular(weights, follow=False)), model.model.state_dict()
+    spec = read_spec(folder)
+    saved, ours = saved_weights(folder), model.model.state_dict()
     return (
-        ModelSpec.from_json(read_json(description)["spec"]) == model.model.spec
+        spec == model.model.spec
         and saved.keys() == ours.keys()
         and all(torch.equal(tensor, ours[name].cpu()) for name, tensor in saved.items())
     )
@@ -133,18 +148,25 @@ def _is_saved_in(folder: Path, model: Embedder) -> bool:
 
 def _description(folder: Path) -> dict[str, Any]:
     file = folder / DESCRIPTION
+    if (folder / "model").is_symlink():
+        raise UserError(f"{folder / 'model'} is a link, and is not followed; put a copy of the model in its place")
     if not file.is_file():
         raise UserError(f"{folder} is not a gallery ({DESCRIPTION} is missing); index images to make one")
     try:
         made = read_json(file)
-        if int(made["format"]) <= FORMAT:
-            return {"dim": int(made["dim"]), "model": str(made["model"]), "store": str(made["store"])}
+        if type(made["format"]) is int and made["format"] > FORMAT:
+            raise UserError(
+                f"{folder} was made by a newer nearkin (format {made['format']}; this one reads up to {FORMAT}); "
+                "upgrade nearkin to use it"
+            )
+        kinds = [type(made[name]) for name in ("format", "dim", "model", "store")]
+        if kinds != [int, int, str, str] or not made["store"].isprintable():
+            raise ValueError("its values are not those of a gallery")
+    except UserError:
+        raise
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise UserError(f"{file} cannot be read ({error}); index again into another folder") from error
-    raise UserError(
-        f"{folder} was made by a newer nearkin ({made.get('nearkin')}, format {made['format']}; this one reads up to "
-        f"{FORMAT}); upgrade nearkin to use it"
-    )
+    return dict(made)
 
 
 def _digest(model: Path) -> str:

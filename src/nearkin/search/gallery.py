@@ -22,6 +22,7 @@ from nearkin.search.folder import create_folder, open_folder
 from nearkin.search.indexing import LabelledFiles, absolute, inside, update
 from nearkin.search.queries import Queries, embed_queries
 from nearkin.search.results import Calibration, IndexResult, MatchResult, SearchResult
+from nearkin.search.shown import ShownFiles, record_folders
 from nearkin.search.store import Embeddings, Hit, Store
 
 
@@ -32,6 +33,7 @@ class Gallery:
         path: its folder.
         model: the `Embedder`.
         store: the items with their embeddings.
+        shown: which files may be shown: ``path in gallery.shown``.
         result: what the last `add` did.
 
     >>> with Gallery.open("photos.index") as gallery:  # doctest: +SKIP
@@ -42,10 +44,11 @@ class Gallery:
        2    0.3308  rose   /photos/rose/8.jpg
     """
 
-    def __init__(self, path: Path, model: Embedder, store: Store) -> None:
+    def __init__(self, path: Path, model: Embedder, store: Store, allow_path: Sequence[str | Path] = ()) -> None:
         self.path = path
         self.model = model
         self.store = store
+        self.shown = ShownFiles(path, allow_path)
         self.result: IndexResult | None = None
 
     @classmethod
@@ -102,15 +105,25 @@ class Gallery:
         return cls(folder, embedder, create_folder(folder, embedder, store))
 
     @classmethod
-    def open(cls, path: str | Path, backbone: nn.Module | None = None) -> Self:
-        """The gallery in a folder.
+    def open(
+        cls,
+        path: str | Path,
+        backbone: nn.Module | None = None,
+        store: str = "",
+        allow_path: str | Path | Sequence[str | Path] | None = None,
+    ) -> Self:
+        """The gallery in a folder; it may come from anyone, and opening it changes nothing.
 
         Args:
             backbone: where its model was made around a module of your own, such a module, which gets the weights.
+            store: the address of the Milvus that keeps its items, where it has one: the gallery alone does not decide
+                what is connected to.
+            allow_path: folders whose images may be shown, beside those that you have indexed into it yourself.
         """
         folder = Path(path).expanduser()
-        model, store = open_folder(folder, backbone)
-        return cls(folder, model.to(usual_device()), store)
+        model, items = open_folder(folder, backbone, store)
+        allowed = [allow_path] if isinstance(allow_path, str | Path) else allow_path or ()
+        return cls(folder, model.to(usual_device()), items, allowed)
 
     def __len__(self) -> int:
         return len(self.store)
@@ -246,6 +259,7 @@ class Gallery:
 
     def _update(self, files: LabelledFiles, prune: bool) -> IndexResult:
         with self.writing():
+            record_folders(self.path, files.folders())
             self.result = update(self.store, self.model, files, prune)
         return self.result
 

@@ -47,6 +47,11 @@ class LabelledFiles:
     labels: dict[str, str]
     folder: Path | None
 
+    def folders(self) -> set[Path]:
+        """What is indexed with them: the folder of the data, and those of files that are elsewhere."""
+        below = () if self.folder is None else (self.folder,)
+        return {*below, *(Path(path).parent for path in self.labels if not any(map(Path(path).is_relative_to, below)))}
+
     @classmethod
     def of(
         cls,

@@ -2,28 +2,41 @@
 
 Writes are transactions, one at a time. Any number of processes read, and see what was last committed. The journal is a
 rollback journal, not a write-ahead log: that one needs to write in order to read, and does not work on network drives.
+
+A gallery may come from someone else. It is read through a connection that cannot write, and so never plays back a
+journal that was shipped with it. (Not as ``immutable``: another process may be writing.) Every change has a connection
+of its own; `nearkin.search.sqlite_file` says what both refuse.
 """
 
 from __future__ import annotations
 
 import errno
-import json
 import logging
 import os
 import random
 import sqlite3
 import threading
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
 from nearkin.errors import UserError
-from nearkin.files import cannot_write, write_json
+from nearkin.files import atomic_path, cannot_write, read_json, write_json
 from nearkin.search import vector_index
-from nearkin.search.store import Embeddings, Entry, Hit, checked_entries, checked_query, in_order, missing_items
+from nearkin.search.sqlite_file import (
+    LARGEST_TEXT,
+    check_file,
+    check_journal,
+    check_pages,
+    check_schema,
+    damaged,
+    journal_of,
+    unfinished,
+)
+from nearkin.search.store import Embeddings, Entry, Hit, Mode, checked_entries, checked_query, in_order, missing_items
 from nearkin.search.vector_index import ApproximateIndex, ExactIndex, Ids
 
 log = logging.getLogger("nearkin")
@@ -34,7 +47,6 @@ IDS_PER_QUERY = 900  # old SQLite takes 999
 
 # SQLite's user_version holds the dimension: it is there from the moment the table is.
 TABLES = """
-BEGIN IMMEDIATE;
 CREATE TABLE IF NOT EXISTS items (
     id INTEGER PRIMARY KEY AUTOINCREMENT, path TEXT NOT NULL UNIQUE, label TEXT NOT NULL,
     size INTEGER NOT NULL,
@@ -42,12 +54,16 @@ CREATE TABLE IF NOT EXISTS items (
 );
 CREATE INDEX IF NOT EXISTS items_by_label ON items (label);
 PRAGMA user_version = {dim};
-COMMIT;
 """
 
 
 class LocalStore:
     """See `Store`; may be used by several threads.
+
+    Args:
+        folder: the gallery's.
+        dim: of the vectors.
+        mode: see `nearkin.search.store.Mode`.
 
     >>> from tempfile import mkdtemp
     >>> store = LocalStore(Path(mkdtemp()), dim=2)
@@ -57,41 +73,52 @@ class LocalStore:
     >>> store.close()
     """
 
-    def __init__(self, folder: Path, dim: int, create: bool = True) -> None:
-        names = ("items.sqlite", "approximate.faiss", "approximate.json")
-        self._path, self._index_path, self._tuned_path = (folder / name for name in names)
-        if not create and not self._path.exists():
-            raise missing_items(self._path)
-        self._dim = dim
-        self._lock = threading.RLock()
-        self._writes = 0
-        self._exact: tuple[Any, ExactIndex] | None = None  # and what it was made of
-        self._approximate: tuple[Any, ApproximateIndex | None] | None = None
+    # One for all stores of a process: closing the file, as `check_file` does, would end the locks that another
+    # connection of this process holds on it.
+    _lock: ClassVar = threading.RLock()
+
+    def __init__(self, folder: Path, dim: int, mode: Mode = "create") -> None:
         try:
-            folder.mkdir(parents=True, exist_ok=True)
+            if mode == "create":
+                folder.mkdir(parents=True, exist_ok=True)
+            folder = folder.resolve()  # it may itself be a link; nothing in it may
         except OSError as error:
             raise cannot_write(folder, error) from error
-        with _user_errors(self._path):
-            address = f"{self._path.resolve().as_uri()}?mode=rwc"
-            self._db = sqlite3.connect(address, TIMEOUT, isolation_level=None, check_same_thread=False, uri=True)
-        try:
-            with _user_errors(self._path):
-                self._prepare()
-        except BaseException:
-            self._db.close()
-            raise
+        names = ("items.sqlite", "approximate.faiss", "approximate.json")
+        self._path, self._index_path, self._tuned_path = (folder / name for name in names)
+        self._dim = dim
+        self._exact: tuple[Any, ExactIndex] | None = None  # and what it was made of
+        self._approximate: tuple[Any, ApproximateIndex | None] | None = None
+        with self._lock, _user_errors(self._path):
+            if not os.path.lexists(self._path):
+                if mode != "create":
+                    raise missing_items(self._path)
+                self._create()
+            elif mode != "read" and journal_of(self._path).exists():
+                with self._writing():
+                    """That a transaction begins is enough to undo one that a killed process left."""
+            check_file(self._path, self._dim)
+            self._db = self._connect("ro")
+            try:
+                self._db.execute("PRAGMA query_only = ON")
+                check_schema(self._db, self._path, TABLES.format(dim=self._dim))
+                check_pages(self._db, self._path)
+            except BaseException:
+                self._db.close()
+                raise
 
-    def _prepare(self) -> None:
-        self._db.execute("PRAGMA trusted_schema = OFF")  # a gallery may come from someone else
-        self._db.execute("PRAGMA cache_spill = OFF")  # else a large put would lock readers out before it is committed
-        if self._value("PRAGMA user_version") == 0:
-            self._db.executescript(TABLES.format(dim=self._dim))
-        kept = self._value("PRAGMA user_version")
-        if kept != self._dim:
-            raise UserError(
-                f"{self._path} holds vectors of {kept} numbers, not {self._dim}; use the model that it was made with"
-            )
-        self._db.execute("SELECT id, path, label, size, modified, vector FROM items LIMIT 1").fetchone()
+    def _create(self) -> None:
+        """Whole or not at all: under a name of its own first, which no journal can have been waiting for."""
+        with atomic_path(self._path) as partial, closing(sqlite3.connect(partial)) as db:
+            db.executescript(TABLES.format(dim=self._dim))
+
+    def _connect(self, mode: str) -> sqlite3.Connection:
+        address = f"{self._path.as_uri()}?mode={mode}"
+        db = sqlite3.connect(address, TIMEOUT, isolation_level=None, check_same_thread=False, uri=True)
+        db.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, 4 * self._dim + LARGEST_TEXT)
+        db.execute("PRAGMA trusted_schema = OFF")
+        db.execute("PRAGMA cell_size_check = ON")
+        return db
 
     def __len__(self) -> int:
         with self._lock, _user_errors(self._path):
@@ -100,15 +127,18 @@ class LocalStore:
     def entries(self) -> dict[int, Entry]:
         with self._lock, _user_errors(self._path):
             rows = self._db.execute("SELECT id, path, label, size, modified FROM items ORDER BY id")
-            return {id: Entry(*rest) for id, *rest in rows}
+            return {id: self._entry(*rest) for id, *rest in rows}
 
     def entries_of(self, ids: Sequence[int]) -> dict[int, Entry]:
         found = self._select("path, label, size, modified", ids)
-        return {id: Entry(*found[id]) for id in ids if id in found}
+        return {id: self._entry(*found[id]) for id in ids if id in found}
 
     def counts(self) -> dict[str, int]:
         with self._lock, _user_errors(self._path):
-            return dict(self._db.execute("SELECT label, COUNT(*) FROM items GROUP BY label ORDER BY label"))
+            found = self._db.execute("SELECT label, COUNT(*) FROM items GROUP BY label ORDER BY label").fetchall()
+        if not all(isinstance(label, str) for label, _ in found):
+            raise damaged(self._path, "a label that is not text")
+        return dict(found)
 
     def ids(self, k: int, label: str | None = None) -> list[int]:
         which, values = ("", ()) if label is None else ("WHERE label = ?", (label,))
@@ -119,19 +149,20 @@ class LocalStore:
     def put(self, entries: Sequence[Entry], vectors: Embeddings) -> None:
         rows = checked_entries(entries, vectors, self._dim).values()
         values = ((e.path, e.label, int(e.size), int(e.modified), vector.tobytes()) for e, vector in rows)
-        with self._writing():
+        with self._writing() as db:
             # Replacing deletes the old row and gives a new id: a vector never changes under its id.
-            self._db.executemany(
+            db.executemany(
                 "INSERT OR REPLACE INTO items (path, label, size, modified, vector) VALUES (?, ?, ?, ?, ?)", values
             )
 
     def remove(self, ids: Collection[int]) -> None:
-        with self._writing():
-            self._db.executemany("DELETE FROM items WHERE id = ?", ((int(id),) for id in ids))
+        with self._writing() as db:
+            db.executemany("DELETE FROM items WHERE id = ?", ((int(id),) for id in ids))
 
     def vectors(self, ids: Sequence[int]) -> Embeddings:
         found = self._select("vector", ids)
-        return in_order({id: np.frombuffer(vector, np.float32) for id, (vector,) in found.items()}, ids, self._dim)
+        rows = self._matrix([vector for (vector,) in found.values()])
+        return in_order(dict(zip(found, rows, strict=True)), ids, self._dim)
 
     def search(self, queries: Embeddings, k: int, label: str | None = None) -> list[list[Hit]]:
         queries = checked_query(queries, self._dim, k)
@@ -217,7 +248,8 @@ class LocalStore:
     def _items(self, ids: Sequence[int]) -> dict[int, tuple[Entry, Embeddings]]:
         """Entries and vectors of the ids that are there."""
         found = self._select("path, label, size, modified, vector", ids)
-        return {id: (Entry(*row), np.frombuffer(vector, np.float32)) for id, (*row, vector) in found.items()}
+        vectors = self._matrix([values[-1] for values in found.values()])
+        return {id: (self._entry(*row), vector) for (id, (*row, _)), vector in zip(found.items(), vectors, strict=True)}
 
     def _select(self, columns: str, ids: Sequence[int]) -> dict[int, list[Any]]:
         """Columns of the ids that are there."""
@@ -234,8 +266,7 @@ class LocalStore:
     def _exact_index(self, after: int) -> ExactIndex:
         """All items with higher ids than this, ready to be searched; read again when they have changed."""
         with self._lock, _user_errors(self._path):
-            # SQLite counts what other connections committed, not what this one did.
-            version = self._value("PRAGMA data_version"), self._writes, after
+            version = self._value("PRAGMA data_version"), after
             if self._exact is None or self._exact[0] != version:
                 self._exact = None  # not two in memory at once
                 self._exact = version, ExactIndex(*self._rows("WHERE id > ? ORDER BY id", after))
@@ -254,7 +285,7 @@ class LocalStore:
     def _saved_description(self, index: ApproximateIndex) -> str | None:
         """How this index is searched, as it was last tuned; None where anything has changed since."""
         with suppress(OSError, ValueError, KeyError, TypeError):  # without it, or with a damaged one, it is tuned again
-            kept = json.loads(self._tuned_path.read_text(encoding="utf-8"))
+            kept = read_json(self._tuned_path)
             if kept["of"] == self._state(index):
                 return str(kept["said"])
         return None
@@ -262,7 +293,7 @@ class LocalStore:
     def _state(self, index: ApproximateIndex) -> list[int]:
         """Changes with every item put or removed: no id is given twice, and between puts there are only ever fewer."""
         with self._lock, _user_errors(self._path):
-            last = self._value("SELECT seq FROM sqlite_sequence WHERE name = 'items'")
+            last = self._value("SELECT MAX(seq) FROM sqlite_sequence WHERE name = 'items'")
             return [len(self), last, len(index), index.highest, index.effort]
 
     def _changed_since(self, index: ApproximateIndex) -> int:
@@ -286,24 +317,44 @@ class LocalStore:
     def _rows(self, which: str, *values: int | str) -> tuple[Ids, Embeddings]:
         with self._lock, _user_errors(self._path):
             rows = self._db.execute(f"SELECT id, vector FROM items {which}", values).fetchall()
-        vectors = np.frombuffer(bytearray().join(vector for _, vector in rows), np.float32)  # writable, for torch
-        return np.array([id for id, _ in rows], np.int64), vectors.reshape(-1, self._dim)
+        return np.array([id for id, _ in rows], np.int64), self._matrix([vector for _, vector in rows])
+
+    def _entry(self, *values: Any) -> Entry:
+        """SQLite keeps any value in any column."""
+        if [*map(type, values)] != [str, str, int, int] or "\0" in values[0]:
+            raise damaged(self._path, "an item that is not a path, a label and two numbers")
+        return Entry(*values)
+
+    def _matrix(self, vectors: Sequence[object]) -> Embeddings:
+        """(vectors, dim)"""
+        whole = [each for each in vectors if isinstance(each, bytes) and len(each) == 4 * self._dim]
+        rows = np.frombuffer(bytearray().join(whole), np.float32).reshape(-1, self._dim)  # writable, for torch
+        if len(whole) < len(vectors) or not np.isfinite(rows).all():
+            raise damaged(self._path, f"a vector that is not {self._dim} finite numbers")
+        return rows
 
     def _value(self, command: str, *values: int) -> int:
-        return int(self._db.execute(command, values).fetchone()[0])
+        value = self._db.execute(command, values).fetchone()[0]
+        if not isinstance(value, int):
+            raise damaged(self._path, "a count that is not a number")
+        return value
 
     @contextmanager
-    def _writing(self) -> Iterator[None]:
+    def _writing(self) -> Iterator[sqlite3.Connection]:
         """One transaction."""
         with self._lock, _user_errors(self._path):
-            self._db.execute("BEGIN IMMEDIATE")
-            try:
-                yield
-                self._db.execute("COMMIT")
-            finally:
-                self._writes += 1
-                if self._db.in_transaction:
-                    self._db.execute("ROLLBACK")
+            check_file(self._path, self._dim)
+            check_journal(self._path)
+            with closing(self._connect("rw")) as db:
+                db.execute("PRAGMA cache_spill = OFF")  # else a large put would lock readers out before it is committed
+                db.execute("BEGIN IMMEDIATE")
+                try:
+                    check_schema(db, self._path, TABLES.format(dim=self._dim))
+                    yield db
+                    db.execute("COMMIT")
+                finally:
+                    if db.in_transaction:
+                        db.execute("ROLLBACK")
 
 
 @contextmanager
@@ -314,7 +365,10 @@ def _user_errors(path: Path) -> Iterator[None]:
     except sqlite3.ProgrammingError:
         raise  # a bug: used after it was closed
     except sqlite3.Error as error:
-        kind = getattr(error, "sqlite_errorname", "").removeprefix("SQLITE_").split("_")[0]
+        name = getattr(error, "sqlite_errorname", "").removeprefix("SQLITE_")
+        if name == "READONLY_ROLLBACK":
+            raise unfinished(path) from error
+        kind = name.split("_")[0]
         if kind == "FULL":
             raise cannot_write(path, OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))) from error
         if kind == "READONLY":
@@ -323,4 +377,4 @@ def _user_errors(path: Path) -> Iterator[None]:
             raise UserError(f"another process is writing to {path.parent}; wait for it to end") from error
         if kind in ("CANTOPEN", "IOERR", "PERM", "NOMEM"):
             raise UserError(f"could not read or write {path}: {error}; check its permissions and its disk") from error
-        raise UserError(f"{path} is damaged or not a gallery's ({error}); make the gallery again") from error
+        raise damaged(path, error) from error

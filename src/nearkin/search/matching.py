@@ -22,6 +22,7 @@ import torch
 from nearkin.clustering.distances import Distances, row_blocks
 from nearkin.clustering.neighbours import nearest_in
 from nearkin.errors import UserError
+from nearkin.fields import checked_fields
 from nearkin.files import read_json, write_json
 from nearkin.progress import track
 from nearkin.search.results import Calibration, MatchResult, SearchResult
@@ -53,7 +54,7 @@ def calibrate(store: Store, false_accepts: float, k: int, cache: Path) -> Calibr
     with suppress(OSError, ValueError, KeyError, TypeError):  # a missing or damaged one is made again
         kept = read_json(cache)
         if kept["of"] == of:
-            return Calibration(**kept["calibration"])
+            return Calibration(**checked_fields(Calibration, kept["calibration"], str(cache)))
     calibration = _calibrate(store, entries, false_accepts, k)
     with suppress(UserError):  # a gallery that cannot be written to can still be searched
         write_json(cache, {"of": of, "calibration": asdict(calibration)})

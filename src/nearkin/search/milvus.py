@@ -26,7 +26,7 @@ import numpy as np
 from nearkin.errors import UserError
 from nearkin.files import cannot_write
 from nearkin.search.milvus_address import TOKEN, parse_address, token_for
-from nearkin.search.store import Embeddings, Entry, Hit, checked_entries, checked_query, in_order, missing_items
+from nearkin.search.store import Embeddings, Entry, Hit, Mode, checked_entries, checked_query, in_order, missing_items
 from nearkin.search.vector_index import ExactIndex
 
 log = logging.getLogger("nearkin")
@@ -44,9 +44,9 @@ T = TypeVar("T")
 _users: Counter[str] = Counter()  # of embedded files that this process has open
 
 
-def open_milvus(address: str, folder: Path, dim: int, create: bool = True) -> MilvusStore:
+def open_milvus(address: str, folder: Path, dim: int, mode: Mode = "create") -> MilvusStore:
     """The store at ``milvus://…``; a relative file is in the gallery's own folder."""
-    return MilvusStore(*parse_address(address, folder), dim, create)
+    return MilvusStore(*parse_address(address, folder), dim, create=mode == "create")
 
 
 class MilvusStore:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Literal, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -12,6 +12,9 @@ import numpy.typing as npt
 from nearkin.errors import UserError
 
 Embeddings = npt.NDArray[np.float32]
+# How a store is opened: "create" makes it where there is none; "write" undoes what a killed process left half done, and
+# "read" refuses it, because a search changes nothing. Items can be put and removed in any of them.
+Mode = Literal["create", "write", "read"]
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ import torch
 from nearkin.clustering import nearest_neighbours
 from nearkin.clustering.distances import Distances, row_blocks
 from nearkin.clustering.neighbours import nearest_in
-from nearkin.files import atomic_path
+from nearkin.files import atomic_path, open_regular
 from nearkin.progress import bar
 from nearkin.search.store import Embeddings
 
@@ -120,7 +120,7 @@ class ApproximateIndex:
         else:
             faiss = _faiss()
             try:
-                with path.open("rb") as file:
+                with open_regular(path, follow=False) as file:
                     index = faiss.read_index(faiss.PyCallbackIOReader(file.read, BUFFER))
                 if index.d != dim:
                     raise ValueError(index.d)

@@ -15,8 +15,10 @@ from fastapi.staticfiles import StaticFiles
 
 import nearkin
 from nearkin.search.gallery import Gallery
+from nearkin.serve.access import Access
 from nearkin.serve.docs_page import docs_page
 from nearkin.serve.middleware import HEADERS, SafetyMiddleware
+from nearkin.serve.places import Places, UploadPlaces, client_of
 from nearkin.serve.schemas import Health, Item, Label, Map, Problem, SearchResponse
 from nearkin.serve.service import SearchService
 from nearkin.serve.uploads import Count, Search, read_search
@@ -24,21 +26,25 @@ from nearkin.serve.uploads import Label as LabelFilter
 
 log = logging.getLogger(__name__)
 PAGE = Path(__file__).parent / "page"
-MAX_REQUESTS = 64  # at the same time; a browser sends six
+MAX_REQUESTS = 64  # without a body, at the same time; a browser sends six
+MAX_UPLOADS = 32  # at the same time: each is in memory
 LARGEST_SIDE = 1024
 
 ThumbnailSide = Annotated[int, Query(ge=16, le=512, description="The longer side in pixels.")]
 JPEG: dict[int | str, dict[str, Any]] = {200: {"content": {"image/jpeg": {}}}, 304: {"description": "Not changed"}}
 
 
-def make_app(gallery: Gallery, max_upload_mb: int = 20, hosts: Collection[str] | None = None) -> FastAPI:
+def make_app(
+    gallery: Gallery, max_upload_mb: int = 20, hosts: Collection[str] | None = None, token: str | None = None
+) -> FastAPI:
     """The page and the API of one gallery.
 
     Args:
         max_upload_mb: files larger than this are refused while they arrive.
         hosts: the names by which it may be called; None: any.
+        token: what a client must know; None: nothing.
     """
-    service = SearchService(gallery)
+    service, uploads = SearchService(gallery), UploadPlaces(MAX_UPLOADS)
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
@@ -52,9 +58,10 @@ def make_app(gallery: Gallery, max_upload_mb: int = 20, hosts: Collection[str] |
         lifespan=lifespan,
         docs_url=None,  # both would load their scripts from another server
         redoc_url=None,
-        responses={code: {"model": Problem} for code in (404, 422, 503)},
+        redirect_slashes=False,
+        responses={code: {"model": Problem} for code in (401, 403, 404, 422, 503)},
     )
-    app.add_middleware(SafetyMiddleware, max_requests=MAX_REQUESTS, hosts=hosts)
+    app.add_middleware(SafetyMiddleware, access=Access(hosts, token), places=Places(MAX_REQUESTS))
     app.add_exception_handler(RequestValidationError, _bad_request)
     app.add_exception_handler(Exception, _failure)
     form = {"content": {"multipart/form-data": {"schema": Search.model_json_schema()}}, "required": True}
@@ -66,8 +73,9 @@ def make_app(gallery: Gallery, max_upload_mb: int = 20, hosts: Collection[str] |
     )
     async def search(request: Request) -> SearchResponse:
         """The items most like a picture; the picture is not kept."""
-        asked = await read_search(request, max_upload_mb * 2**20)
-        return await service.neighbours_of_picture(asked.file, asked.k, asked.label)
+        async with uploads.place(client_of(request.scope)):
+            asked = await read_search(request, max_upload_mb * 2**20, uploads)
+            return await service.neighbours_of_picture(asked.file, asked.k, asked.label)
 
     @app.get("/api/items")
     async def some_items(k: Count = 24, label: LabelFilter = None) -> list[Item]:
@@ -128,5 +136,5 @@ async def _bad_request(_: Request, error: Exception) -> JSONResponse:
 
 
 async def _failure(request: Request, error: Exception) -> JSONResponse:
-    log.error("%s %s failed", request.method, request.url.path, exc_info=error)
+    log.error("%s %s failed", request.method, request.scope["path"], exc_info=error)
     return JSONResponse({"detail": "the server failed at this; its log says why"}, 500, HEADERS)

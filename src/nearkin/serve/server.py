@@ -4,15 +4,23 @@ from __future__ import annotations
 
 import errno
 import ipaddress
+import os
 import re
+import secrets
 import socket
 import webbrowser
 from collections.abc import Sequence
 from contextlib import suppress
+from typing import TYPE_CHECKING
 
 from nearkin.errors import UserError
 from nearkin.search import Gallery
 
+if TYPE_CHECKING:
+    import uvicorn
+    from fastapi import FastAPI
+
+STOP_SECONDS = 3  # for requests to end, after Ctrl-C
 LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
 
 
@@ -22,33 +30,61 @@ def serve(
     port: int = 8000,
     open_browser: bool = False,
     allow_host: Sequence[str] | None = None,
+    token: str | None = None,
 ) -> None:
     """Answers at ``http://host:port`` until Ctrl-C.
 
     Args:
         port: 0 takes any free one.
         allow_host: further names by which browsers may call it, such as that of a proxy in front of it.
+        token: what a client must know; None: the environment's NEARKIN_TOKEN. Where there is none and other machines
+            reach it, one is made up and printed.
     """
     try:
         import python_multipart  # noqa: F401
-        import uvicorn
+        import uvicorn  # noqa: F401
 
+        from nearkin.serve.access import check_token
         from nearkin.serve.app import make_app
     except ImportError as error:
         raise UserError(f"serving needs {error.name}; run `pip install 'nearkin[serve]'`") from error
     allowed = [host_name(name) for name in allow_host or ()]
+    token = os.environ.get("NEARKIN_TOKEN") if token is None else token
+    if token is not None:
+        check_token(token)
     with listen(host, port) as listening:
         local = only_this_machine(listening)
         address = f"http://{_in_address(host)}:{listening.getsockname()[1]}"
         print(f"{len(gallery):,} items at {address} (stop with Ctrl-C)", flush=True)
-        if not local:
-            print("everyone who reaches this address can search and see the images", flush=True)
+        if token is not None:  # whoever gave it knows it
+            print(f"open {address}/?token= with the token at its end", flush=True)
+        elif not local:
+            token = secrets.token_urlsafe(24)
+            print(f"open {address}/?token={token}", flush=True)
         if open_browser:
-            webbrowser.open(address)  # it already listens: the browser waits until it is answered
-        app = make_app(gallery, hosts=names(host, allowed, local))
-        config = uvicorn.Config(app, log_level="warning", server_header=False, timeout_graceful_shutdown=3)
+            webbrowser.open(address)  # without the token: all users of this machine see what browsers are started with
+        app = make_app(gallery, hosts=names(host, allowed, local), token=token)
         with suppress(KeyboardInterrupt):  # uvicorn has ended in order and passes on what made it end
-            uvicorn.Server(config).run(sockets=[listening])
+            http_server(app).run(sockets=[listening])
+
+
+def http_server(app: FastAPI) -> uvicorn.Server:
+    """A server with deadlines; it keeps no log of requests, which may name the token."""
+    import uvicorn
+
+    from nearkin.serve.connections import BACKLOG, GuardedProtocol
+
+    config = uvicorn.Config(
+        app,
+        http=GuardedProtocol,
+        ws="none",
+        backlog=BACKLOG,
+        log_level="warning",
+        access_log=False,
+        server_header=False,
+        timeout_graceful_shutdown=STOP_SECONDS,
+    )
+    return uvicorn.Server(config)
 
 
 def names(host: str, allowed: Sequence[str], local: bool) -> set[str] | None:

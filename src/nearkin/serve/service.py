@@ -67,6 +67,8 @@ class SearchService:
     async def picture(self, id: int, side: int) -> Thumbnail:
         """The item's picture, to fit a square; 404 where its file is gone."""
         entry = await self._entry(id)
+        if entry.path not in self._gallery.shown:
+            raise HTTPException(404, f"the file of item {id} is not in an indexed folder; the server's log says more")
         try:
             return await anyio.to_thread.run_sync(self._thumbnails.get, Path(entry.path), side, limiter=self._readers)
         except OSError:  # its message would tell where the file is

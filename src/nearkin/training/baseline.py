@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import torch
+from torch import nn
 from torch.nn.functional import normalize
 
 from nearkin.data import Dataset, Vectors
@@ -16,26 +17,30 @@ from nearkin.training.prepare import build_model, load_splits
 from nearkin.training.settings import Settings
 
 
-def backbone_scores(settings: Settings) -> dict[str, float]:
+def backbone_scores(
+    settings: Settings, dataset: Dataset | None = None, backbone: nn.Module | None = None
+) -> dict[str, float]:
     """The scores of the test split as the untrained run's backbone sees it.
+
+    ``dataset``, ``backbone``: objects of the user's own, where no setting describes them.
 
     >>> from nearkin.training.settings import make_settings
     >>> scores = backbone_scores(make_settings("glyphs:classes=8,per_class=4", "rank", {"device": "cpu"}))
     >>> 0 < scores["recall@1"] < 1
     True
     """
-    return evaluate(backbone_space(settings)).scores
+    return evaluate(backbone_space(settings, dataset, backbone)).scores
 
 
-def backbone_space(settings: Settings) -> Space:
+def backbone_space(settings: Settings, dataset: Dataset | None = None, backbone: nn.Module | None = None) -> Space:
     """The test split as the features that an untrained run's backbone gives, at unit length, no head."""
     torch.manual_seed(settings.training.seed)  # for backbones without weights
-    splits = load_splits(settings.data, settings.training.seed)
+    splits = load_splits(settings.data, settings.training.seed, dataset)
     if splits.test is None:
         raise UserError(f"{settings.data.source} has no test split here to measure; use another split")
-    settings = resolved(settings, splits, settings.make_method())
+    settings = resolved(settings, splits, settings.make_method(), backbone)
     device = make_fabric(settings.training).device
-    model = build_model(settings, splits.train, slices=1).to(device)
+    model = build_model(settings, splits.train, 1, backbone).to(device)
     features = cached_features(model, splits.test.items, settings.training.batch_size, settings.data.processes)
     return unit_space(splits.test.with_items(Vectors(features.numpy())), device)
 

@@ -9,9 +9,12 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import torch
+from torch import Tensor
 
 from nearkin.errors import UserError
-from nearkin.files import open_regular, write_bytes
+from nearkin.fields import checked_fields
+from nearkin.files import write_bytes
+from nearkin.models.weights import read_torch_file
 
 
 @dataclass
@@ -57,15 +60,15 @@ def save_checkpoint(file: Path, position: Position, parts: dict[str, Stateful]) 
 def load_checkpoint(file: Path, parts: dict[str, Stateful], device: torch.device) -> Position:
     """Restores every part in place; nothing in the file is ever executed."""
     try:
-        with open_regular(file, follow=False) as opened:
-            state = torch.load(opened, map_location=device, weights_only=True)
-        position = Position(**state["position"])
+        state = read_torch_file(file, device, follow=False)
+        position = _checked_position(state["position"])
         saved = {name: state[name] for name in parts}
     except Exception as error:
-        reason = str(error).split("\n")[0]
+        reason = str(error).split("\n")[0] or type(error).__name__
         raise UserError(f"checkpoint {file} cannot be read ({reason}); remove it to start the run over") from error
     for name, part in parts.items():
         try:
+            _check_kinds(part.state_dict(), saved[name], name)
             part.load_state_dict(saved[name])
         except Exception as error:
             reason = " ".join(str(error).split())
@@ -73,3 +76,30 @@ def load_checkpoint(file: Path, parts: dict[str, Stateful], device: torch.device
                 f"checkpoint {file} is of another {name} ({reason}); pass the objects that the run was begun with"
             ) from error
     return position
+
+
+def _checked_position(values: dict[str, Any]) -> Position:
+    """Every field there and of its type; only the best score may be infinite, before there is one."""
+    missing = asdict(Position()).keys() - values.keys()
+    if missing:
+        raise ValueError(f"position: {min(missing)} is missing")
+    known = {name: value for name, value in values.items() if name != "best" or value != -math.inf}
+    position = Position(**checked_fields(Position, known, "position"))
+    negative = [name for name, value in asdict(position).items() if type(value) is int and value < 0]
+    if negative:
+        raise ValueError(f"position: {negative[0]} must not be negative")
+    return position
+
+
+def _check_kinds(now: Any, saved: Any, where: str) -> None:
+    """Refuses values of another type than the part itself has in their place; what is empty there may be anything."""
+    kinds: list[type | tuple[type, ...]] = [dict, (list, tuple), Tensor, bool, (int, float)]
+    if now is None or all(isinstance(now, kind) == isinstance(saved, kind) for kind in kinds):
+        if isinstance(now, dict):
+            for key in now.keys() & saved.keys():
+                _check_kinds(now[key], saved[key], f"{where}.{key}")
+        elif isinstance(now, list | tuple):
+            for place, (one, other) in enumerate(zip(now, saved, strict=False)):
+                _check_kinds(one, other, f"{where}.{place}")
+        return
+    raise ValueError(f"{where} is a {type(saved).__name__}, not a {type(now).__name__}")

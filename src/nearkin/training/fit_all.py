@@ -12,7 +12,8 @@ from typing import Unpack
 
 from nearkin.data.summary import counted
 from nearkin.training.card import replace_verdict
-from nearkin.training.loop import Objects, train
+from nearkin.training.loop import train
+from nearkin.training.objects import Objects
 from nearkin.training.run import NewRun, Run
 from nearkin.training.settings import Settings
 

@@ -15,7 +15,7 @@ from dataclasses import replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Any, TypedDict, Unpack
+from typing import Any, Unpack
 
 import numpy as np
 import torch
@@ -45,6 +45,7 @@ from nearkin.training.metrics_logger import MetricsLogger, check_loggers
 from nearkin.training.microbatch import micro_batched
 from nearkin.training.model_selection import PRIMARY, check_keep, check_measurable, choice_in_words, watched_split
 from nearkin.training.monitoring import COLLAPSED, collapse_advice, spread, stop_requests, stop_unless_finite
+from nearkin.training.objects import Callback, Objects
 from nearkin.training.prepare import build_model, load_splits
 from nearkin.training.run import MemoryRun, Run
 from nearkin.training.settings import Settings
@@ -54,17 +55,7 @@ from nearkin.training.summary import describe_run
 from nearkin.training.verdict import final_scores
 
 log = logging.getLogger("nearkin")
-Callback = Callable[[Run, dict[str, Any]], None]  # after every epoch: the run, its epoch, loss and scores
 MANY_EPOCHS = 100  # of more, only those that are evaluated get a line
-
-
-class Objects(TypedDict, total=False):
-    """What a caller hands over where no setting describes it; a resumed run wants the same again."""
-
-    dataset: Dataset
-    method: Method
-    backbone: nn.Module
-    callbacks: Sequence[Callback]
 
 
 def train(settings: Settings, folder: str | Path | Run, tested: bool = True, **objects: Unpack[Objects]) -> Run:
@@ -81,7 +72,7 @@ def resume(folder: str | Path, tested: bool = True, epochs: int | None = None, *
     run = Run.open(folder)
     settings = run.settings()
     if method := objects.get("method"):
-        _check_same_method(method, settings)
+        check_same_method(method, settings)
     if epochs is None:
         return make_trainer(settings, run, resumed=True, tested=tested, **objects).train()
     begun = run.checkpoint_file.is_file()
@@ -95,7 +86,8 @@ def resume(folder: str | Path, tested: bool = True, epochs: int | None = None, *
     return trainer.train()
 
 
-def _check_same_method(method: Method, settings: Settings) -> None:
+def check_same_method(method: Method, settings: Settings) -> None:
+    """Refuses a method or loss, passed again, that is not the one which the settings of a run describe."""
     begun, given = ({"name": settings.method, **settings.method_settings}, {"name": method.name, **method.settings()})
     for name, value in begun.items():
         if given.get(name) != value:
@@ -189,16 +181,14 @@ class Trainer:
         self.measuring = Measuring(self.fabric, self.method)
         if resumed:
             self.run.check_data(splits.digest())
+            _ = self.run.metrics  # refused now if they are damaged
             if begun:
                 self.position = load_checkpoint(self.run.checkpoint_file, self._stateful(), self.fabric.device)
-        if self.fabric.is_global_zero:
-            if resumed:
-                self.run.keep_records(self.position.records)
-            else:
-                self.run.create(self.settings, splits.digest())
+        elif self.fabric.is_global_zero:
+            self.run.create(self.settings, splits.digest())
         if self.fabric.world_size > 1:  # a new run's folder is chosen when it is made, by one process
             self.run.move_to(self.fabric.broadcast(self.run.folder))
-        self.metrics = MetricsLogger(self.run, self.settings, self.position.step, active=self.fabric.is_global_zero)
+        self.metrics = MetricsLogger(self.run, self.settings, self.position, active=self.fabric.is_global_zero)
 
     def train(self) -> Run:
         status = "failed"
@@ -209,10 +199,13 @@ class Trainer:
             with stop_requests() as asked, bar("training", total, done=self.position.step) as advance:
                 while self.position.epoch < self.last_epoch and not self._out_of_patience():
                     self._epoch(asked, advance)
+                    self._save_or_stop(asked())
             if self._out_of_patience():
                 log.info("stopped early: %d evaluations without improvement", self.training.patience)
             self._finish()
             status = "success"
+        except KeyboardInterrupt:  # outside the steps, or the second one in a step
+            raise self.run.stopped() from None
         finally:
             self.metrics.close(status)  # the next run of this process begins with loggers of its own
         return self.run

@@ -6,14 +6,21 @@ A logger has ``log_metrics(metrics, step)`` and ``finalize(status)``, as those o
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+import logging
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from importlib import import_module
 from typing import Any, Protocol
 
 from nearkin.errors import UserError, unknown_name
 from nearkin.files import write_text
+from nearkin.training.checkpoint import Position
 from nearkin.training.run import Run
 from nearkin.training.settings import Settings
+
+log = logging.getLogger("nearkin")
 
 
 class Logger(Protocol):
@@ -24,29 +31,49 @@ class Logger(Protocol):
 class MetricsLogger:
     """Writes records of a run; in processes other than the first it does nothing.
 
+    A logger that fails is left out from then on, with a warning: no run is lost for it. Nothing is written before the
+    first record: a run that cannot be resumed stays as it was.
+
     Args:
         settings: ``training.logger`` names the loggers, with commas between.
-        step: where the run stands.
+        position: where the run stands; records beyond it are those of a process that was killed.
     """
 
-    def __init__(self, run: Run, settings: Settings, step: int, active: bool = True) -> None:
-        self.run = run
-        self.active = active
-        names = [name.strip() for name in settings.training.logger.split(",")] if active else []
-        self.loggers = [LOGGERS[name](run, settings, step) for name in names if name not in ("", "none")]
+    def __init__(self, run: Run, settings: Settings, position: Position, active: bool = True) -> None:
+        self.run, self.settings, self.active = run, settings, active
+        self.step, self.known = position.step, position.records
+        self.loggers: dict[str, Logger] | None = None
 
     def add(self, record: dict[str, Any]) -> None:
         """Logs a record with ``kind`` and ``step``."""
         if not self.active:
             return
+        if self.loggers is None:
+            self.run.keep_records(self.known)
+            self.loggers = {}
+            for name in map(str.strip, self.settings.training.logger.split(",")):
+                if name not in ("", "none"):
+                    with self._left_out_if_it_fails(name):
+                        self.loggers[name] = LOGGERS[name](self.run, self.settings, self.step)
         self.run.log(record)
-        for logger in self.loggers:
-            logger.log_metrics(_numbers(record), record["step"])
+        for name, logger in list(self.loggers.items()):
+            with self._left_out_if_it_fails(name):
+                logger.log_metrics(_numbers(record), record["step"])
 
     def close(self, status: str) -> None:
         """Ends the loggers: "success" or "failed"."""
-        for logger in self.loggers:
-            logger.finalize(status)
+        for name, logger in list((self.loggers or {}).items()):
+            with self._left_out_if_it_fails(name):
+                logger.finalize(status)
+
+    @contextmanager
+    def _left_out_if_it_fails(self, name: str) -> Iterator[None]:
+        try:
+            yield
+        except Exception as error:  # somebody else's code, files and services may raise anything
+            assert self.loggers is not None
+            self.loggers.pop(name, None)
+            log.warning("logger %s failed and is left out from here on (%s); metrics.jsonl has it all", name, error)
 
 
 def check_loggers(names: str) -> None:
@@ -66,15 +93,35 @@ def _numbers(record: dict[str, Any]) -> dict[str, float]:
     return {f"{prefix}/{name}": value for name, value in record.items() if isinstance(value, float)}
 
 
-def _tensorboard(run: Run, settings: Settings, step: int) -> Logger:  # noqa: ARG001
-    from nearkin.training.devices import fabric_module
+class _TensorBoard:
+    """An event file, written here and now: TensorBoard's own writer does it in a thread, where a full disk is lost."""
 
-    # It forgets what a killed process drew beyond the checkpoint.
-    loggers: Any = fabric_module("loggers")
-    board: Logger = loggers.TensorBoardLogger(
-        run.folder, "tensorboard", version="", purge_step=step + 1 if step else None
-    )
-    return board
+    def __init__(self, run: Run, settings: Settings, step: int) -> None:  # noqa: ARG002
+        from tensorboard.compat.proto.event_pb2 import Event, SessionLog
+        from tensorboard.summary.writer.record_writer import RecordWriter
+
+        folder = run.folder / "tensorboard"
+        folder.mkdir(parents=True, exist_ok=True)
+        self.stream = (folder / f"events.out.tfevents.{time.time_ns()}.{os.getpid()}").open("wb")
+        self.writer = RecordWriter(self.stream)
+        self._write(Event(file_version="brain.Event:2"))
+        if step:  # readers forget what a killed process drew beyond the checkpoint
+            self._write(Event(step=step + 1, session_log=SessionLog(status=SessionLog.START)))
+
+    def log_metrics(self, metrics: dict[str, float], step: int | None = None) -> None:
+        from tensorboard.compat.proto.event_pb2 import Event
+        from tensorboard.compat.proto.summary_pb2 import Summary
+
+        values = [Summary.Value(tag=name, simple_value=value) for name, value in metrics.items()]
+        self._write(Event(step=step, summary=Summary(value=values)))
+
+    def finalize(self, status: str) -> None:  # noqa: ARG002
+        self.stream.close()
+
+    def _write(self, event: Any) -> None:
+        event.wall_time = time.time()
+        self.writer.write(event.SerializeToString())
+        self.writer.flush()
 
 
 def _csv(run: Run, settings: Settings, step: int) -> Logger:  # noqa: ARG001
@@ -136,7 +183,7 @@ class _MLflow:
 
 
 LOGGERS: dict[str, Callable[[Run, Settings, int], Logger]] = {
-    "tensorboard": _tensorboard,
+    "tensorboard": _TensorBoard,
     "csv": _csv,
     "wandb": _Wandb,
     "mlflow": _MLflow,

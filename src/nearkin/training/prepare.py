@@ -67,7 +67,7 @@ def build_model(settings: Settings, train: Dataset, slices: int, backbone: nn.Mo
         channels = train.items.channels if isinstance(train.items, ImageArray) else 3
         spec = replace(spec, preprocess=preprocess_of(named, choice.image_size or None, channels))
     model = EmbeddingModel(spec, bool(choice.freeze_batch_norm), backbone=backbone)
-    if choice.weights != "own":
+    if backbone is None or choice.weights != "own":
         load_weights(model.backbone, choice.backbone, choice.weights)
     if isinstance(train.items, Vectors):
         values = torch.from_numpy(train.items.values)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 from collections.abc import Mapping
 from copy import deepcopy
@@ -11,16 +10,21 @@ from itertools import chain, count
 from pathlib import Path
 from typing import Any
 
-from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from nearkin.errors import Interrupted, UserError
-from nearkin.files import cannot_write, check_regular, read_json, read_text, write_json, write_text
+from nearkin.files import UNFINISHED, cannot_write, read_json, read_text, sweep, write_json, write_text
 from nearkin.methods import Method
 from nearkin.models import Embedder, EmbeddingModel
-from nearkin.models.saved import save_model
+from nearkin.models.saved import restore_weights, save_model
 from nearkin.training.checkpoint import Position, Stateful, save_checkpoint
+from nearkin.training.records import as_line, read_records
 from nearkin.training.settings import Settings
+
+# What all readers of scores.json rely on.
+SCORES = {"chosen": str, "outcome": str, "verdict": str, "best_epoch": int} | dict.fromkeys(
+    ("backbone", "before", "after"), dict
+)
 
 
 class Run:
@@ -60,7 +64,8 @@ class Run:
 
     def check_free(self) -> None:
         """Refuses a folder with anything in it, unless it is a run that ended before it had saved any progress."""
-        if not self.folder.exists() or (self.folder.is_dir() and not any(self.folder.iterdir())):
+        self.sweep()
+        if not self.folder.exists() or self._barely_begun():
             return
         if not self.digest_file.is_file():
             raise UserError(f"{self.folder} exists already and is not a run; choose another folder: out=...")
@@ -70,14 +75,29 @@ class Run:
                 "or choose another folder: out=..."
             )
 
+    def _barely_begun(self) -> bool:
+        """Whether there is a folder with nothing in it, or only what a run writes before its settings."""
+        if not self.folder.is_dir():
+            return False
+        names = {path.name for path in self.folder.iterdir()}
+        return {name for name in names if not name.startswith(UNFINISHED)} <= {self.digest_file.name}
+
     @classmethod
     def open(cls, folder: str | Path) -> Run:
         run = cls(folder)
+        if run._barely_begun():
+            raise UserError(f"{folder} is empty: a run there had not begun; train again into the same folder")
         if not run.config_file.is_file():
             raise UserError(
                 f"{folder} is not a run (config.toml is missing); give the folder that `nearkin train` wrote"
             )
+        run.sweep()
         return run
+
+    def sweep(self) -> None:
+        """Deletes what a killed process left unfinished."""
+        for folder in (self.folder, self.model_folder, self.checkpoint_file.parent):
+            sweep(folder)
 
     @cached_property
     def model(self) -> Embedder:
@@ -120,22 +140,14 @@ class Run:
         """Appends one line to the metrics."""
         try:
             with self.metrics_file.open("a", encoding="utf-8") as stream:
-                stream.write(json.dumps(record) + "\n")
+                stream.write(as_line(record))
         except OSError as error:
             raise cannot_write(self.metrics_file, error) from error
 
     @property
     def metrics(self) -> list[dict[str, Any]]:
         """All records; a last line that a killed process left unfinished is passed over."""
-        if not self.metrics_file.is_file():
-            return []
-        records = []
-        for line in read_text(self.metrics_file).splitlines():
-            try:
-                records.append(json.loads(line))
-            except json.JSONDecodeError:
-                continue
-        return records
+        return read_records(self.metrics_file)
 
     def evaluations(self) -> list[dict[str, Any]]:
         """The records of what was measured on the way, after epochs."""
@@ -144,11 +156,11 @@ class Run:
     def keep_records(self, count: int) -> None:
         """Forgets what was logged after the first ``count`` records: a resumed run will say it again."""
         kept = self.metrics[:count]
-        write_text(self.metrics_file, "".join(json.dumps(record) + "\n" for record in kept))
+        write_text(self.metrics_file, "".join(map(as_line, kept)))
 
     def read_buffers(self) -> dict[str, float]:
         """What the method's read-out needs besides the model, if anything."""
-        return read_json(self.buffers_file) if self.buffers_file.is_file() else {}
+        return read_json(self.buffers_file, dict) if self.buffers_file.is_file() else {}
 
     def save_model(self, model: EmbeddingModel, buffers: Mapping[str, float]) -> None:
         """Keeps the model, and what the method's read-out needs besides it."""
@@ -162,14 +174,15 @@ class Run:
 
     def restore_model(self, model: EmbeddingModel) -> None:
         """Puts the weights that were kept back into the model."""
-        model.load_state_dict(load_file(check_regular(self.model_folder / "model.safetensors", follow=False)))
+        restore_weights(model, self.model_folder)
 
     def save_checkpoint(self, position: Position, state: dict[str, Stateful]) -> None:
         save_checkpoint(self.checkpoint_file, position, state)
 
-    def stopped(self, step: int) -> BaseException:
-        """What to raise where the user stops the run."""
-        return Interrupted(f"stopped after step {step}; continue with: {self.resume_command}")
+    def stopped(self, step: int | None = None) -> BaseException:
+        """What to raise where the user stops the run: after a step, with a checkpoint, or anywhere else."""
+        where = "" if step is None else f" after step {step}"
+        return Interrupted(f"stopped{where}; continue with: {self.resume_command}")
 
     def write_scores(self, scores: dict[str, Any]) -> None:
         write_json(self.scores_file, scores)
@@ -178,8 +191,12 @@ class Run:
     def scores(self) -> dict[str, Any]:
         """What training wrote at its end: how the model was ``chosen``, its test scores ``before`` and ``after``, …"""
         try:
-            return dict(read_json(self.scores_file))
-        except (TypeError, ValueError) as error:
+            scores = read_json(self.scores_file, dict, finite=False)
+            for name, kind in SCORES.items():
+                if not isinstance(scores.get(name), kind):
+                    raise ValueError(f"{name} is missing or not a {kind.__name__}")
+            return scores
+        except ValueError as error:
             raise UserError(
                 f"{self.scores_file} is damaged ({error}); delete it and measure again with: {self.resume_command}"
             ) from error
@@ -220,6 +237,9 @@ class MemoryRun(Run):
     def log(self, record: dict[str, Any]) -> None:
         self.records.append(record)
 
+    def keep_records(self, count: int) -> None:
+        del self.records[count:]
+
     @property
     def metrics(self) -> list[dict[str, Any]]:
         return self.records
@@ -255,7 +275,7 @@ class MemoryRun(Run):
     def scores(self) -> dict[str, Any]:
         return self.results
 
-    def stopped(self, step: int) -> BaseException:  # noqa: ARG002
+    def stopped(self, step: int | None = None) -> BaseException:  # noqa: ARG002
         return KeyboardInterrupt()
 
 

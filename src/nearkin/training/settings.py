@@ -244,7 +244,7 @@ class Settings:
         measured = "".join(f", {name}=..." for name in names if name != "loss")
         return [
             f"# {' and '.join(names)}: objects in Python, which no setting describes. Pass the same ones again:\n"
-            f"# nearkin.resume(run{again}), nearkin.evaluate(run{measured})\n"
+            f"# nearkin.resume(run{again}), nearkin.evaluate(run{measured}), nearkin.train(config=...{again})\n"
         ]
 
     def changed(self, **sections: dict[str, Any]) -> Settings:

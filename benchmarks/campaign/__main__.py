@@ -1,0 +1,82 @@
+"""Thousands of hostile files and requests, and a table of how nearkin took them.
+
+    python -m benchmarks.campaign                       # about ten minutes, as `make campaign`
+    python -m benchmarks.campaign --seconds 40          # as in CI
+    python -m benchmarks.campaign --kinds images tables
+    python -m benchmarks.campaign --case images:1234    # repeats one case and says what happened
+
+A case is made from the seed, its kind and its number alone. It starts from a small valid file, damages it (bits, bytes,
+lengths, or the format's own structure), and hands it to a command. nearkin must accept it or refuse it in one sentence.
+Everything else is a failure: a traceback, a hang, a process above the limit of memory, a changed file outside the
+output, a program started, a connection opened, a dead process, control characters on the terminal. A failing case is
+kept in a folder with the command that repeats it.
+
+Every kind gets the same time. How many cases that makes depends on the machine; which cases they are does not.
+"""
+
+from __future__ import annotations
+
+import argparse
+import multiprocessing
+import os
+import sys
+import tempfile
+from pathlib import Path
+
+from benchmarks.campaign.supervisor import Limits, Summary, run_campaign
+from benchmarks.campaign.warm import FOLDER
+
+KINDS = {
+    "images": "benchmarks.campaign.images:case",
+    "tables": "benchmarks.campaign.tables:case",
+    "runs": "benchmarks.campaign.runs:case",
+    "galleries": "benchmarks.campaign.galleries:case",
+    "requests": "benchmarks.campaign.requests:case",
+}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seconds", type=float, default=600, help="how long, beside making the first files")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="processes that try cases")
+    parser.add_argument("--kinds", nargs="+", choices=KINDS, default=list(KINDS))
+    parser.add_argument("--case", metavar="KIND:NUMBER", action="append", default=[], help="try this one alone")
+    parser.add_argument("--keep", type=Path, default=Path("scratch/campaign"), help="folder for failing cases")
+    options = parser.parse_args()
+    os.environ["PYTHONWARNINGS"] = "ignore:resource_tracker"  # a killed process leaves semaphores, which it cleans up
+    with tempfile.TemporaryDirectory(prefix="nearkin-campaign-") as work:
+        os.environ[FOLDER] = work
+        multiprocessing.set_forkserver_preload(["benchmarks.campaign.warm"])
+        kinds = {kind: KINDS[kind] for kind in options.kinds}
+        arguments = (options.keep, options.seed, options.seconds, options.jobs, options.case)
+        summary = run_campaign(kinds, Path(work) / "specimens", Path(work), *arguments)
+    print(table(summary))
+    return 1 if summary.failures else 0
+
+
+def table(summary: Summary) -> str:
+    """One line for each kind of input, as Markdown, and all failures below."""
+    limits = Limits()
+    lines = [
+        "| kind | cases | refused in one sentence | accepted | failures | slowest case | highest memory |",
+        "|---|---:|---:|---:|---:|---:|---:|",
+    ]
+    for kind, results in summary.by_kind().items():
+        refused, accepted = (sum(each.verdict == verdict for each in results) for verdict in ("refused", "accepted"))
+        slowest = max((each.seconds for each in results), default=0.0)
+        memory = max((each.megabytes for each in results), default=0)
+        failed = len(results) - refused - accepted
+        lines.append(
+            f"| {kind} | {len(results):,} | {refused:,} | {accepted:,} | {failed:,} | {slowest:.1f} s | {memory:,} MB |"
+        )
+    lines.append(
+        f"\n{len(summary.results):,} cases in {summary.seconds:.0f} s; seed {summary.seed}; "
+        f"limits: {limits.seconds:.0f} s a case, {limits.megabytes:,} MB a process."
+    )
+    lines += [f"\n{each.kind}:{each.number}: {each.verdict}: {each.detail}" for each in summary.failures]
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,46 @@
+"""Imported once, by the process that all workers are forked from: makes the specimens and does with them what cases do.
+
+So workers start at once, and no case is charged for importing libraries and compiling.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+import sys
+from pathlib import Path
+
+from benchmarks.campaign.worker import Sandbox
+
+FOLDER = "NEARKIN_CAMPAIGN"  # the variable that tells this process where
+
+
+def warm_up(folder: Path) -> None:
+    sandbox = Sandbox(folder / "warm", folder / "specimens")
+    sys.path.insert(0, str(Path(__file__).parents[2]))  # it was the current folder, which is about to change
+    sandbox.prepare()
+    sandbox.fresh()
+
+    from benchmarks.campaign import galleries, images, requests, runs  # noqa: F401 (requests is only to be imported)
+    from benchmarks.campaign.specimens import make_specimens
+
+    logging.getLogger("nearkin").setLevel(logging.ERROR)
+    make_specimens(sandbox.specimens)
+    specimens, photo = sandbox.specimens, sandbox.specimens / "photos" / "class0" / "1.png"
+    images.read_every_way(photo)
+    for run, data in (("run", "photos"), ("vectors-run", "vectors.npz")):
+        shutil.copytree(specimens / run, sandbox.out / run)
+        sandbox.nearkin("evaluate", specimens / run)
+        sandbox.nearkin("resume", sandbox.out / run, "--epochs", "2")
+        runs.report(sandbox, specimens / run)
+        runs.embed(sandbox, specimens / run, specimens / data)
+    shutil.copytree(specimens / "gallery", sandbox.out / "gallery")
+    galleries.browse(sandbox.out / "gallery")
+    galleries.add_index(sandbox.out / "gallery")
+    galleries.with_index(True, lambda: sandbox.nearkin("match", sandbox.out / "gallery", photo))
+    sandbox.nearkin("search", sandbox.out / "gallery", photo, "--picture", sandbox.out / "found.png")
+
+
+if FOLDER in os.environ:
+    warm_up(Path(os.environ[FOLDER]))

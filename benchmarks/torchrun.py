@@ -1,0 +1,171 @@
+"""Every method on two processes: the same model as on one, also after one of the two is killed and the run resumed.
+
+    python benchmarks/torchrun.py                                # all methods
+    python benchmarks/torchrun.py --methods rank magnet          # some of them
+    python benchmarks/torchrun.py --out docs/results/torchrun.json
+
+Two epochs on feature vectors, on the CPU. "two processes" is the largest difference of a weight from the run of one
+process. Then the second process kills itself (SIGKILL) in the second epoch; "ended after" is how long the first one and
+torchrun took to notice. The run is resumed from its last checkpoint by one process and, a copy of it, by two. Weights
+differ in the last digits, because sums of gradients are taken in another order; "records" says whether all of these
+runs have the same lines in metrics.jsonl, none lost and none doubled.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from safetensors.numpy import load_file
+
+from nearkin.experiments.provenance import provenance
+from nearkin.methods import known_methods
+from nearkin.training import Run, Settings, loop
+from nearkin.training.loop import Trainer
+from nearkin.training.settings import make_settings
+
+COMMON: dict[str, Any] = {
+    "backbone": "mlp",  # layer norm: batch norm's statistics would be each process's own
+    "dim": 8,
+    "epochs": 2,
+    "batch_size": 16,
+    "optimizer": "sgd",
+    "learning_rate": 0.02,
+    "clip_norm": 1.0,
+    "checkpoint_steps": 2,
+    "validation": 0.25,
+    "logger": "none",
+    "device": "cpu",
+}
+OWN: dict[str, dict[str, Any]] = {
+    "divide-and-conquer": {"learners": 2, "wraps": "margin"},
+    "pml": {"name": "MultiSimilarityLoss"},
+}
+SAME = 1e-4  # of weights: more is another model
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Largest differences of a weight from the run of one process; ``ended_after`` in seconds."""
+
+    method: str
+    two_processes: float
+    ended_after: float
+    resumed_by_one: float
+    resumed_by_two: float
+    same_records: bool
+
+    @property
+    def holds(self) -> bool:
+        return self.same_records and max(self.two_processes, self.resumed_by_one, self.resumed_by_two) < SAME
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--methods", nargs="+", default=[method.name for method in known_methods()])
+    parser.add_argument("--out", type=Path, help="also write everything as JSON")
+    parser.add_argument("--work", type=Path, help=argparse.SUPPRESS)  # in a process that torchrun started
+    parser.add_argument("--do", choices=["train", "resume", "die"], help=argparse.SUPPRESS)
+    wanted = parser.parse_args()
+    if wanted.do:
+        work(wanted.work, wanted.methods, wanted.do)
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        measured = measure(Path(folder), wanted.methods)
+    if wanted.out:
+        content = {**provenance("cpu"), "measured": [asdict(each) for each in measured]}
+        wanted.out.write_text(json.dumps(content, indent=1) + "\n")
+    sys.exit(not all(each.holds for each in measured))
+
+
+def measure(folder: Path, methods: list[str]) -> list[Measured]:
+    rng = np.random.default_rng(0)
+    labels = np.repeat(np.arange(16), 7)
+    np.savez(folder / "x.npz", vectors=rng.normal(size=(16, 10))[labels] + rng.normal(size=(112, 10)), labels=labels)
+    for method in methods:
+        loop.train(settings(folder, method), folder / "alone" / method)
+    launch(folder, methods, "train")
+    seconds = {method: launch(folder, [method], "die") for method in methods}
+    for copy in ("one", "two"):
+        shutil.copytree(folder / "die", folder / copy)
+    for method in methods:
+        loop.resume(folder / "one" / method)
+    launch(folder, methods, "resume")
+    print("| method | two processes | ended after s | resumed by one | resumed by two | records |")
+    print("|---|--:|--:|--:|--:|---|")
+    measured = []
+    for method in methods:
+        each = compared(folder, method, seconds[method])
+        differences = (each.two_processes, each.resumed_by_one, each.resumed_by_two)
+        first, *rest = (f"{difference:.0e}" for difference in differences)
+        records = "the same" if each.same_records else "different"
+        print(f"| {method} | {first} | {each.ended_after:.1f} | {' | '.join(rest)} | {records} |", flush=True)
+        measured.append(each)
+    return measured
+
+
+def compared(folder: Path, method: str, ended_after: float) -> Measured:
+    alone, *others = (Run(folder / name / method) for name in ("alone", "train", "one", "two"))
+    expected = load_file(alone.model_folder / "model.safetensors")
+    differences = []
+    for run in others:
+        found = load_file(run.model_folder / "model.safetensors")
+        differences.append(max(float(np.abs(found[name] - value).max()) for name, value in expected.items()))
+    both, one, two = differences
+    lines = {tuple((r["kind"], r["epoch"], r["step"]) for r in run.metrics) for run in (alone, *others)}
+    return Measured(method, both, ended_after, one, two, len(lines) == 1)
+
+
+def settings(folder: Path, method: str) -> Settings:
+    return make_settings(folder / "x.npz", method, COMMON | OWN.get(method, {}))
+
+
+def launch(folder: Path, methods: list[str], do: str) -> float:
+    """Two processes that do something to all methods; returns the seconds from the death of one to the end of both."""
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2", __file__]
+    options = ["--work", str(folder), "--do", do, "--methods", *methods]
+    done = subprocess.run([*command, *options], capture_output=True, text=True, timeout=600)
+    died = folder / "died"
+    if (do == "die") != died.is_file() or (do != "die" and done.returncode):
+        sys.exit(f"{do} of {' '.join(methods)} ended with {done.returncode}:\n{done.stderr[-3000:]}")
+    seconds = time.time() - float(died.read_text()) if do == "die" else 0.0
+    died.unlink(missing_ok=True)
+    return seconds
+
+
+def work(folder: Path, methods: list[str], do: str) -> None:
+    """In each of the two processes."""
+    if do == "die" and os.environ["RANK"] == "1":
+        Trainer._step = dying(Trainer._step, folder)  # type: ignore[method-assign]
+    for method in methods:
+        if do == "resume":
+            loop.resume(folder / "two" / method)
+        else:
+            loop.train(settings(folder, method), folder / do / method)
+
+
+def dying(step: Any, folder: Path) -> Any:
+    """A step that is the last one in the second epoch."""
+
+    def last(trainer: Trainer, batch: Any) -> None:
+        if trainer.position.epoch == 1 and trainer.position.batch == 1:
+            (folder / "died").write_text(str(time.time()))
+            os.kill(os.getpid(), signal.SIGKILL)
+        step(trainer, batch)
+
+    return last
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,153 @@
+"""What a user hands over where no setting describes it: data in memory, a method, a loss, a network."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from copy import deepcopy
+from pathlib import Path
+from typing import Any, TypedDict
+
+import torch
+from torch import Tensor, nn
+
+from nearkin.data import Dataset, as_dataset
+from nearkin.errors import UserError
+from nearkin.methods import Method
+from nearkin.methods.loss_module import LossModule
+from nearkin.models import Embedder
+from nearkin.models.backbones.own import module_name
+from nearkin.training.run import Run
+
+Callback = Callable[[Run, dict[str, Any]], None]  # after every epoch: the run, its epoch, loss and scores
+
+
+class Objects(TypedDict, total=False):
+    """The objects of a run; a resumed run wants the same again."""
+
+    dataset: Dataset
+    method: Method
+    backbone: nn.Module
+    callbacks: Sequence[Callback]
+
+
+def take_objects(
+    data: Any,
+    settings: dict[str, Any],
+    method: str | Method | None = None,
+    loss: nn.Module | None = None,
+    callbacks: Sequence[Callback] = (),
+) -> tuple[dict[str, Any], Objects]:
+    """The settings that can be written down, and the objects among what was given.
+
+    >>> settings, objects = take_objects("photos/", {"epochs": 5, "backbone": nn.Flatten()})
+    >>> settings, list(objects)
+    ({'epochs': 5, 'backbone': 'module:torch.nn.modules.flatten.Flatten'}, ['backbone'])
+    """
+    _check_kinds(method, loss, callbacks, settings)
+    settings, objects = dict(settings), Objects()
+    if callbacks:
+        objects["callbacks"] = callbacks
+    if data is not None and not isinstance(data, str | Path):
+        objects["dataset"] = as_dataset(data, settings.get("root"), settings.get("check_counts", True))
+    if isinstance(method, Method):
+        objects["method"] = method
+    if loss is not None:
+        if method is not None:
+            raise UserError("a method has a loss of its own; give either method=... or loss=...")
+        objects["method"] = LossModule.of(loss, **batches_of(settings))
+    if isinstance(settings.get("backbone"), nn.Module):
+        objects["backbone"] = settings["backbone"]
+        settings["backbone"] = module_name(settings["backbone"])
+    if isinstance(settings.get("init"), Run | Path):
+        init = settings["init"]
+        settings["init"] = str(init.folder if isinstance(init, Run) else init)
+    return settings, objects
+
+
+def batches_of(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Of all settings, those of the batches for a loss module.
+
+    >>> batches_of({"name": "rank", "alpha": 2.0, "per_class": 4})
+    {'per_class': 4}
+    """
+    return {name: value for name, value in settings.items() if name == "per_class"}
+
+
+def copied(objects: Objects) -> Objects:
+    """The same objects with copies of those that training changes: the method and the backbone."""
+    copies = Objects(**objects)
+    try:
+        if "method" in objects:
+            copies["method"] = deepcopy(objects["method"])
+        if "backbone" in objects:
+            copies["backbone"] = deepcopy(objects["backbone"])
+    except Exception as error:  # somebody else's code may raise anything
+        raise UserError(
+            f"a backbone or loss of your own cannot be copied ({type(error).__name__}: {error}), but every run trains "
+            "a copy of it; leave out of it what copy.deepcopy refuses"
+        ) from error
+    return copies
+
+
+def module_digest(module: nn.Module, weights: bool) -> str:
+    """Tells modules apart, as far as they show: their layers with numbers and texts, and the shapes of their weights.
+
+    Args:
+        weights: also the weights themselves; without, two that were drawn at random are the same.
+
+    >>> module_digest(nn.Dropout(0.1), False) == module_digest(nn.Dropout(0.2), False)
+    False
+    """
+    digest = hashlib.sha256()
+    for name, layer in module.named_modules():
+        plain = {key: value for key, value in sorted(vars(layer).items()) if key != "training" and _is_plain(value)}
+        digest.update(f"{name} {type(layer).__qualname__} {plain}\n".encode())
+    for name, tensor in module.state_dict().items():
+        if isinstance(tensor, Tensor):
+            digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
+            if weights:
+                digest.update(tensor.cpu().contiguous().flatten().view(torch.uint8).numpy().data)
+    return digest.hexdigest()
+
+
+def _is_plain(value: Any) -> bool:
+    return isinstance(value, bool | int | float | str | None) or (
+        isinstance(value, tuple | list) and all(map(_is_plain, value))
+    )
+
+
+def _check_kinds(method: Any, loss: Any, callbacks: Any, settings: dict[str, Any]) -> None:
+    """Refuses objects of the wrong kind; a class in place of an object is the usual mistake."""
+    if not isinstance(method, str | Method | None):
+        fix = _called(method) if isinstance(method, type) else 'method="rank"'
+        raise UserError(f"method must be a name or a method object, not {kind_of(method)}; give {fix}")
+    if not isinstance(loss, nn.Module | None):
+        fix = f"give {_called(loss)}" if isinstance(loss, type) else "wrap a function in an nn.Module"
+        if isinstance(loss, str):
+            fix = f'a method is chosen by name: method="{loss}"'
+        raise UserError(f"loss must be a torch module, not {kind_of(loss)}; {fix}")
+    backbone = settings.get("backbone", "")
+    if not isinstance(backbone, str | nn.Module):
+        fix = _called(backbone) if isinstance(backbone, type) else 'backbone="resnet50"'
+        raise UserError(f"backbone must be a name or a torch module, not {kind_of(backbone)}; give {fix}")
+    init = settings.get("init", "")
+    if isinstance(init, Embedder):
+        raise UserError('init must be a run or a folder, not an Embedder; save it: model.save("model"), init="model"')
+    if not isinstance(init, str | Path | Run):
+        raise UserError(f"init must be a run or a folder, not {kind_of(init)}")
+    if isinstance(callbacks, str) or not isinstance(callbacks, Sequence) or not all(map(callable, callbacks)):
+        raise UserError("callbacks must be a list of functions that take (run, metrics); give callbacks=[function]")
+
+
+def kind_of(value: Any) -> str:
+    """An argument's type in words, for messages.
+
+    >>> kind_of(3), kind_of(int)
+    ('of type int', 'the class int')
+    """
+    return f"the class {value.__name__}" if isinstance(value, type) else f"of type {type(value).__name__}"
+
+
+def _called(kind: type) -> str:
+    return f"an object, {kind.__name__}(...)"
