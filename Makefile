@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test check campaign campaign-short install clean
+.PHONY: demo test check docs campaign campaign-short install clean
 
 demo: install
 	$(BIN)/nearkin demo
@@ -23,6 +23,11 @@ check: install
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
+# The site, into site/; any warning is an error, and nothing is fetched.
+docs: install
+	$(BIN)/codespell
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
+
 install: .venv/installed
 
 # Versions that were tested together are pinned in constraints.txt.
@@ -34,4 +39,4 @@ install: .venv/installed
 	touch $@
 
 clean:
-	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache dist
+	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache dist site

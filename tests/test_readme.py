@@ -14,7 +14,7 @@ from PIL import Image
 from nearkin.evaluation import metrics
 
 ROOT = Path(__file__).parents[1]
-PAGES = [ROOT / "README.md", *(ROOT / "docs" / f"{name}.md" for name in ("guide", "methods", "reproduce"))]
+PAGES = [ROOT / "README.md", *(ROOT / "docs" / f"{name}.md" for name in ("index", "guide", "methods", "reproduce"))]
 
 # What a reader would wait for or download, and what the test does instead.
 SMALLER = {
@@ -89,7 +89,8 @@ def test_python_examples_work(page: Path, reader: Path, monkeypatch: pytest.Monk
 def test_links_between_pages_lead_somewhere(page: Path) -> None:
     for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8")):
         if not target.startswith("http"):
-            assert (page.parent / target).exists(), target
+            file = page.parent / target
+            assert file.exists() or file.with_suffix(".ipynb").exists(), target  # the site makes a page of a notebook
 
 
 def test_the_guide_names_every_setting() -> None:
@@ -122,3 +123,9 @@ def test_every_loss_has_its_section() -> None:
     for name in losses.__all__:
         if name.endswith("Loss") and name != "Loss":  # the base
             assert f"\n## {name}\n" in page
+
+
+def test_the_readme_counts_recipes_right() -> None:
+    from nearkin.experiments.recipes import known_recipes
+
+    assert f"{len(known_recipes())} settings of papers" in (ROOT / "README.md").read_text(encoding="utf-8")

@@ -11,23 +11,30 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from resource import RUSAGE_CHILDREN, getrusage
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 from reference import hostile_images as hostile
 
 from nearkin.data import decoders
 from nearkin.data.decoders import DecoderPool
 from nearkin.data.images import BeyondLimits, Unreadable, read_image, read_small
+from nearkin.data.transforms import Preprocess, make_transform
 
 
 @pytest.fixture(scope="module")
 def pool() -> Iterator[DecoderPool]:
     with DecoderPool(workers=1) as pool:
         yield pool
+
+
+def read(pool: DecoderPool, source: Path | bytes) -> Image.Image | Unreadable:
+    return pool.read(source, short=90)  # as an ordinary one has it
 
 
 def is_ordinary(found: object) -> bool:
@@ -40,18 +47,27 @@ def pid(pool: DecoderPool) -> int:
     return running[0].pid
 
 
-@pytest.mark.parametrize("kind", ["JPEG", "PNG", "WEBP"])
-def test_an_image_comes_back_as_the_reader_would_read_it(pool: DecoderPool, tmp_path: Path, kind: str) -> None:
+@pytest.mark.parametrize("size", [(120, 90), (60, 90), (33, 32), (1000, 20)])
+@pytest.mark.parametrize("interpolation", ["bicubic", "bilinear"])
+def test_an_image_comes_back_as_the_first_steps_of_its_transform_make_it(
+    pool: DecoderPool, tmp_path: Path, size: tuple[int, int], interpolation: str
+) -> None:
     path = tmp_path / "x y"
-    path.write_bytes(hostile.ordinary(kind))
-    for found, expected in [
-        (pool.read(path), read_image(path)),
-        (pool.read(path.read_bytes()), read_image(path)),
-        (pool.read_small(path, 16), read_small(path, 16)),
-    ]:
-        assert isinstance(found, Image.Image) and isinstance(expected, Image.Image)
-        assert (np.asarray(found) == np.asarray(expected)).all()
-    assert pool.check(path) is None
+    path.write_bytes(hostile.ordinary("PNG", *size))
+    preprocess = Preprocess(28, 32, 3, (0.5,) * 3, (0.5,) * 3, interpolation)
+    transform, whole = make_transform(preprocess), read_image(path)
+    assert isinstance(whole, Image.Image)
+    for source in (path, path.read_bytes()):
+        found = pool.read(source, preprocess.resize, interpolation)
+        assert isinstance(found, Image.Image) and min(found.size) == 32
+        assert torch.equal(transform(found), transform(whole))
+
+
+def test_a_thumbnail_comes_back_as_the_reader_would_read_it(pool: DecoderPool, tmp_path: Path) -> None:
+    (tmp_path / "x").write_bytes(hostile.ordinary())
+    found, expected = pool.read_small(tmp_path / "x", 16), read_small(tmp_path / "x", 16)
+    assert isinstance(found, Image.Image) and isinstance(expected, Image.Image)
+    assert np.array_equal(np.asarray(found), np.asarray(expected))
 
 
 @pytest.mark.filterwarnings("ignore")  # pytest shows what nearkin keeps quiet
@@ -64,70 +80,70 @@ def test_the_verdict_is_the_readers(pool: DecoderPool, tmp_path: Path, name: str
 
 
 def test_a_relative_path_is_that_of_now(pool: DecoderPool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert str(pool.read(Path("x.jpg"))) == "x.jpg: no such file"
+    assert str(read(pool, Path("x.jpg"))) == "x.jpg: no such file"
     (tmp_path / "x.jpg").write_bytes(hostile.ordinary())
     monkeypatch.chdir(tmp_path)
-    assert is_ordinary(pool.read(Path("x.jpg")))
+    assert is_ordinary(read(pool, Path("x.jpg")))
 
 
 def test_what_takes_too_long_is_one_sentence_and_the_next_image_is_read(pool: DecoderPool) -> None:
     before = getrusage(RUSAGE_CHILDREN)
-    found = pool.read(hostile.ppm_of_numbers())
+    found = read(pool, hostile.ppm_of_numbers())
     assert isinstance(found, BeyondLimits) and found.reason == "takes more than 2 seconds to decode"
     after = getrusage(RUSAGE_CHILDREN)  # counts the worker that has ended
     assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 2.5 + 2.0  # and its start, its past
-    assert is_ordinary(pool.read(hostile.ordinary()))
+    assert is_ordinary(read(pool, hostile.ordinary()))
 
 
 def test_what_takes_too_much_memory_is_one_sentence_and_the_next_image_is_read(pool: DecoderPool) -> None:
-    found = pool.read(hostile.png(9_990, 9_990, rows=1))
+    found = read(pool, hostile.png(9_990, 9_990, rows=1))
     assert isinstance(found, BeyondLimits) and found.reason == "takes too much memory to decode"
-    assert is_ordinary(pool.read(hostile.ordinary()))
+    assert is_ordinary(read(pool, hostile.ordinary()))
     peak = int(Path(f"/proc/{pid(pool)}/status").read_text().partition("VmHWM:")[2].split()[0]) * 1024
     assert peak < decoders.MEMORY + 100e6
 
 
 def test_memory_is_given_back_between_images(pool: DecoderPool) -> None:
     big = hostile.webp_of_size(3_700, 3_700)  # takes nearly all there is
-    assert all(isinstance(pool.read(big), Image.Image) for _ in range(2))
+    assert all(isinstance(read(pool, big), Image.Image) for _ in range(2))
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSEGV])
 def test_a_worker_that_is_killed_costs_one_image(how: signal.Signals) -> None:
     with DecoderPool(workers=1) as pool:
-        assert is_ordinary(pool.read(hostile.ordinary()))
+        assert is_ordinary(read(pool, hostile.ordinary()))
         os.kill(pid(pool), how)
-        assert str(pool.read(hostile.ordinary())) == "upload: ended the process that decoded it"
-        assert is_ordinary(pool.read(hostile.ordinary()))
+        assert str(read(pool, hostile.ordinary())) == "upload: ended the process that decoded it"
+        assert is_ordinary(read(pool, hostile.ordinary()))
 
 
 def test_an_answer_that_does_not_come_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     with DecoderPool(workers=1) as pool:
-        assert is_ordinary(pool.read(hostile.ordinary()))
+        assert is_ordinary(read(pool, hostile.ordinary()))
         monkeypatch.setattr(decoders, "PATIENCE", 0.2)
         os.kill(pid(pool), signal.SIGSTOP)
-        assert "seconds to read" in str(pool.read(hostile.ordinary()))
+        assert "seconds to read" in str(read(pool, hostile.ordinary()))
         monkeypatch.undo()
-        assert is_ordinary(pool.read(hostile.ordinary()))
+        assert is_ordinary(read(pool, hostile.ordinary()))
 
 
 def test_threads_share_the_workers_and_nothing_is_left_behind() -> None:
     before = len([*Path("/proc/self/fd").iterdir()])
     with DecoderPool(workers=2) as pool, ThreadPoolExecutor(6) as threads:
         images = [hostile.ordinary(seed=seed) for seed in range(20)]
-        for found, content in zip(threads.map(pool.read, images), images, strict=True):
+        for found, content in zip(threads.map(partial(read, pool), images), images, strict=True):
             assert np.array_equal(np.asarray(found), np.asarray(read_image(content)))
         processes = [running[0] for each in pool._decoders if (running := each._running)]
     assert [process.returncode for process in processes] == [-signal.SIGKILL] * len(processes) and processes
     assert len([*Path("/proc/self/fd").iterdir()]) == before
     with pytest.raises(ValueError, match="closed"):
-        pool.read(hostile.ordinary())
+        read(pool, hostile.ordinary())
 
 
 def test_closing_does_not_wait_for_the_image_in_work() -> None:
     pool, found = DecoderPool(workers=1), []
-    assert is_ordinary(pool.read(hostile.ordinary()))
-    reading = threading.Thread(target=lambda: found.append(pool.read(hostile.ppm_of_numbers())))
+    assert is_ordinary(read(pool, hostile.ordinary()))
+    reading = threading.Thread(target=lambda: found.append(read(pool, hostile.ppm_of_numbers())))
     reading.start()
     time.sleep(0.3)
     began = time.monotonic()
@@ -141,10 +157,10 @@ def test_workers_hear_no_ctrl_c_and_end_with_their_parent() -> None:
         import os, signal
         from nearkin.data.decoders import DecoderPool
         pool = DecoderPool(1)
-        pool.read(b"")
+        pool.read(b"", 90)
         worker = pool._decoders[0]._running[0]
         os.kill(worker.pid, signal.SIGINT)
-        pool.read(b"")
+        pool.read(b"", 90)
         assert worker is pool._decoders[0]._running[0]
         print(worker.pid, flush=True)
         os.kill(os.getpid(), signal.SIGKILL)
@@ -165,6 +181,6 @@ def test_a_worker_loads_pillow_alone_and_nothing_of_the_folder_it_is_in(
     monkeypatch.setattr(sys, "path", [entry for entry in sys.path if entry])
     (tmp_path / "struct.py").write_text("raise SystemExit")
     with DecoderPool(1) as pool:
-        assert is_ordinary(pool.read(hostile.ordinary()))
+        assert is_ordinary(read(pool, hostile.ordinary()))
         loaded = Path(f"/proc/{pid(pool)}/maps").read_text()
     assert "PIL" in loaded and "torch" not in loaded and "numpy" not in loaded

@@ -59,9 +59,9 @@ def decoded(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     calls: list[Path] = []
     whole = DecoderPool.read
 
-    def read(self: DecoderPool, path: Path) -> object:
+    def read(self: DecoderPool, path: Path, *args: Any) -> object:
         calls.append(path)
-        return whole(self, path)
+        return whole(self, path, *args)
 
     monkeypatch.setattr(DecoderPool, "read", read)
     return calls

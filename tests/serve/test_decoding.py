@@ -16,7 +16,7 @@ from serve.colours import colour_of, picture_bytes
 from serve.test_uploads import refused, send
 
 from nearkin.data.images import Unreadable
-from nearkin.data.transforms import Preprocess, make_transform
+from nearkin.data.transforms import Preprocess
 from nearkin.models import Embedder, EmbeddingModel, ModelSpec
 from nearkin.search.gallery import Gallery
 from nearkin.serve.app import make_app
@@ -73,7 +73,7 @@ def test_a_file_and_its_upload_have_the_same_embedding(tmp_path: Path) -> None:
     preprocess = Preprocess(32, 40, 3, (0.5,) * 3, (0.5,) * 3)
     torch.manual_seed(0)
     model = Embedder(EmbeddingModel(ModelSpec("small", 8, preprocess=preprocess)))
-    decoder = UploadDecoder(make_transform(preprocess))
+    decoder = UploadDecoder(preprocess)
     try:
         uploaded = decoder._decode((tmp_path / "x.jpg").read_bytes())
     finally:

@@ -25,7 +25,7 @@ from types import TracebackType
 
 from PIL import AvifImagePlugin, Image
 
-from nearkin.data.images import BeyondLimits, Unreadable, read_image, read_small
+from nearkin.data.images import BeyondLimits, Unreadable, read_image, read_resized, read_small
 from nearkin.errors import OutOfRoom
 from nearkin.signals import block_signals
 
@@ -42,7 +42,7 @@ _ENVIRONMENT = {
     "OMP_NUM_THREADS": "1",
     "OPENBLAS_NUM_THREADS": "1",
 }
-_REQUEST = struct.Struct("<cI")  # what is asked, for which side; then the path, or what the file holds
+_REQUEST = struct.Struct("<c?IB")  # what is asked, of content or path, for which side, resampled how; then that
 _ANSWER = struct.Struct("<cII")  # what came of it, width, height; then the pixels, or the reason
 _Answer = tuple[tuple[int, int], bytes] | Unreadable  # size and pixels
 
@@ -56,7 +56,7 @@ class DecoderPool:
         workers: how many images are decoded at once; None: as many as cores, up to 8.
 
     >>> with DecoderPool(workers=1) as decoders:
-    ...     print(decoders.read(Path("no-such-file.jpg")))
+    ...     print(decoders.read(Path("no-such-file.jpg"), short=256))
     no-such-file.jpg: no such file
     """
 
@@ -67,9 +67,15 @@ class DecoderPool:
         for decoder in self._decoders:
             self._idle.put(decoder)
 
-    def read(self, source: Path | bytes) -> Image.Image | Unreadable:
-        """As `read_image`, of a file or of what it holds."""
-        return _image(self._ask(b"c" if isinstance(source, bytes) else b"p", source))
+    def read(self, source: Path | bytes, short: int, interpolation: str = "bicubic") -> Image.Image | Unreadable:
+        """As `read_image`, of a file or of what it holds; resized, for whole images are too much to hand over.
+
+        Args:
+            short: the short side that it gets, as of `Preprocess.resize`.
+            interpolation: as of `Preprocess`.
+        """
+        resampling = Image.Resampling[interpolation.removesuffix("-exact").upper()]
+        return _image(self._ask(b"r", source, short, resampling))
 
     def read_small(self, path: Path, side: int) -> Image.Image | Unreadable:
         """As `nearkin.data.images.read_small`."""
@@ -93,10 +99,10 @@ class DecoderPool:
     ) -> None:
         self.close()
 
-    def _ask(self, kind: bytes, source: Path | bytes, side: int = 0) -> _Answer:
+    def _ask(self, kind: bytes, source: Path | bytes, side: int = 0, resampling: int = 0) -> _Answer:
         decoder = self._idle.get()
         try:
-            return decoder.ask(kind, source, side)
+            return decoder.ask(_REQUEST.pack(kind, isinstance(source, bytes), side, resampling), source)
         finally:
             self._idle.put(decoder)
 
@@ -113,14 +119,14 @@ class _Decoder:
         self._closed = False
         self._asking = threading.Lock()
 
-    def ask(self, kind: bytes, source: Path | bytes, side: int) -> _Answer:
+    def ask(self, request: bytes, source: Path | bytes) -> _Answer:
         path, content = (
             (Path("upload"), source) if isinstance(source, bytes) else (source, os.fsencode(source.absolute()))
         )
         with self._asking:
             process, connection = self._worker()
             try:
-                connection.send_bytes(_REQUEST.pack(kind, side))
+                connection.send_bytes(request)
                 connection.send_bytes(content)
                 if not connection.poll(PATIENCE):
                     self._end()
@@ -200,20 +206,21 @@ def _limit_memory() -> None:
 
 
 def _answer_one(parent: Connection) -> None:
-    kind, side = _REQUEST.unpack(parent.recv_bytes())
-    content = parent.recv_bytes()
+    kind, is_content, side, resampling = _REQUEST.unpack(parent.recv_bytes())
+    given = parent.recv_bytes()
     signal.setitimer(signal.ITIMER_PROF, SECONDS)  # ends the process
-    head, body = _answer(kind, side, content)
+    head, body = _answer(kind, given if is_content else Path(os.fsdecode(given)), side, resampling)
     signal.setitimer(signal.ITIMER_PROF, 0)
     parent.send_bytes(head)
     parent.send_bytes(body)
 
 
-def _answer(kind: bytes, side: int, content: bytes) -> tuple[bytes, bytes]:
-    source = content if kind == b"c" else Path(os.fsdecode(content))
-    image = read_small(source, side) if kind == b"s" else read_image(source)
+def _answer(kind: bytes, source: Path | bytes, side: int, resampling: int) -> tuple[bytes, bytes]:
+    if kind == b"r":
+        image = read_resized(source, side, Image.Resampling(resampling))
+    else:
+        image = read_small(source, side) if kind == b"s" else read_image(source)
     if isinstance(image, Unreadable):
-        return _ANSWER.pack(b">" if isinstance(image, BeyondLimits) else b"-", 0, 0), image.reason.encode(
-            errors="replace"
-        )
+        outcome = b">" if isinstance(image, BeyondLimits) else b"-"
+        return _ANSWER.pack(outcome, 0, 0), image.reason.encode(errors="replace")
     return _ANSWER.pack(b"+", *image.size), b"" if kind == b"v" else image.tobytes()

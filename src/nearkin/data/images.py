@@ -28,6 +28,7 @@ MAX_BYTES = 2**28  # of a file
 MAX_PIXELS = 100_000_000  # a picture beyond this is taken for a decompression bomb
 MAX_PIXELS_OF = {"WEBP": 14_000_000, "AVIF": 14_000_000}  # whose decoders take some 21 bytes for a pixel
 PHOTO = 16_000_000  # pixels; a larger image is made smaller while it is decoded
+LONGEST = 16  # times its short side; the ends of a longer image are cut off
 MAX_SEGMENTS = 1_000  # of a JPEG before its pixels; Pillow keeps an object for each
 MAX_SCANS = 100  # of a JPEG, all of which is gone through for each; programs write ten
 # Of a PNG: pixels come in pieces of 8 kB or more, a text may unfold to a megabyte, and Pillow keeps all the others.
@@ -81,11 +82,16 @@ def read_image(source: Path | bytes) -> Image.Image | Unreadable:
     >>> print(read_image(Path("no-such-file.jpg")))
     no-such-file.jpg: no such file
     """
+    return _attempt(source, _whole)
+
+
+def read_resized(source: Path | bytes, short: int, resampling: Image.Resampling) -> Image.Image | Unreadable:
+    """As `read_image`, then with a short side of ``short`` pixels: what `make_transform` would do with it first."""
 
     def decode(image: Image.Image) -> Image.Image:
-        if (factor := _shrink_factor(image)) > 1:
-            image.draft("RGB", (image.width // factor, image.height // factor))  # a JPEG leaves out what is finer
-        return to_rgb(image, _shrink_factor(image))
+        image = without_long_ends(_whole(image))
+        width, height = (side * short // min(image.size) for side in image.size)
+        return image if image.size == (width, height) else image.resize((width, height), resampling)
 
     return _attempt(source, decode)
 
@@ -152,6 +158,19 @@ def to_rgb(image: Image.Image, smaller: int = 1) -> Image.Image:
     return image if upright is None else image.transpose(upright)
 
 
+def without_long_ends(picture: Image.Image) -> Image.Image:
+    """A strip of 1 × 60,000 pixels would have four billion with its short side at 256.
+
+    >>> without_long_ends(Image.new("L", (2, 100))).size, without_long_ends(Image.new("L", (30, 20))).size
+    ((2, 32), (30, 20))
+    """
+    width, height = (min(side, LONGEST * min(picture.size)) for side in picture.size)
+    if (width, height) == picture.size:
+        return picture
+    left, top = (picture.width - width) // 2, (picture.height - height) // 2
+    return picture.crop((left, top, left + width, top + height))
+
+
 class _TooMuch(Exception):
     """A file beyond one of the limits above; says which."""
 
@@ -193,9 +212,9 @@ def _opened(source: Path | bytes) -> BinaryIO:
 
 def _check_head(stream: BinaryIO) -> None:
     """Raises `_TooMuch` for what is cheap to make and dear to open: segments without end, an image in 33,000 scans."""
-    head = stream.read(30)
+    head = stream.read(2**15)
     if head.startswith(JPEG):
-        _check_jpeg(head + stream.read())
+        _is_sequential(head) or _is_sequential(head + stream.read())
     elif head.startswith(PNG):
         _check_png(stream)
     elif head[:2] in (b"P1", b"P2", b"P3") and (head + stream.read()).count(b"#") > MAX_COMMENTS:
@@ -211,7 +230,8 @@ def _check_size(kind: str, width: int, height: int) -> None:
         raise _TooMuch(f"{width}×{height} pixels are more than {most:,}")
 
 
-def _check_jpeg(content: bytes) -> None:
+def _is_sequential(content: bytes) -> bool:
+    """Whether all pixels of a JPEG come in one scan, as usual; False where ``content`` does not go so far."""
     segments = scans = components = position = 0
     progressive = False
     while (found := _MARKER.search(content, position)) and (kind := found[1]) != _END:
@@ -222,7 +242,7 @@ def _check_jpeg(content: bytes) -> None:
         if kind != _SCAN:
             segments += 1
         elif not progressive and int.from_bytes(content[body : body + 1]) >= components:
-            return  # the usual JPEG, with everything in one scan
+            return True
         else:
             scans += 1
         if segments > MAX_SEGMENTS:
@@ -230,7 +250,8 @@ def _check_jpeg(content: bytes) -> None:
         if scans > MAX_SCANS:
             raise _TooMuch(f"more than {MAX_SCANS} scans")
         if scans == 1 and content.count(b"\xff" + _SCAN, position) < MAX_SCANS:
-            return  # other bytes may look like a scan, but none hides
+            break  # other bytes may look like a scan, but none hides
+    return False
 
 
 def _check_png(stream: BinaryIO) -> None:
@@ -251,6 +272,12 @@ def _webp_size(head: bytes) -> tuple[int, int]:
     if head[12:16] == b"VP8L":
         return 1 + (both & 0x3FFF), 1 + (both >> 14 & 0x3FFF)
     return both & 0x3FFF, both >> 16 & 0x3FFF
+
+
+def _whole(image: Image.Image) -> Image.Image:
+    if (factor := _shrink_factor(image)) > 1:
+        image.draft("RGB", (image.width // factor, image.height // factor))  # a JPEG leaves out what is finer
+    return to_rgb(image, _shrink_factor(image))
 
 
 def _shrink_factor(image: Image.Image) -> int:

@@ -12,10 +12,10 @@ import torch
 from PIL import Image
 from torch import Tensor
 
+from nearkin.data.images import without_long_ends
 from nearkin.errors import unknown_name
 
 AUGMENTATIONS = ("none", "crop-flip", "resized-crop-flip")
-LONGEST = 16  # times its short side; the ends of a longer picture are cut off
 Transform = Callable[[Image.Image], Tensor]
 
 
@@ -64,21 +64,8 @@ def make_transform(preprocess: Preprocess, augment: str = "none") -> Transform:
         ],
     }[augment]
     colours = v2.Grayscale(preprocess.channels) if preprocess.channels == 1 else v2.Identity()
-    chain: Transform = v2.Compose([_without_long_ends, *steps, colours, v2.PILToTensor()])
+    chain: Transform = v2.Compose([without_long_ends, *steps, colours, v2.PILToTensor()])
     return chain
-
-
-def _without_long_ends(picture: Image.Image) -> Image.Image:
-    """A strip of 1 × 60,000 pixels would have four billion with its short side at 256.
-
-    >>> _without_long_ends(Image.new("L", (2, 100))).size, _without_long_ends(Image.new("L", (30, 20))).size
-    ((2, 32), (30, 20))
-    """
-    width, height = (min(side, LONGEST * min(picture.size)) for side in picture.size)
-    if (width, height) == picture.size:
-        return picture
-    left, top = (picture.width - width) // 2, (picture.height - height) // 2
-    return picture.crop((left, top, left + width, top + height))
 
 
 @contextmanager

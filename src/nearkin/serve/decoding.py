@@ -2,29 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import anyio
 import anyio.to_thread
 from fastapi import HTTPException
-from PIL import Image
 from torch import Tensor
 
 from nearkin.data.decoders import DecoderPool
 from nearkin.data.images import NOT_AN_IMAGE, BeyondLimits, Unreadable
+from nearkin.data.transforms import Preprocess, make_transform
 
 WORKERS = 2
 
 
 class UploadDecoder:
-    """Makes tensors of uploads, two at a time; others wait with the few bytes that they came in.
+    """Makes (channels, size, size) tensors of uploads, two at a time; the others wait as the bytes that came."""
 
-    Args:
-        transform: an image -> what the model takes of it, a small (channels, size, size) tensor.
-    """
-
-    def __init__(self, transform: Callable[[Image.Image], Tensor]) -> None:
-        self._transform = transform
+    def __init__(self, preprocess: Preprocess) -> None:
+        self._preprocess, self._transform = preprocess, make_transform(preprocess)
         self._decoders = DecoderPool(WORKERS)
         self._threads = anyio.CapacityLimiter(WORKERS)
 
@@ -37,7 +31,7 @@ class UploadDecoder:
     def _decode(self, content: bytes) -> Tensor:
         if not content:
             raise HTTPException(422, "the file is empty (0 bytes); send a picture")
-        image = self._decoders.read(content)
+        image = self._decoders.read(content, self._preprocess.resize, self._preprocess.interpolation)
         if isinstance(image, Unreadable):
             raise refusal(image)
         return self._transform(image)

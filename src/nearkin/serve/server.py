@@ -54,16 +54,16 @@ def serve(
         check_token(token)
     with listen(host, port) as listening:
         local = only_this_machine(listening)
+        made_up = secrets.token_urlsafe(24) if token is None and not local else None
+        app = make_app(gallery, hosts=names(host, allowed, local), token=token or made_up)
         address = f"http://{_in_address(host)}:{listening.getsockname()[1]}"
         print(f"{len(gallery):,} items at {address} (stop with Ctrl-C)", flush=True)
-        if token is not None:  # whoever gave it knows it
+        if made_up is not None:
+            print(f"open {address}/?token={made_up}", flush=True)
+        elif token is not None:  # whoever gave it knows it
             print(f"open {address}/?token= with the token at its end", flush=True)
-        elif not local:
-            token = secrets.token_urlsafe(24)
-            print(f"open {address}/?token={token}", flush=True)
         if open_browser:
             webbrowser.open(address)  # without the token: all users of this machine see what browsers are started with
-        app = make_app(gallery, hosts=names(host, allowed, local), token=token)
         with suppress(KeyboardInterrupt):  # uvicorn has ended in order and passes on what made it end
             http_server(app).run(sockets=[listening])
 

@@ -14,7 +14,6 @@ import anyio.to_thread
 from fastapi import HTTPException
 from torch import Tensor
 
-from nearkin.data.transforms import make_transform
 from nearkin.errors import UserError
 from nearkin.search.gallery import Gallery
 from nearkin.search.store import Embeddings, Entry, Hit, ItemNotFound
@@ -40,7 +39,7 @@ class SearchService:
         self._gallery, self._store = gallery, gallery.store
         preprocess = gallery.model.model.spec.preprocess
         assert preprocess is not None  # a gallery is made of images
-        self._decode = UploadDecoder(make_transform(preprocess))
+        self._decode = UploadDecoder(preprocess)
         self._encode: Batcher[Tensor, Embeddings] = Batcher(
             lambda images: list(gallery.model.encode(images, progress=False))
         )

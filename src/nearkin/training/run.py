@@ -58,13 +58,13 @@ class Run:
     def create(self, settings: Settings, data_digest: str) -> None:
         """Begins the run, in an empty or new folder."""
         self.check_free()
+        self.sweep()
         self.metrics_file.unlink(missing_ok=True)
         write_text(self.digest_file, data_digest)
         write_text(self.config_file, settings.to_toml())
 
     def check_free(self) -> None:
         """Refuses a folder with anything in it, unless it is a run that ended before it had saved any progress."""
-        self.sweep()
         if not self.folder.exists() or self._barely_begun():
             return
         if not self.digest_file.is_file():
