@@ -28,7 +28,7 @@ class Rank(GroupedMethod):
 
     name = "rank"
     paper = "Schall et al. 2019, nonlinear rank approximation"
-    minimises = "approximate ranks of each anchor's farthest positive and nearest negative"
+    minimises = "the rank error of each anchor's farthest positive and nearest negative"
     normalize = "test"
     finetune_rate = 5e-4
     ranges: ClassVar = {"alpha": Between(1.0, 16.0, log=True), "per_class": OneOf((4, 8))}
