@@ -44,7 +44,7 @@ COMMON: dict[str, Any] = {
     "learning_rate": 0.02,
     "clip_norm": 1.0,
     "checkpoint_steps": 2,
-    "validation": 0.25,
+    "keep": "last",  # what was trained, and not the start where that was better
     "logger": "none",
     "device": "cpu",
 }

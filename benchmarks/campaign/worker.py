@@ -283,16 +283,14 @@ def _is_local(arguments: tuple[Any, ...]) -> bool:
 
 
 def contents(folder: Path) -> dict[str, str]:
-    """Every path below a folder, with what changes when it is written; links are not followed.
-
-    The time of the last change is the kernel's own, which no program can set back.
-    """
+    """Every path below a folder, with what changes when it is written; links are not followed."""
     found = {}
     for parent, folders, files in os.walk(folder):
         for name in (*folders, *files):
             path = os.path.join(parent, name)  # noqa: PTH118 (hundreds for every case)
             seen = os.lstat(path)
-            found[path] = str(seen.st_mode if stat.S_ISDIR(seen.st_mode) else (seen.st_size, seen.st_ctime_ns))
+            written = () if stat.S_ISDIR(seen.st_mode) else (seen.st_size, seen.st_mtime_ns)
+            found[path] = str((seen.st_mode, *written))
     return found
 
 

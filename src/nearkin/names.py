@@ -18,8 +18,17 @@ def check_names(names: Iterable[str], what: str) -> None:
     for name in names:
         if "\0" in name:
             raise UserError(f"{what} '{printable(name)}' holds a zero byte; rename it")
-        if not name.isascii() and any("\ud800" <= letter <= "\udfff" for letter in name):
+        if not is_utf8(name):
             raise UserError(f"{what} '{printable(name)}' is not UTF-8; rename it")
+
+
+def is_utf8(name: str) -> bool:
+    """Whether a name from the file system is text; bytes that are not are surrogates in Python.
+
+    >>> is_utf8("café"), is_utf8("caf\\udce9")
+    (True, False)
+    """
+    return name.isascii() or not any("\ud800" <= letter <= "\udfff" for letter in name)
 
 
 def printable(text: str) -> str:

@@ -123,3 +123,15 @@ def test_that_an_object_can_be_read_is_remembered() -> None:
     assert without_unreadable(lazy(first))[1] == []
     without_unreadable(lazy(again))
     assert first.asked - again.asked == 10  # both are asked for the items of the fingerprint
+
+
+def test_an_image_whose_name_is_not_utf8_is_skipped_like_any_other(tmp_path: Path) -> None:
+    for name in ("ant/1.png", "bee/1.png"):
+        (tmp_path / name).parent.mkdir(parents=True)
+        Image.new("RGB", (4, 4)).save(tmp_path / name)
+    try:
+        (tmp_path / "ant" / "\udcff.png").write_bytes((tmp_path / "ant" / "1.png").read_bytes())
+    except OSError:
+        pytest.skip("this file system holds only UTF-8 names")
+    dataset, found = without_unreadable(load_dataset(str(tmp_path)))
+    assert len(dataset) == 2 and [each.reason for each in found] == ["its name is not UTF-8; rename it"]

@@ -209,3 +209,11 @@ def test_a_model_folder_works_without_its_run_or_data_from_anywhere(photos: Path
 def test_embeddings_come_back_from_the_device_where_the_model_is() -> None:
     expected = colour_embedder().encode(pictures())
     assert np.allclose(colour_embedder().to("cuda").encode(pictures()), expected, atol=1e-2)
+
+
+def test_a_model_that_gives_nan_is_refused() -> None:
+    model = EmbeddingModel(ModelSpec("linear", 4, features=3, normalize="never"))
+    with torch.no_grad():
+        next(model.head.parameters())[0, 0] = torch.inf  # as weights that are finite may overflow to
+    with pytest.raises(UserError, match="NaN or infinity for 5 of 5 items"):
+        Embedder(model).encode(np.ones((5, 3)))

@@ -155,3 +155,15 @@ def test_requests_that_the_end_of_the_server_cuts_off_leave_one_line_in_the_log(
         logging.getLogger("uvicorn").removeHandler(caplog.handler)
     assert caplog.text.count("\n") == 1
     assert "Cancel 3 running task(s)" in caplog.text
+
+
+def test_a_body_that_stops_being_http_leaves_no_traceback(
+    address: Address, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(logging.getLogger("uvicorn"), "handlers", [caplog.handler])
+    head = {"Transfer-Encoding": "chunked", "Content-Type": "multipart/form-data; boundary=x"}
+    for body in (b"5;" + b"a" * 9000 + b"\r\nabcde\r\n0\r\n\r\n", b"5\r\nabcdeX\r\n", b"5\r\nabcde\r\nzz\r\n"):
+        bad = HostileRequest("bad chunks", request("POST", "/api/search", head) + body)
+        assert send(address, bad).status == 400
+    assert send(address, HostileRequest("health", request())).status == 200
+    assert [record.getMessage() for record in caplog.records if record.exc_info] == []

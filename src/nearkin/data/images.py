@@ -19,6 +19,7 @@ from typing import BinaryIO
 from PIL import AvifImagePlugin, ExifTags, Image, TiffImagePlugin, UnidentifiedImageError, WebPImagePlugin  # noqa: F401
 
 from nearkin.files import open_regular
+from nearkin.names import is_utf8
 
 # Of all that Pillow could be made to run by a file's content, only picture formats people have. Those imported above
 # are the ones among them that it would only load together with all others.
@@ -177,6 +178,8 @@ class _TooMuch(Exception):
 
 def _attempt(source: Path | bytes, decode: Callable[[Image.Image], Image.Image]) -> Image.Image | Unreadable:
     path = source if isinstance(source, Path) else Path("upload")
+    if not is_utf8(str(path)):
+        return Unreadable(path, "its name is not UTF-8; rename it")
     try:
         with _opened(source) as stream:
             _check_head(stream)
@@ -214,7 +217,7 @@ def _check_head(stream: BinaryIO) -> None:
     """Raises `_TooMuch` for what is cheap to make and dear to open: segments without end, an image in 33,000 scans."""
     head = stream.read(2**15)
     if head.startswith(JPEG):
-        _is_sequential(head) or _is_sequential(head + stream.read())
+        _is_sequential(head) or ((rest := stream.read()) and _is_sequential(head + rest))
     elif head.startswith(PNG):
         _check_png(stream)
     elif head[:2] in (b"P1", b"P2", b"P3") and (head + stream.read()).count(b"#") > MAX_COMMENTS:

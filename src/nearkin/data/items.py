@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,7 +16,6 @@ from PIL import Image
 from nearkin.data.images import Unreadable, read_image
 from nearkin.data.pixels import as_picture
 from nearkin.errors import UserError
-from nearkin.names import check_names
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -31,9 +31,6 @@ class ImageFiles:
 
     paths: Sequence[Path]
 
-    def __post_init__(self) -> None:
-        check_names(map(str, self.paths), "image")
-
     def __len__(self) -> int:
         return len(self.paths)
 
@@ -48,7 +45,7 @@ class ImageFiles:
 
     def fingerprint(self) -> str:
         """Changes when a file is replaced, appears or vanishes, without reading the files."""
-        return _digest(_state_of(path).encode() for path in self.paths)
+        return _digest(os.fsencode(_state_of(path)) for path in self.paths)
 
 
 @dataclass(frozen=True, eq=False)

@@ -153,20 +153,19 @@ def _description(folder: Path) -> dict[str, Any]:
     if not file.is_file():
         raise UserError(f"{folder} is not a gallery ({DESCRIPTION} is missing); index images to make one")
     try:
-        made = read_json(file)
-        if type(made["format"]) is int and made["format"] > FORMAT:
-            raise UserError(
-                f"{folder} was made by a newer nearkin (format {made['format']}; this one reads up to {FORMAT}); "
-                "upgrade nearkin to use it"
-            )
-        kinds = [type(made[name]) for name in ("format", "dim", "model", "store")]
-        if kinds != [int, int, str, str] or not made["store"].isprintable():
+        made = dict(read_json(file))
+        newer = type(made["format"]) is int and made["format"] > FORMAT
+        kinds = [type(made.get(name)) for name in ("format", "dim", "model", "store")]
+        if not newer and (kinds != [int, int, str, str] or not made["store"].isprintable()):
             raise ValueError("its values are not those of a gallery")
-    except UserError:
-        raise
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise UserError(f"{file} cannot be read ({error}); index again into another folder") from error
-    return dict(made)
+    if newer:
+        raise UserError(
+            f"{folder} was made by a newer nearkin (format {made['format']}; this one reads up to {FORMAT}); "
+            "upgrade nearkin to use it"
+        )
+    return made
 
 
 def _digest(model: Path) -> str:

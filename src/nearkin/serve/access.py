@@ -70,10 +70,10 @@ def check_token(token: str) -> str:
 
     >>> check_token("secret")
     Traceback (most recent call last):
-    nearkin.errors.UserError: a token is 16 or more letters, digits or any of -._~; leave it out ...
+    nearkin.errors.UserError: a token is 16 or more letters, digits or any of -._~; choose another
     """
     if not re.fullmatch(r"[A-Za-z0-9._~-]{16,}", token):
-        raise UserError("a token is 16 or more letters, digits or any of -._~; leave it out and one is made up")
+        raise UserError("a token is 16 or more letters, digits or any of -._~; choose another")
     return token
 
 

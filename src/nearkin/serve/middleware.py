@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 
 from fastapi import HTTPException
+from h11 import LocalProtocolError
 from starlette.datastructures import MutableHeaders
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -46,7 +48,8 @@ class SafetyMiddleware:
             if message["type"] == "http.response.start":
                 began = True
                 MutableHeaders(scope=message).update(HEADERS)
-            await send(message)
+            with suppress(LocalProtocolError):  # the rest of the request was not HTTP, and was answered with that
+                await send(message)
 
         if refusal := self._access.refusal(scope):
             await refusal(scope, receive, send_safely)

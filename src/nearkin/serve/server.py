@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import uvicorn
     from fastapi import FastAPI
 
-STOP_SECONDS = 3  # for requests to end, after Ctrl-C
+STOP_SECONDS = 1  # for requests to end, after Ctrl-C
 LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
 
 
@@ -49,21 +49,21 @@ def serve(
     except ImportError as error:
         raise UserError(f"serving needs {error.name}; run `pip install 'nearkin[serve]'`") from error
     allowed = [host_name(name) for name in allow_host or ()]
-    token = os.environ.get("NEARKIN_TOKEN") if token is None else token
+    token = os.environ.get("NEARKIN_TOKEN") or None if token is None else token
     if token is not None:
         check_token(token)
     with listen(host, port) as listening:
         local = only_this_machine(listening)
+        made_up = secrets.token_urlsafe(24) if token is None and not local else None
+        app = make_app(gallery, hosts=names(host, allowed, local), token=token or made_up)
         address = f"http://{_in_address(host)}:{listening.getsockname()[1]}"
         print(f"{len(gallery):,} items at {address} (stop with Ctrl-C)", flush=True)
-        if token is not None:  # whoever gave it knows it
+        if made_up is not None:
+            print(f"open {address}/?token={made_up}", flush=True)
+        elif token is not None:  # whoever gave it knows it
             print(f"open {address}/?token= with the token at its end", flush=True)
-        elif not local:
-            token = secrets.token_urlsafe(24)
-            print(f"open {address}/?token={token}", flush=True)
         if open_browser:
             webbrowser.open(address)  # without the token: all users of this machine see what browsers are started with
-        app = make_app(gallery, hosts=names(host, allowed, local), token=token)
         with suppress(KeyboardInterrupt):  # uvicorn has ended in order and passes on what made it end
             http_server(app).run(sockets=[listening])
 

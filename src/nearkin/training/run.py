@@ -195,6 +195,8 @@ class Run:
             for name, kind in SCORES.items():
                 if not isinstance(scores.get(name), kind):
                     raise ValueError(f"{name} is missing or not a {kind.__name__}")
+                if kind is dict and not all(isinstance(score, int | float) for score in scores[name].values()):
+                    raise ValueError(f"{name} holds what is not a number")
             return scores
         except ValueError as error:
             raise UserError(
