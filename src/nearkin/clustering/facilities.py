@@ -103,7 +103,7 @@ def class_medoids(distances: Tensor, labels: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Problem:
-    """The input of the solvers. Distances are integer multiples of ``unit``, so that sums of rows are exact in float64."""
+    """The input of the solvers. Distances are integer multiples of ``unit``, so sums of rows are exact in float64."""
 
     distances: Matrix  # (m, m)
     unit: float  # a power of two

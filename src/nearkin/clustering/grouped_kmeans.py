@@ -82,10 +82,10 @@ def kmeans_per_group(x: Tensor, groups: Tensor, k: int | Tensor, seed: int = 0, 
 def choose_clusters(x: Tensor, groups: Tensor, most: int, seed: int = 0) -> Tensor:
     """(G,) the number of clusters of each group, from 1 to `most`, with the lowest BIC; by ascending group.
 
-    BIC = n·d·log(inertia / ((n − k)·d)) + 2 Σ m·log(n / m) + k·(d + 1)·log(n) for n items in d dimensions and k clusters
-    of m items each, with one spherical variance, as `kmeans_per_group` finds them (Pelleg and Moore, "X-means", ICML
-    2000). k stays below n, because clusters of one item have no variance. If several k fit the items exactly, the
-    smallest is chosen.
+    BIC = n·d·log(inertia / ((n − k)·d)) + 2 Σ m·log(n / m) + k·(d + 1)·log(n) for n items in d dimensions and k
+    clusters of m items each, with one spherical variance, as `kmeans_per_group` finds them (Pelleg and Moore,
+    "X-means", ICML 2000). k stays below n, because clusters of one item have no variance. If several k fit the items
+    exactly, the smallest is chosen.
 
     Args:
         x: (N, D) floating point.
@@ -134,7 +134,7 @@ def _per_group(k: int | Tensor, ids: Tensor) -> Tensor:
 
 
 def _start(x: Tensor, group: Tensor, sizes: Tensor, k: Tensor, seed: int) -> Tensor:
-    """(C,) items to start from, by group, drawn with probability ∝ squared distance to the nearest one chosen before."""
+    """(C,) items to start from, by group, drawn with probability ∝ squared distance to the nearest one so far."""
     place = _place_in_group(group, sizes)
     nearest = torch.full((len(x),), torch.inf, dtype=torch.float64, device=x.device)  # to the start items so far
     seeds = []

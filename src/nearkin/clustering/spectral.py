@@ -28,8 +28,8 @@ def spectral_embedding(x: Tensor, leading: int | None = None) -> Tensor:
         leading: number of columns of U to keep; None keeps all, as in Algorithm 2.
 
     Returns:
-        (N, r) in the precision of x, at least float32. r is the rank of the centred points, at most ``leading``, or 1 if
-        all points are equal. The row of a point exactly at the mean is zero.
+        (N, r) in the precision of x, at least float32. r is the rank of the centred points, at most ``leading``, or 1
+        if all points are equal. The row of a point exactly at the mean is zero.
 
     >>> spectral_embedding(torch.tensor([[1.0, 5.0], [2.0, 5.0], [3.0, 5.0]])).abs().tolist()
     [[1.0], [0.0], [1.0]]
