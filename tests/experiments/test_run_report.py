@@ -204,7 +204,9 @@ def test_scores_that_are_not_numbers_are_one_sentence(copied: Path) -> None:
 @pytest.mark.parametrize("training", ["", '[training]\nkeep = "none"'])
 def test_settings_that_no_run_wrote_are_one_sentence(training: str, blots: str, copied: Path) -> None:
     (copied / "config.toml").write_text(f'[data]\nsource = "{blots}"\n{training}')
-    with pytest.raises(UserError, match=r"config\.toml is not what training wrote \(keep is '(none)?'\); bring it back"):
+    with pytest.raises(
+        UserError, match=r"config\.toml is not what training wrote \(keep is '(none)?'\); bring it back"
+    ):
         write_report(copied)
     assert (copied / "report.html").read_text() == "the last one"
 
