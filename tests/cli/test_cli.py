@@ -216,7 +216,7 @@ def test_tables_of_datasets_and_methods(nearkin: Command, tmp_path: Path) -> Non
     for word in ("glyphs", "cub200", "5,864 train", "5,924 test", "inshop", "14,218 query", "vehicleid", "dogs120"):
         assert word in datasets.out
     methods = nearkin("methods")
-    for word in ("rank", "Schall", "n-group", "alpha=4.0"):
+    for word in ("rank", "Schall", "batches: k classes × n", "alpha=4.0"):
         assert word in methods.out
 
 

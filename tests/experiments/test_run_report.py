@@ -201,6 +201,16 @@ def test_scores_that_are_not_numbers_are_one_sentence(copied: Path) -> None:
         write_report(copied)
 
 
+@pytest.mark.parametrize("training", ["", '[training]\nkeep = "none"'])
+def test_settings_that_no_run_wrote_are_one_sentence(training: str, blots: str, copied: Path) -> None:
+    (copied / "config.toml").write_text(f'[data]\nsource = "{blots}"\n{training}')
+    with pytest.raises(
+        UserError, match=r"config\.toml is not what training wrote \(keep is '(none)?'\); bring it back"
+    ):
+        write_report(copied)
+    assert (copied / "report.html").read_text() == "the last one"
+
+
 def test_a_split_that_is_not_there_leaves_the_last_report(copied: Path) -> None:
     with pytest.raises(UserError, match="this run has no validation split; choose test or train"):
         write_report(copied, split="validation")

@@ -25,25 +25,9 @@ GREY = Preprocess(size=16, resize=20, channels=1, mean=(0.4,), std=(0.3,))
 HALF = (0.5, 0.5, 0.5)
 COLOUR = Preprocess(size=16, resize=20, channels=3, mean=HALF, std=HALF, interpolation="bilinear")
 
-# The code of the guide: needs onnxruntime, numpy and Pillow, not nearkin.
-WITHOUT_NEARKIN = """
-import numpy as np, onnxruntime
-from PIL import Image, ImageOps
-
-session = onnxruntime.InferenceSession("model.onnx")
-about = session.get_modelmeta().custom_metadata_map
-size, resize = int(about["size"]), int(about["resize"])
-
-def pixels(path):
-    picture = ImageOps.exif_transpose(Image.open(path)).convert("RGB")
-    sides = [int(resize * side / min(picture.size)) for side in picture.size]  # the short side becomes `resize`
-    picture = picture.resize(sides, Image.Resampling[about["interpolation"].upper()])
-    left, top = (round((side - size) / 2) for side in sides)
-    picture = picture.crop((left, top, left + size, top + size)).convert(about["mode"])
-    return np.asarray(picture).reshape(size, size, -1).transpose(2, 0, 1)
-
-embeddings = session.run(None, {"pictures": np.stack([pixels(path) for path in paths])})[0]
-"""
+# The code on the page about exporting needs onnxruntime, numpy and Pillow, not nearkin.
+PAGE = (Path(__file__).parents[2] / "docs" / "howto" / "export.md").read_text(encoding="utf-8")
+WITHOUT_NEARKIN = "import numpy" + PAGE.partition("```text\nimport numpy")[2].partition("```")[0]
 
 
 def settled(spec: ModelSpec) -> EmbeddingModel:

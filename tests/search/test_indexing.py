@@ -273,6 +273,15 @@ def test_a_name_that_no_store_can_hold_is_listed(photos: Path, model: Path, tmp_
     assert indexed.added == 36 and [each.reason for each in indexed.unreadable] == ["its name is not UTF-8; rename it"]
 
 
+def test_so_is_everything_in_a_folder_with_such_a_name(photos: Path, model: Path, tmp_path: Path) -> None:
+    try:
+        folder = photos.rename(os.fsdecode(os.fsencode(tmp_path) + b"/\xff"))
+    except OSError:
+        pytest.skip("this file system holds only UTF-8 names")
+    indexed = index(model, folder, tmp_path / "g")
+    assert indexed.added == 0 and len(indexed.unreadable) == 36
+
+
 @settings(max_examples=5, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_after_pruning_a_gallery_is_what_is_on_disk(

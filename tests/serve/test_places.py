@@ -101,6 +101,20 @@ def test_the_slowest_body_makes_room_for_a_new_one(newcomer: str, monkeypatch: p
     assert asyncio.run(scenario()) == [False, False]
 
 
+def test_a_body_whose_time_is_up_makes_room_without_being_asked() -> None:
+    async def scenario() -> None:
+        room = UploadPlaces(1)
+        slow = asyncio.create_task(slow_upload(room, "a"))
+        await asyncio.sleep(0)
+        [arrival] = room._arriving
+        arrival.deadline.reschedule(0)
+        await asyncio.sleep(0)  # its time is up, and it does not know yet
+        async with room.place("b"):
+            assert isinstance(slow.exception(), TimeoutError)
+
+    asyncio.run(scenario())
+
+
 def test_a_body_that_has_arrived_does_not_have_to_make_room() -> None:
     async def scenario() -> None:
         room = UploadPlaces(1)

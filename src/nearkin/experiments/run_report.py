@@ -81,6 +81,8 @@ def gather(
         raise UserError(f"{folder} has no model yet; continue training with: {run.resume_command}")
     notices: list[str] = []
     settings, records = run.settings(), run.metrics
+    if (keep := settings.training.keep) not in KEEP:  # which a run always fills in
+        raise UserError(f"{run.config_file} is not what training wrote (keep is '{keep}'); bring it back")
     scores = run.scores if run.scores_file.is_file() else _scores_so_far(run, settings, records, notices)
     splits = _splits(settings, dataset, notices)
     embedded, grouping, facts = None, None, _facts(run, settings)
@@ -104,9 +106,9 @@ def gather(
         notices=notices,
         outcome=scores.get("outcome", ""),
         verdict=scores.get("verdict", ""),
-        protocol=KEEP[settings.training.keep],
+        protocol=KEEP[keep],
         records=records,
-        kept_epoch=_kept_epoch(settings.training.keep, records),
+        kept_epoch=_kept_epoch(keep, records),
         **{when: scores.get(when, {}) for when in ("backbone", "before", "after")},
         split=embedded,
         grouping=grouping,

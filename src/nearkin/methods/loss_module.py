@@ -1,4 +1,4 @@
-"""Any loss module as a method: batches of several classes with several items each, and the loss of the whole batch."""
+"""Any loss module as a method, with batches of several classes and several items each."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from nearkin.methods.base import Batch, Embed, GroupedMethod, register
 @register
 @dataclass
 class LossModule(GroupedMethod):
-    """A loss of one's own, or of another library: a module with ``loss(embeddings, labels) -> scalar``.
+    """Your own loss, or one of another library: a module with ``loss(embeddings, labels) -> scalar``.
 
     Args:
-        loss_class: what it is, for people to read; the module itself is given with `of`.
-        per_class: items of one class in a batch.
+        loss_class: the class of the module, for display; use `of` to pass the module itself.
+        per_class: items of each class in a batch.
 
     >>> LossModule.of(nn.TripletMarginLoss()).loss_class
     'torch.nn.modules.loss.TripletMarginLoss'
@@ -43,7 +43,7 @@ class LossModule(GroupedMethod):
         return method
 
     def check(self, labels: npt.ArrayLike, dim: int, batch_size: int, normalize: str) -> None:
-        """Also tries a copy of the loss on made-up embeddings, so that one that cannot work leaves no run behind."""
+        """Also tries a copy of the loss on random embeddings, so that a loss that cannot work leaves no run behind."""
         super().check(labels, dim, batch_size, normalize)
         if not hasattr(self, "loss"):
             raise UserError(f"the loss is your own module, {self.loss_class or 'unnamed'}; pass it again: loss=...")
@@ -65,7 +65,7 @@ class LossModule(GroupedMethod):
         return self._value(self.loss, embed(batch.inputs), batch.labels)
 
     def _value(self, loss: nn.Module, embeddings: Tensor, labels: Tensor) -> Tensor:
-        """One number with a gradient; whatever else somebody's loss does is said in a sentence."""
+        """The loss as a scalar with a gradient; raises a one-sentence error if it is anything else."""
         try:
             value: object = loss(embeddings, labels)
         except (UserError, torch.OutOfMemoryError):

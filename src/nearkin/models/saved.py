@@ -65,7 +65,7 @@ def restore_weights(model: EmbeddingModel, folder: Path) -> None:
 def saved_weights(folder: Path) -> dict[str, Tensor]:
     """The tensors of a model folder, mapped into memory: a huge file takes none until it is used."""
     try:
-        return load_file(check_regular(folder / "model.safetensors", follow=False))
+        return load_file(check_regular(_file(folder, "model.safetensors"), follow=False))
     except Exception as error:  # safetensors and torch raise many kinds
         reason = str(error).split("\n")[0]
         raise UserError(f"model.safetensors cannot be read ({reason}); copy the whole folder again") from error
@@ -75,7 +75,7 @@ def read_spec(path: str | Path) -> ModelSpec:
     """What a run's or model's folder says about its model, without reading the weights."""
     folder = _model_folder(path)
     try:
-        return ModelSpec.from_json(read_json(folder / "model.json")["spec"])
+        return ModelSpec.from_json(read_json(_file(folder, "model.json"))["spec"])
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise UserError(f"the model in {folder} cannot be read ({error}); copy the whole folder again") from error
 
@@ -92,8 +92,15 @@ def _model_folder(path: str | Path) -> Path:
     raise UserError(f"{path} has no model (model.json is missing); give a run folder or its model/ folder")
 
 
+def _file(folder: Path, name: str) -> Path:
+    """One of a model's files, which is no link; but in the cache of Hugging Face all files are links to its blobs."""
+    target = Path(os.path.realpath(folder / name))
+    blobs = [place.parent / "blobs" for place in folder.resolve().parents if place.name == "snapshots"]
+    return target if target.parent in blobs else folder / name
+
+
 def _read_model(folder: Path, backbone: nn.Module | None) -> EmbeddingModel:
-    description = read_json(folder / "model.json")
+    description = read_json(_file(folder, "model.json"))
     if not isinstance(description["format"], int):
         raise UserError("the format in model.json is not a number; copy the whole folder again")
     if description["format"] > FORMAT:

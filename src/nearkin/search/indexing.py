@@ -26,6 +26,7 @@ from nearkin.models import Embedder
 from nearkin.models.embed import apply, embed_rows
 from nearkin.models.feature_cache import FeatureCache, Key, file_key
 from nearkin.models.model import device_of
+from nearkin.names import is_utf8, printable
 from nearkin.progress import bar
 from nearkin.search.results import IndexResult
 from nearkin.search.store import Embeddings, Entry, Store
@@ -115,8 +116,8 @@ def update(store: Store, model: Embedder, files: LabelledFiles, prune: bool) -> 
     indexed = IndexResult(missing=sorted(path for path in expected if not Path(path).exists()))
     to_embed, to_relabel = [], []
     for path, label in files.labels.items():
-        if (nameable := path.encode(errors="replace").decode()) != path:
-            indexed.unreadable.append(Unreadable(Path(nameable), "its name is not UTF-8; rename it"))
+        if not is_utf8(path):
+            indexed.unreadable.append(Unreadable(Path(printable(path)), "its name is not UTF-8; rename it"))
             continue
         before = known[path][1] if path in known else None
         if before is not None and not label:

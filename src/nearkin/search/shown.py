@@ -18,6 +18,7 @@ from pathlib import Path
 
 from nearkin.errors import OutOfRoom
 from nearkin.files import atomic_path, cache_folder, one_at_a_time, open_regular, read_json, write_json
+from nearkin.names import is_utf8
 
 log = logging.getLogger("nearkin")
 
@@ -56,9 +57,9 @@ class ShownFiles:
 
 
 def record_folders(gallery: Path, folders: Iterable[Path]) -> None:
-    """Adds folders to those that were indexed."""
+    """Adds folders to those that were indexed; not those whose names are not text, of which nothing is indexed."""
     known = indexed_folders(gallery)
-    new = {folder for folder in folders if not _is_below(str(folder), known)}
+    new = {folder for folder in folders if is_utf8(str(folder)) and not _is_below(str(folder), known)}
     if new:
         kept = sorted(str(folder) for folder in {*known, *new} if not _is_below(str(folder.parent), [*known, *new]))
         try:

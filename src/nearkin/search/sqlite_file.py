@@ -105,8 +105,8 @@ def damaged(path: Path, why: object) -> UserError:
 def unfinished(path: Path) -> UserError:
     """For a reader who finds a journal that no living process writes."""
     return UserError(
-        f"the last change of {path.parent} was cut short ({journal_of(path).name} is there), and is not undone for a "
-        "search; index into it again, or, if it came from someone else, get a whole copy"
+        f"the last change of {path.parent} was cut short ({journal_of(path).name} is there); index into it again, "
+        "which undoes that change, or, if it came from someone else, get a whole copy"
     )
 
 

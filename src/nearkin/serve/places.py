@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
@@ -102,7 +102,7 @@ class UploadPlaces(Places):
     @asynccontextmanager
     async def place(self, client: str) -> AsyncIterator[None]:
         if not self._has_room(client):
-            self._make_room([each for each in self._arriving if not self._free or each.client == client])
+            self._make_room(each for each in self._arriving if not self._free or each.client == client)
         async with super().place(client):
             yield
 
@@ -125,9 +125,9 @@ class UploadPlaces(Places):
             finally:
                 self._arriving.pop(arrival, None)
 
-    def _make_room(self, arriving: list[Arrival]) -> None:
-        if arriving:
-            oldest = arriving[0]
+    def _make_room(self, arriving: Iterable[Arrival]) -> None:
+        oldest = next((each for each in arriving if not each.deadline.expired()), None)  # else it ends by itself
+        if oldest is not None:
             del self._arriving[oldest]
             oldest.deadline.reschedule(oldest.began + HEAD_START)
 

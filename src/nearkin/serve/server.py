@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import uvicorn
     from fastapi import FastAPI
 
-STOP_SECONDS = 3  # for requests to end, after Ctrl-C
+STOP_SECONDS = 1  # for requests to end, after Ctrl-C
 LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
 
 
@@ -49,7 +49,7 @@ def serve(
     except ImportError as error:
         raise UserError(f"serving needs {error.name}; run `pip install 'nearkin[serve]'`") from error
     allowed = [host_name(name) for name in allow_host or ()]
-    token = os.environ.get("NEARKIN_TOKEN") if token is None else token
+    token = os.environ.get("NEARKIN_TOKEN") or None if token is None else token
     if token is not None:
         check_token(token)
     with listen(host, port) as listening:
