@@ -118,10 +118,10 @@ class Method(ABC):
         """Raises an error before training starts if the settings cannot work with the data."""
         sizes = np.unique(np.asarray(labels), return_counts=True)[1]
         if len(sizes) < 2:
-            raise UserError("there is one class only to train on; every method needs at least two")
+            raise UserError("there is only one class to train on; every method needs at least two")
         if self.needs_pairs and sizes.max() < 2:
             raise UserError(
-                f"method '{self.name}' compares items of a class, but every class has a single item; "
+                f"method '{self.name}' compares items of the same class, but every class has only one; "
                 'use method="softmax", or add items'
             )
 
@@ -191,7 +191,7 @@ class GroupedMethod(Method):
     def check(self, labels: npt.ArrayLike, dim: int, batch_size: int, normalize: str) -> None:
         super().check(labels, dim, batch_size, normalize)
         if self.per_class < 2:
-            raise UserError(f"method '{self.name}' needs pairs of a class in its batches; use per_class=2 or more")
+            raise UserError(f"method '{self.name}' needs two items per class in a batch; use per_class=2 or more")
 
     def sampler(self, labels: npt.ArrayLike, batch_size: int, seed: int) -> LabelBatchSampler:
         return GroupSampler(labels, batch_size, self.per_class, seed)

@@ -69,7 +69,7 @@ class DivideAndConquer(Method):
 
     def __post_init__(self) -> None:
         if self.learners < 1 or self.recluster_epochs < 1 or not 0 <= self.finetune <= 1:
-            raise UserError("divide-and-conquer needs learners and recluster_epochs from 1, and finetune in 0…1")
+            raise UserError("learners and recluster_epochs must be at least 1, and finetune between 0 and 1")
         if self.partition not in PARTITIONS:
             raise unknown_name("partition", self.partition, PARTITIONS)
         self.slices = self.learners if self.split_embedding else 1
@@ -85,11 +85,13 @@ class DivideAndConquer(Method):
     def check(self, labels: npt.ArrayLike, dim: int, batch_size: int, normalize: str) -> None:
         super().check(labels, dim, batch_size, normalize)
         if 1 < self.slices == dim and normalize == "always":
-            raise UserError(f"a slice of one dimension and unit length cannot learn; use dim={2 * dim} or more")
+            raise UserError(f"each learner gets one dimension, which cannot be normalised; use dim={2 * dim} or more")
         divided = np.unique(labels) if self.partition == "labels" else np.asarray(labels)
         if self.learners > len(divided):
             what = "classes" if self.partition == "labels" else "items"
-            raise UserError(f"{len(divided)} {what} cannot be divided among {self.learners} learners; use fewer")
+            raise UserError(
+                f"{len(divided)} {what} cannot be divided among {self.learners} learners; use fewer learners"
+            )
         for method, share in self._shares(dim):
             method.check(labels, share, batch_size, normalize)
 

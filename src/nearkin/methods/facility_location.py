@@ -68,7 +68,9 @@ class FacilityLocation(Method):
                 "use class_ratio=0.5 or larger batches"
             )
         if self.sub_batches > 1 and self.sub_batch_share * batch_size < 4:
-            raise UserError(f"{self.sub_batch_share} of {batch_size} items is not a batch; use sub_batch_share=0.5")
+            raise UserError(
+                f"{self.sub_batch_share} of {batch_size} items are too few for a batch; use sub_batch_share=0.5"
+            )
 
     def sampler(self, labels: npt.ArrayLike, batch_size: int, seed: int) -> LabelBatchSampler:
         return ClassRatioSampler(labels, batch_size, self.class_ratio, self.class_ratio, seed)

@@ -29,7 +29,7 @@ class LossModule(GroupedMethod):
     """
 
     name = "loss"
-    paper = "a loss module of one's own, in Python: nearkin.train(data, loss=module)"
+    paper = "your own loss module, in Python: nearkin.train(data, loss=module)"
     minimises = "that loss"
     listed = in_all = False
 
@@ -46,9 +46,7 @@ class LossModule(GroupedMethod):
         """Also tries a copy of the loss on random embeddings, so that a loss that cannot work leaves no run behind."""
         super().check(labels, dim, batch_size, normalize)
         if not hasattr(self, "loss"):
-            raise UserError(
-                f"the loss is a module of your own, {self.loss_class or 'unnamed'}; pass it again: loss=..."
-            )
+            raise UserError(f"the loss is your own module, {self.loss_class or 'unnamed'}; pass it again: loss=...")
         try:
             loss = deepcopy(self.loss)
         except Exception:  # some modules cannot be copied; they are tried by the first batch
@@ -61,7 +59,7 @@ class LossModule(GroupedMethod):
         with torch.random.fork_rng(devices=[]):
             value = self._value(loss, points.requires_grad_(), classes.to(held.device))
         if not torch.isfinite(value):
-            raise UserError(f"{self.loss_class} returned {value.item()} for ordinary embeddings; check its formula")
+            raise UserError(f"{self.loss_class} returned {value.item()} for ordinary embeddings; check the loss")
 
     def step(self, embed: Embed, batch: Batch) -> Tensor:
         return self._value(self.loss, embed(batch.inputs), batch.labels)

@@ -65,9 +65,11 @@ class Magnet(Method):
 
     def __post_init__(self) -> None:
         if self.clusters < 1 or self.refresh_epochs < 1 or self.refresh_steps < 0:
-            raise UserError("magnet needs clusters and refresh_epochs of at least 1, and refresh_steps not negative")
+            raise UserError("clusters and refresh_epochs must be at least 1, and refresh_steps 0 or more")
         if self.per_cluster < 2:
-            raise UserError("method 'magnet' measures the spread of clusters; use per_cluster=2 or more")
+            raise UserError(
+                "method 'magnet' needs two items per cluster to measure its variance; use per_cluster=2 or more"
+            )
         self.loss = MagnetLoss(self.alpha, reduction="none")
         self.refresh_every = (
             Every(steps=self.refresh_steps) if self.refresh_steps else Every(epochs=self.refresh_epochs)
@@ -77,7 +79,9 @@ class Magnet(Method):
     def check(self, labels: npt.ArrayLike, dim: int, batch_size: int, normalize: str) -> None:
         super().check(labels, dim, batch_size, normalize)
         if normalize == "test":
-            raise UserError("method 'magnet' clusters the space that it trains; use normalize=never or always")
+            raise UserError(
+                'magnet clusters the embeddings that it trains; use normalize="always" or normalize="never"'
+            )
 
     def sampler(self, labels: npt.ArrayLike, batch_size: int, seed: int) -> LabelBatchSampler:
         self.drawing = NeighbourhoodSampler(labels, batch_size, self.per_cluster, seed)

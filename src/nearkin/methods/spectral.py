@@ -60,7 +60,7 @@ class Spectral(Method):
         if batch_size <= dim:
             most = self.most_dimensions(batch_size)
             raise UserError(
-                f"the loss of method 'spectral' is always 0 where a batch ({batch_size}) has no more items than the "
+                f"the loss of method 'spectral' is always 0 if a batch ({batch_size}) has no more items than the "
                 f"embedding has dimensions ({dim}); use dim={most} or a larger batch_size"
             )
 
