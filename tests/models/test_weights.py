@@ -64,6 +64,13 @@ def test_a_pickle_with_code_is_refused_not_run(tmp_path: Path, monkeypatch: pyte
     assert not Path("executed").exists()
 
 
+def test_nothing_but_the_refusal_is_said_of_a_pickle(tmp_path: Path, recwarn: pytest.WarningsRecorder) -> None:
+    (tmp_path / "odd.pth").write_bytes(pickle.dumps({"a": 1}, protocol=4))  # of which torch says much
+    with pytest.raises(UserError, match="is not a readable weights file"):
+        read_weights(tmp_path / "odd.pth")
+    assert not recwarn.list
+
+
 def test_a_failed_download_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
     def offline(*_: object, **__: object) -> None:
         raise ConnectionError("no route to host")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import warnings
 from copy import deepcopy
 from pathlib import Path
 from pickle import UnpicklingError
@@ -125,7 +126,7 @@ def read_torch_file(file: Path, device: torch.device, follow: bool = True) -> An
 
     ``follow``: whether it may be a link.
     """
-    with open_regular(file, follow) as opened:
+    with open_regular(file, follow) as opened, warnings.catch_warnings(action="ignore"):  # torch wants to hear of them
         try:
             return torch.load(opened, map_location=device, weights_only=True)
         except UnpicklingError:  # whose advice is to execute what the file holds
