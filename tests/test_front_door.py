@@ -255,14 +255,14 @@ def test_a_run_goes_on_with_the_loss_it_was_begun_with(vectors: tuple[Any, Any])
 
 def test_a_run_goes_on_with_the_method_it_was_begun_with(vectors: tuple[Any, Any]) -> None:
     run = nearkin.train(vectors, method=nearkin.methods.Rank(alpha=2.0), **FAST)
-    with pytest.raises(UserError, match=r"alpha is 2\.0, not 4\.0"):
+    with pytest.raises(UserError, match=r"alpha was 2\.0, not 4\.0"):
         nearkin.resume(run, 2, data=vectors, method=nearkin.methods.Rank())
     nearkin.resume(run, 2, data=vectors, method=nearkin.methods.Rank(alpha=2.0))
 
 
 def test_a_backbone_of_another_size_is_not_taken_for_a_damaged_checkpoint(vectors: tuple[Any, Any]) -> None:
     run = nearkin.train(vectors, backbone=nn.Linear(5, 8), **FAST)
-    with pytest.raises(UserError, match=r"is of another learner .* pass the objects that the run was started with"):
+    with pytest.raises(UserError, match=r"does not fit this learner .* pass the objects that the run was started with"):
         nearkin.resume(run, 2, data=vectors, backbone=nn.Linear(5, 6))
 
 

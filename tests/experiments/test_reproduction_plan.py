@@ -171,7 +171,7 @@ def test_glyphs_for_known_classes_have_every_class_in_both_splits() -> None:
     [
         ({"cub": "glyphs"}, {}, "did you mean 'cub200'"),
         ({"cub200": "birds"}, {}, "birds, the replacement for cub200, was not found"),
-        ({"cub200": "cars196"}, {}, "cars196, which .* was not found"),
+        ({"cub200": "cars196"}, {}, "cars196, the replacement .* was not found"),
         ({}, {"epoch": 3}, "did you mean 'epochs'"),
         ({}, {"source": "glyphs"}, "name the dataset to replace, one of cub200"),
         ({"cub200": TINY_GLYPHS}, {"epochs": -2}, "epochs must not be negative"),

@@ -84,7 +84,7 @@ def test_a_line_that_is_not_a_record_is_named(tmp_path: Path, line: str) -> None
 
 def test_metrics_that_are_not_text_are_one_sentence(tmp_path: Path) -> None:
     (tmp_path / "metrics.jsonl").write_bytes(b"\xff\xfe\n")
-    with pytest.raises(UserError, match="is not text"):
+    with pytest.raises(UserError, match="is not a text file"):
         read_records(tmp_path / "metrics.jsonl")
 
 
