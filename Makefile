@@ -23,10 +23,10 @@ check: install
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-# The site, into site/; any warning is an error, and nothing is fetched.
+# The site, into site/; any warning is an error (not with --quiet, which hides them), and nothing is fetched.
 docs: install
 	$(BIN)/codespell
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build
 
 install: .venv/installed
 

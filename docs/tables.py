@@ -1,8 +1,8 @@
-"""Writes the tables of these pages that come from docstrings.
+"""Writes the tables of the docs that come from docstrings.
 
     python docs/tables.py
 
-A page marks such a table by ``<!-- table: name -->`` and ``<!-- end -->``; a test fails where it is not up to date.
+A page marks such a table by ``<!-- table: name -->`` and ``<!-- end -->``. A test fails if it is out of date.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ LOSSES = Path(__file__).parent / "losses.md"
 
 
 def losses_table(page: str) -> str:
-    """A row for each loss of the package: its class, its name, and what its docstring says."""
-    rows = ["| loss | by name | what it does | needs | miners and memories |", "|---|---|---|---|---|"]
+    """One row per loss: its class, its name, and what its docstring says."""
+    rows = ["| loss | name | what it does | needs | takes miners |", "|---|---|---|---|---|"]
     here = {name: kind for name, kind in registered_losses().items() if kind.__module__.startswith("nearkin.")}
     for name, kind in here.items():
         summary, needs = _said(kind)
@@ -31,12 +31,12 @@ def losses_table(page: str) -> str:
 
 
 def written(page: str, name: str, table: str) -> str:
-    """The page with a table in its place."""
+    """The page with the table filled in."""
     return re.sub(rf"(<!-- table: {name} -->\n).*?(<!-- end -->)", rf"\g<1>{table}\n\g<2>", page, flags=re.DOTALL)
 
 
 def _said(kind: type[nn.Module]) -> tuple[str, str]:
-    """The first line of a docstring, behind its colon if it has one, and the first sentence with "Needs"."""
+    """What the first line of a docstring says after the paper, and the sentence that begins with "Needs"."""
     text = inspect.getdoc(kind) or ""
     summary = text.partition("\n")[0].rstrip(".").rpartition("): ")[2]
     text = re.sub(r"\s\([^)]*\)", "", text)

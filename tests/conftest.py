@@ -58,6 +58,26 @@ def vectors(tmp_path: Path) -> str:
     return str(tmp_path / "x.npz")
 
 
+@pytest.fixture
+def own_registries(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a test registers is forgotten after it."""
+    from nearkin.data.benchmarks import registry as benchmarks
+    from nearkin.evaluation import metrics
+    from nearkin.losses import registry as losses
+    from nearkin.methods import base as methods
+    from nearkin.models.backbones import registry as backbones
+
+    monkeypatch.setenv("NEARKIN_IMPORT", "")
+    for module, name in (
+        (benchmarks, "_registry"),
+        (metrics, "_metrics"),
+        (losses, "_LOSSES"),
+        (methods, "_registry"),
+        (backbones, "_BACKBONES"),
+    ):
+        monkeypatch.setattr(module, name, dict(getattr(module, name)))
+
+
 @dataclass
 class Outcome:
     """What a command left behind."""

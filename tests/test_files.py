@@ -71,7 +71,7 @@ def test_a_full_disk_is_one_sentence_and_harms_nothing(tmp_path: Path, what: str
         "    print(error)\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
-    assert done.stdout.startswith(f"could not write {target}: file too large; what was saved before is unharmed")
+    assert done.stdout.startswith(f"could not write {target}: file too large; files that were saved earlier are intact")
     assert target.read_text() == before
     assert list(tmp_path.iterdir()) == [target]
     assert resource.getrlimit(resource.RLIMIT_FSIZE)[0] == resource.RLIM_INFINITY
@@ -79,7 +79,7 @@ def test_a_full_disk_is_one_sentence_and_harms_nothing(tmp_path: Path, what: str
 
 def test_a_folder_that_cannot_be_written_is_one_sentence(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(UserError, match=r"could not write .*: (not a directory|file exists); choose another place"):
+    with pytest.raises(UserError, match=r"could not write .*: (not a directory|file exists); choose another folder"):
         write_text(tmp_path / "file" / "x.txt", "")
 
 
@@ -95,7 +95,7 @@ def test_only_regular_files_are_opened(tmp_path: Path) -> None:
     (tmp_path / "socket-like").symlink_to("/dev/zero")
     for name in ("fifo", "socket-like"):
         for opened in (open_regular, check_regular, read_json):
-            with pytest.raises(OSError, match=r"not a regular file|a link"):
+            with pytest.raises(OSError, match=r"not a regular file|a symbolic link"):
                 opened(tmp_path / name)
     with pytest.raises(OSError):
         open_lock(tmp_path / "fifo-not-there" / "x")
@@ -107,7 +107,7 @@ def test_links_are_followed_only_where_the_folder_is_the_users_own(tmp_path: Pat
     write_json(tmp_path / "real.json", {})
     (tmp_path / "link.json").symlink_to("real.json")
     assert open_regular(tmp_path / "link.json").read() == b"{}\n"
-    with pytest.raises(OSError, match="a link, which is not followed here"):
+    with pytest.raises(OSError, match="a symbolic link, which is not followed here"):
         read_json(tmp_path / "link.json")
     with pytest.raises(OSError):
         open_lock(tmp_path / "link.json")

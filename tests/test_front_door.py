@@ -121,7 +121,7 @@ def test_a_hugging_face_dataset_and_a_module_of_ones_own(photos: str, monkeypatc
     monkeypatch.setattr("nearkin.models.onnx.export_onnx", lambda network, *_: network)  # which takes seconds
     exported: Any = nearkin.export(run, backbone=Flat())
     assert exported.spec == model.model.spec
-    with pytest.raises(UserError, match="an Embedder has its backbone already; leave backbone out"):
+    with pytest.raises(UserError, match="an Embedder already has its backbone; leave out backbone"):
         nearkin.embed(model, photos, backbone=Flat())
 
 
@@ -133,7 +133,7 @@ def test_method_objects_losses_and_init(vectors: tuple[Any, Any]) -> None:
         vectors, loss=MultiSimilarityLoss(), init=run, callbacks=[lambda _, metrics: seen.append(metrics)], **FAST
     )
     assert other.settings().model.init == str(run.folder.absolute()) and [each["epoch"] for each in seen] == [1]
-    with pytest.raises(UserError, match="leave dim out"):
+    with pytest.raises(UserError, match="leave out dim"):
         nearkin.train(vectors, init=run, **FAST | {"dim": 4})
 
 
@@ -180,7 +180,7 @@ class Pair(nn.Module):
         ({"loss": ProxyAnchorLoss(2, 8)}, "with embeddings of shape .* and labels 0 to 3"),
         ({"loss": Detached()}, "a number without a gradient"),
         ({"loss": Vector}, r"not the class Vector; give an object, Vector\(...\)"),
-        ({"loss": "triplet"}, 'a method is chosen by name: method="triplet"'),
+        ({"loss": "triplet"}, 'to choose a method by name, use method="triplet"'),
         ({"loss": lambda embeddings, _: embeddings.sum()}, "loss must be a torch module"),
         ({"loss": Vector(), "method": "rank"}, "either method"),
         ({"backbone": Pair()}, "returned a tuple; return a tensor"),
@@ -246,7 +246,7 @@ def test_a_run_says_what_to_pass_again_and_how_it_went(vectors: tuple[Any, Any])
 
 def test_a_run_goes_on_with_the_loss_it_was_begun_with(vectors: tuple[Any, Any]) -> None:
     run = nearkin.train(vectors, loss=MultiSimilarityLoss(), per_class=2, **FAST)
-    with pytest.raises(UserError, match="begun with another method or loss"):
+    with pytest.raises(UserError, match="started with another method or loss"):
         nearkin.resume(run, 2, data=vectors, loss=ProxyAnchorLoss(4, 8))
     more = nearkin.resume(run, 2, data=vectors, loss=MultiSimilarityLoss())
     assert more.settings().method_settings["per_class"] == 2
@@ -262,12 +262,12 @@ def test_a_run_goes_on_with_the_method_it_was_begun_with(vectors: tuple[Any, Any
 
 def test_a_backbone_of_another_size_is_not_taken_for_a_damaged_checkpoint(vectors: tuple[Any, Any]) -> None:
     run = nearkin.train(vectors, backbone=nn.Linear(5, 8), **FAST)
-    with pytest.raises(UserError, match=r"is of another learner .* pass the objects that the run was begun with"):
+    with pytest.raises(UserError, match=r"is of another learner .* pass the objects that the run was started with"):
         nearkin.resume(run, 2, data=vectors, backbone=nn.Linear(5, 6))
 
 
 def test_data_are_given_once(vectors: tuple[Any, Any]) -> None:
-    with pytest.raises(UserError, match="leave source"):
+    with pytest.raises(UserError, match="leave out source"):
         nearkin.train(vectors, source="glyphs", **FAST)
 
 

@@ -211,8 +211,8 @@ def test_magnet_and_triplet_end_with_the_errors_of_their_curves() -> None:
         assert cells[:3] == [", ".join(f"{curve[-1][1]:.4f}" for curve in curves[start][way]) for way in ways]
 
 
-def test_the_means_of_the_sighted_form_are_those_of_its_seeds() -> None:
-    for row in table("Rank: blind or sighted?", "| |"):
+def test_the_means_with_a_gradient_everywhere_are_those_of_its_seeds() -> None:
+    for row in table("Rank: a gradient everywhere?", "| |"):
         for seeds, mean in ((row[2], row[3]), (row[4], row[5])):
             assert plain([mean]) == [f"{np.mean([float(seed) for seed in seeds.split(', ')]):.4f}"]
 

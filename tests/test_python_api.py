@@ -167,9 +167,9 @@ def test_a_loss_is_resumed_with_its_batches_and_another_method_is_said(
     with caplog.at_level("WARNING", "nearkin"):
         nearkin.resume(run, epochs=3, data=arrays(), loss=loss)
     steps = [[record["step"] for record in each.metrics if record["kind"] == "training"] for each in (run, whole)]
-    assert steps[0] == steps[1] and "begun with" not in caplog.text
+    assert steps[0] == steps[1] and "started with" not in caplog.text
     other = nearkin.train(arrays(), out=tmp_path / "other", method=Triplet(margin=0.3, per_class=2), **TRAINED)
-    with pytest.raises(UserError, match="begun with another"):
+    with pytest.raises(UserError, match="started with another"):
         nearkin.resume(other, data=arrays(), method=Triplet(margin=0.5, per_class=2))
 
 
@@ -189,7 +189,7 @@ def test_a_run_of_ones_own_objects_is_repeated_from_its_config_with_the_same_obj
     assert changed.settings().method_settings["per_class"] == 4
     with pytest.raises(UserError, match=r"another method or loss \(loss_class is .*, not .*ContrastiveLoss\)"):
         nearkin.train(**objects() | {"loss": ContrastiveLoss()}, config=config, out=tmp_path / "refused")
-    with pytest.raises(UserError, match="names the method"):
+    with pytest.raises(UserError, match="sets the method"):
         nearkin.train(arrays(), "rank", config=config, out=tmp_path / "refused")
     for missing in ("data", "backbone", "loss"):
         with pytest.raises(UserError, match=f"pass (it again|the same object).*{missing}="):
@@ -198,13 +198,13 @@ def test_a_run_of_ones_own_objects_is_repeated_from_its_config_with_the_same_obj
                 config=config,
                 out=tmp_path / "refused",
             )
-    with pytest.raises(UserError, match="no weights file own"):
+    with pytest.raises(UserError, match="weights file own does not exist"):
         nearkin.train(**objects() | {"backbone": "mlp"}, config=config, out=tmp_path / "refused")
     assert not (tmp_path / "refused").exists()
 
 
 def test_a_config_that_names_a_method_takes_no_loss(tmp_path: Path) -> None:
     run = nearkin.train(arrays(), out=tmp_path / "run", **TRAINED)
-    with pytest.raises(UserError, match="begun with another method or loss"):
+    with pytest.raises(UserError, match="started with another method or loss"):
         nearkin.train(arrays(), config=run.config_file, loss=MultiSimilarityLoss(), out=tmp_path / "refused")
     assert not (tmp_path / "refused").exists()

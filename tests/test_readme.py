@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -11,10 +12,14 @@ import pytest
 from conftest import Command
 from PIL import Image
 
-from nearkin.evaluation import metrics
+import nearkin as package
 
 ROOT = Path(__file__).parents[1]
-PAGES = [ROOT / "README.md", *(ROOT / "docs" / f"{name}.md" for name in ("index", "guide", "methods", "reproduce"))]
+DOCS = ROOT / "docs"
+HOW_TO = sorted((DOCS / "howto").glob("*.md"))
+PAGES = [ROOT / "README.md", *(DOCS / f"{name}.md" for name in ("index", "methods", "reproduce", "extend")), *HOW_TO]
+
+EACH_LINE = re.MULTILINE | re.DOTALL
 
 # What a reader would wait for or download, and what the test does instead.
 SMALLER = {
@@ -32,13 +37,13 @@ SMALLER = {
     "compare glyphs": "compare glyphs:classes=24,per_class=10 --set batch_size=32",
     "--epochs 30 --out runs/three": "--epochs 1 --out runs/three",
     "--epochs 30": "--epochs 1 --batch-size 9 --set per_class=3",
-    "nearkin train glyphs": "nearkin train glyphs:classes=24,per_class=10 --batch-size 32 --epochs 1",
+    "train glyphs": "train glyphs:classes=24,per_class=10 --batch-size 32 --epochs 1",
     '"glyphs", ': '"glyphs:classes=40,per_class=12", batch_size=32, epochs=1, ',
 }
 
 
 def blocks(page: Path, language: str) -> list[str]:
-    return re.findall(rf"^```{language}\n(.*?)^```$", page.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+    return re.findall(rf"^```{language}\n(.*?)^```$", page.read_text(encoding="utf-8"), EACH_LINE)
 
 
 def smaller(example: str) -> str:
@@ -50,25 +55,49 @@ def smaller(example: str) -> str:
 @pytest.fixture
 def reader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The folder of someone who follows the examples: photos, a table of them, feature vectors."""
-    rng = np.random.default_rng(0)
-    rows = ["path,label,split"]
-    for animal in ("ant", "bee", "cat", "dog", "elk", "fox"):
-        (tmp_path / "photos" / animal).mkdir(parents=True)
-        for number in range(1, 7):
-            pixels = rng.integers(0, 255, (20, 24, 3), dtype=np.uint8)
-            Image.fromarray(pixels).save(tmp_path / "photos" / animal / f"{number}.jpg")
-            rows.append(f"photos/{animal}/{number}.jpg,{animal},{'train' if animal < 'd' else 'test'}")
-    (tmp_path / "photos.csv").write_text("\n".join(rows) + "\n")
-    np.savez(tmp_path / "features.npz", vectors=rng.normal(size=(40, 5)), labels=np.arange(40) // 5)
+    make_files(tmp_path)
     monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
     return tmp_path
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_shell_examples_work(page: Path, reader: Path, nearkin: Command) -> None:  # noqa: ARG001
-    commands = [line for block in blocks(page, "console") for line in block.splitlines()]
-    assert commands
-    for line in commands:
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The run that "Get started" made, which the how-to pages go on with."""
+    folder = tmp_path_factory.mktemp("trained")
+    make_files(folder)
+    return package.train(
+        str(folder / "photos"), out=folder / "run", backbone="small", image_size=16, epochs=1, batch_size=9, per_class=3
+    ).folder
+
+
+def make_files(folder: Path) -> None:
+    rng = np.random.default_rng(0)
+    rows = []
+    for animal in ("ant", "bee", "cat", "dog", "elk", "fox"):
+        (folder / "photos" / animal).mkdir(parents=True)
+        for number in range(1, 7):
+            pixels = rng.integers(0, 255, (20, 24, 3), dtype=np.uint8)
+            Image.fromarray(pixels).save(folder / "photos" / animal / f"{number}.jpg")
+            rows.append([f"photos/{animal}/{number}.jpg", animal, "train" if animal < "d" else "test"])
+    (folder / "photos.csv").write_text("\n".join(map(",".join, [["path", "label", "split"], *rows])) + "\n")
+    (folder / "animals.txt").write_text("\n".join(map(" ".join, rows)) + "\n")
+    np.savez(folder / "features.npz", vectors=rng.normal(size=(40, 5)), labels=np.arange(40) // 5)
+
+
+def before(page: Path, trained: Path) -> None:
+    """Makes what a page takes as given: the run of a how-to page, and the files that a page shows whole."""
+    if page in HOW_TO:
+        shutil.copytree(trained, "runs/photos-rank")
+    for name, text in re.findall(r'^```python title="(\S+)"\n(.*?)^```$', page.read_text(encoding="utf-8"), EACH_LINE):
+        Path(name).write_text(text, encoding="utf-8")
+
+
+@pytest.mark.usefixtures("reader", "own_registries")
+@pytest.mark.parametrize("page", [page for page in PAGES if blocks(page, "console")], ids=lambda page: page.name)
+def test_shell_examples_work(page: Path, trained: Path, nearkin: Command) -> None:
+    before(page, trained)
+    for line in "".join(blocks(page, "console")).splitlines():
         words = shlex.split(smaller(line), comments=True)
         if words:
             assert words[0] == "nearkin", line
@@ -76,16 +105,17 @@ def test_shell_examples_work(page: Path, reader: Path, nearkin: Command) -> None
             assert outcome.code == 0, f"{line}: {outcome.err}"
 
 
-@pytest.mark.parametrize("page", [*PAGES, ROOT / "docs" / "losses.md"], ids=lambda page: page.name)
-def test_python_examples_work(page: Path, reader: Path, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: ARG001
-    monkeypatch.setattr("nearkin.evaluation.metrics._metrics", dict(metrics._metrics))  # an example adds one
+@pytest.mark.usefixtures("reader", "own_registries")
+@pytest.mark.parametrize(
+    "page", [page for page in (*PAGES, DOCS / "losses.md") if blocks(page, "python")], ids=lambda page: page.name
+)
+def test_python_examples_work(page: Path, trained: Path) -> None:
+    before(page, trained)
     for example in blocks(page, "python"):
         exec(compile(smaller(example), page.name, "exec"), {})
 
 
-@pytest.mark.parametrize(
-    "page", sorted([ROOT / "README.md", *(ROOT / "docs").glob("*.md")]), ids=lambda page: page.name
-)
+@pytest.mark.parametrize("page", sorted([ROOT / "README.md", *DOCS.rglob("*.md")]), ids=lambda page: page.name)
 def test_links_between_pages_lead_somewhere(page: Path) -> None:
     for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8")):
         if not target.startswith("http"):
@@ -93,18 +123,28 @@ def test_links_between_pages_lead_somewhere(page: Path) -> None:
             assert file.exists() or file.with_suffix(".ipynb").exists(), target  # the site makes a page of a notebook
 
 
-def test_the_guide_names_every_setting() -> None:
+def test_the_docs_name_every_setting_with_its_default() -> None:
     from nearkin.training.settings import DataSettings, ModelSettings, TrainingSettings
 
-    guide = (ROOT / "docs" / "guide.md").read_text(encoding="utf-8")
-    names = [name for kind in (DataSettings, ModelSettings, TrainingSettings) for name in kind.__dataclass_fields__]
-    assert [name for name in names if f"`{name}`" not in guide] == []
+    section = (DOCS / "howto" / "train.md").read_text(encoding="utf-8").partition("## Settings\n")[2]
+    said = dict(re.findall(r"^\| `(\w+)` \| (.*?) ?\|", section, re.MULTILINE))
+    kinds = (DataSettings, ModelSettings, TrainingSettings)
+    defaults = {name: field.default for kind in kinds for name, field in kind.__dataclass_fields__.items()}
+    assert list(said) == list(defaults)
+    for name, words in said.items():
+        if words and " " not in words:  # otherwise it depends on something
+            assert_says(words, defaults[name], name)
+
+
+def assert_says(words: str, value: object, name: str) -> None:
+    words = words.strip("`")
+    assert words.lower() == str(value).lower() or float(words) == value, name
 
 
 def test_every_method_has_its_section_with_every_setting_and_default() -> None:
     from nearkin.methods import known_methods, make_method
 
-    page = (ROOT / "docs" / "methods.md").read_text(encoding="utf-8")
+    page = (DOCS / "methods.md").read_text(encoding="utf-8")
     sections = dict(re.findall(r"^## (\S+)\n(.*?)(?=^## |\Z)", page, re.MULTILINE | re.DOTALL))
     for method in known_methods():
         if method.paper:
@@ -112,14 +152,13 @@ def test_every_method_has_its_section_with_every_setting_and_default() -> None:
             settings = make_method(method.name).settings()
             assert list(said) == list(settings)
             for name, value in settings.items():
-                words = said[name].strip("`")
-                assert words.lower() == str(value).lower() or float(words) == value, name
+                assert_says(said[name], value, name)
 
 
 def test_every_loss_has_its_section() -> None:
     from nearkin import losses
 
-    page = (ROOT / "docs" / "losses.md").read_text(encoding="utf-8")
+    page = (DOCS / "losses.md").read_text(encoding="utf-8")
     for name in losses.__all__:
         if name.endswith("Loss") and name != "Loss":  # the base
             assert f"\n## {name}\n" in page

@@ -64,26 +64,26 @@ def train(
     callbacks: Sequence[Callback] = (),
     **settings: Any,
 ) -> Run:
-    """Trains an embedding and returns its run: the folder with the model, its scores and its curves.
+    """Trains an embedding model and returns its run: the folder with the model, its scores and its curves.
 
     Args:
-        data: a folder with one folder per class, a ``.csv``, a ``.npz``, a dataset's name; arrays ``(X, y)``; a torch
-            or Hugging Face dataset.
+        data: a folder with one subfolder per class, a ``.csv`` or ``.npz`` file, or a dataset name; arrays ``(X, y)``;
+            a torch or Hugging Face dataset.
         method: a name (`nearkin methods` lists them) or an object such as ``nearkin.methods.Magnet(alpha=2.0)``;
             "rank" unless a config or recipe says otherwise.
-        out: the run's folder; by default a new one under ``runs/``.
-        config: repeat a run from its ``config.toml``; ``data`` and ``settings`` change what they name. A loss or a
-            module of one's own is passed again.
-        recipe: a paper's or tuned settings by name; `nearkin recipes` lists them.
-        fit_all: afterwards train once more on all classes, for as many epochs as were best, in a folder beside it, and
-            return that run.
-        loss: a loss in place of a method: any module with ``loss(embeddings, labels) -> scalar``.
+        out: the run folder; by default a new one in ``runs/``.
+        config: repeat a run from its ``config.toml``; ``data`` and ``settings`` change what they name. Pass your
+            own loss or backbone again.
+        recipe: published or tuned settings by name; `nearkin recipes` lists them.
+        fit_all: afterwards, train again on all classes for the best number of epochs, in a folder next to the first,
+            and return that run.
+        loss: a loss instead of a method: any module with ``loss(embeddings, labels) -> scalar``.
         callbacks: called after every epoch as ``callback(run, metrics)``.
         settings: any setting of a run's ``config.toml`` by name: ``epochs=5, dim=64, alpha=2.0``. ``backbone`` may be a
-            module: it is taken as pretrained unless ``weights="none"``, and reads images of 224 pixels unless
-            ``image_size`` says otherwise. ``init`` may be a run.
+            module: it counts as pretrained unless ``weights="none"``, and takes images of 224 pixels unless
+            ``image_size`` is given. ``init`` may be a run.
 
-    What was found and a line per epoch are shown on standard error, unless the program has set up logging itself.
+    A summary of the data and one line per epoch go to standard error, unless the program has set up logging itself.
 
     >>> run = train("glyphs", epochs=5, dim=64)  # doctest: +SKIP
     >>> run.model.encode("cat.jpg").shape  # doctest: +SKIP
@@ -113,12 +113,12 @@ def resume(
     backbone: nn.Module | None = None,
     callbacks: Sequence[Callback] = (),
 ) -> Run:
-    """Continues a run from its last checkpoint, to the same weights as if it had never stopped.
+    """Continues a run from its last checkpoint. It ends with the same weights as if it had never stopped.
 
     Args:
         run: a run or its folder.
-        epochs: train on to this number of epochs.
-        data, method, loss, backbone: the objects that the run was begun with, where no setting describes them.
+        epochs: new total number of epochs; None: as before.
+        data, method, loss, backbone: the Python objects that the run was started with, if any.
         callbacks: called after every epoch as ``callback(run, metrics)``.
 
     >>> resume("runs/photos-rank", epochs=20)  # doctest: +SKIP
@@ -136,12 +136,12 @@ def resume(
 
 
 def load(model: str | Path | Run, weights: str | Path | None = None, backbone: nn.Module | None = None) -> Embedder:
-    """A model ready to ``encode``: that of a run, a copied ``model/`` folder, or a pretrained network by name.
+    """Loads a model to ``encode`` with: from a run, a ``model/`` folder, or a pretrained network by name.
 
     Args:
-        model: a folder, ``timm:NAME``, ``torchvision:googlenet``, or a name of timm where there is no such folder.
-        weights: of a network by name: a local file instead of the ImageNet weights, which are downloaded.
-        backbone: of a model that was made around a module of your own, such a module, which gets the weights.
+        model: a folder, ``timm:NAME``, ``torchvision:googlenet``, or a timm name if there is no such folder.
+        weights: a weights file for a pretrained network, instead of the ImageNet weights, which are downloaded.
+        backbone: your own module, if the model was trained with one; the weights are loaded into it.
 
     >>> load("timm:resnet50").encode(["a.jpg", "b.jpg"]).shape  # doctest: +SKIP
     (2, 2048)
@@ -168,24 +168,24 @@ def evaluate(
     is_gallery: Tensor | npt.ArrayLike | None = None,
     backbone: nn.Module | None = None,
 ) -> EvaluationResult:
-    """The scores of embeddings with their labels, or of a model on data; print the result for a table.
+    """Evaluates embeddings with their labels, or a model on data. Print the result for a table.
 
     Args:
         model: embeddings (items, dim) or a `Space`; or a run, an embedder, a model folder, a network by name.
-        labels: (items,) of embeddings: numbers or words.
-        data: what to evaluate a model on; None: the run's own data. Objects that it was trained with are given again.
-        weights: of a network by name: a local file instead of the ImageNet weights.
-        split: "train", "validation", "test" or "all"; None: test of the data that a run was trained on, all of others.
-        recall_at: the K of Recall@K, one or several.
-        root: where to look for a benchmark first.
-        check_counts: whether a benchmark must be complete.
-        clustering: how clusters are found, "kmeans" or "spectral"; None for no clusters.
-        attributes: also how far neighbours share what the data know besides the class.
-        diagnose: also distances and how dimensions are used.
-        views: random views averaged per item, augmented as in training.
-        out: also write the scores as JSON.
-        is_query, is_gallery: (items,) of embeddings: what searches, and what is searched.
-        backbone: of a model that was made around a module of your own, such a module.
+        labels: (items,) labels of the embeddings, numbers or strings.
+        data: data to evaluate a model on; None: the run's own data. If the run was trained on an object, pass it again.
+        weights: a weights file for a pretrained network, instead of the ImageNet weights.
+        split: "train", "validation", "test" or "all"; None: "test" for the run's own data, else "all".
+        recall_at: values of K for Recall@K, one or several.
+        root: folder that holds the benchmark datasets.
+        check_counts: whether to require a benchmark dataset to be complete.
+        clustering: clustering algorithm, "kmeans" or "spectral"; None: no clustering.
+        attributes: also measure how often neighbours share attributes.
+        diagnose: also report distances and how evenly the dimensions are used.
+        views: augmented views to average per image; a model without a run uses crops and flips.
+        out: JSON file for the scores.
+        is_query, is_gallery: (items,) masks of the embeddings: which are queries, and which are in the gallery.
+        backbone: your own module, if the model was trained with one.
 
     >>> evaluate([[0.0], [1.0], [5.0], [6.0]], ["a", "a", "b", "b"], recall_at=1).scores["recall@1"]
     1.0
@@ -193,12 +193,12 @@ def evaluate(
     """
     if isinstance(model, str | Path | Run | Embedder):
         if labels is not None or is_query is not None or is_gallery is not None:
-            raise UserError("labels and masks are of embeddings; of a model give data=...")
+            raise UserError("labels and masks belong to embeddings; to evaluate a model, give data=...")
         target = _target(model, data, split, root, check_counts)
         dataset, run = target.dataset, target.run
         embedder = _embedder(model, weights, backbone)
         if attributes and not dataset.attributes:
-            raise UserError(f"{dataset.name} knows no attributes of its items; give them as columns of a .csv or .npz")
+            raise UserError(f"{dataset.name} has no attributes; add them as columns of a .csv or .npz file")
         embedded = partial(embed_dataset, embedder.model, views=views, augment=_augmentation(run, views))
         space, known = embedded(dataset), None if target.trained_on is None else embedded(target.trained_on)
         result = score_space(space, _method(run) if run else None, known, recall_at, clustering, dataset.protocol)
@@ -210,13 +210,13 @@ def evaluate(
         try:
             result = replace(result, intervals=confidence_intervals(result, space, over="classes"))
         except UserError as error:  # queries of one class have scores, but no interval
-            log.warning("without intervals: %s", error)
+            log.warning("no confidence intervals: %s", error)
     else:
         if model is None or isinstance(model, nn.Module):
             kind = type(model).__name__
             raise UserError(f"a {kind} cannot be evaluated; give a run, an Embedder, or embeddings and their labels")
         if data is not None or attributes or views != 1 or split is not None:
-            raise UserError("data, split, attributes and views are of a model; embeddings have labels alone")
+            raise UserError("data, split, attributes and views apply to a model; embeddings take only labels")
         space = as_space(model, labels, is_query, is_gallery)
         result = evaluate_space(space, recall_at=recall_at, clustering=clustering)
     if diagnose:
@@ -238,20 +238,21 @@ def embed(
     check_counts: bool = True,
     backbone: nn.Module | None = None,
 ) -> npt.NDArray[np.float32]:
-    """Embeds everything in ``data`` and writes vectors, labels and names as ``.npz``; returns the vectors (n, dim).
+    """Embeds a dataset and saves vectors, labels and names to an ``.npz`` file; returns the vectors (n, dim).
 
     Args:
         model: a run, an embedder, a model folder, a network by name.
         data: anything `train` takes, or a folder of images without classes.
-        out: the file.
-        weights: of a network by name: a local file instead of the ImageNet weights.
-        root, check_counts: of a benchmark.
-        unreadable: images that cannot be decoded: "skip" or "stop".
-        backbone: of a model that was made around a module of your own, such a module.
+        out: file to write (``.npz``).
+        weights: a weights file for a pretrained network, instead of the ImageNet weights.
+        root: folder that holds the benchmark datasets.
+        unreadable: what to do with images that cannot be decoded: "skip" or "stop".
+        check_counts: whether to require a benchmark dataset to be complete.
+        backbone: your own module, if the model was trained with one.
     """
     out = Path(out)
     if out.suffix != ".npz":
-        raise UserError(f'vectors are written as .npz, not {out.name}; use out="{out.with_suffix(".npz")}"')
+        raise UserError(f'vectors are saved as .npz, not {out.name}; use out="{out.with_suffix(".npz")}"')
     embedder = _embedder(model, weights, backbone)
     dataset, bad = without_unreadable(load_labelled_or_flat(data, root, check_counts), unreadable)
     report_unreadable(bad)
@@ -268,13 +269,13 @@ def export(
     weights: str | Path | None = None,
     backbone: nn.Module | None = None,
 ) -> Exported:
-    """Writes a model as ONNX; it is first compared with torch, on the run's own data where there are any.
+    """Exports a model to ONNX. The file is written only if its embeddings match those of PyTorch.
 
     Args:
         model: a run, an embedder, a model folder, a network by name.
-        out: the file; None: the model's name and ``.onnx``.
-        weights: of a network by name: a local file instead of the ImageNet weights.
-        backbone: of a model that was made around a module of your own, such a module.
+        out: file to write; None: the model's name and ``.onnx``.
+        weights: a weights file for a pretrained network, instead of the ImageNet weights.
+        backbone: your own module, if the model was trained with one.
     """
     embedder = _embedder(model, weights, backbone)
     if isinstance(model, Embedder):
@@ -291,13 +292,13 @@ def report(
     data: Any = None,
     backbone: nn.Module | None = None,
 ) -> Path:
-    """Writes one page about a run: curves, scores, the map of the space, neighbours, confusions, settings.
+    """Writes an HTML report about a run: scores, learning curves, a map, neighbours, confusions and settings.
 
     Args:
         run: a run or its folder.
-        out: the page; None: ``report.html`` in the run.
-        split: which split of its data to show: "test", "validation" or "train".
-        data, backbone: the objects that the run was trained with, where no setting describes them.
+        out: HTML file; None: ``report.html`` in the run folder.
+        split: split to show: "train", "validation" or "test".
+        data, backbone: the Python objects that the run was trained with, if any.
 
     >>> report("runs/photos-rank")  # doctest: +SKIP
     PosixPath('runs/photos-rank/report.html')
@@ -309,15 +310,15 @@ def report(
 
 
 def demo(out: str | Path = "runs/demo", epochs: int = 20, seed: int = 0, data: str = "glyphs") -> DemoResult:
-    """Trains on the embedded glyphs, measures on classes never seen, saves the model, draws two pictures.
+    """Trains on built-in images of characters and evaluates on unseen classes; saves the model and two figures.
 
     Printed, the result is a table; its ``run`` has the model.
 
     Args:
-        out: folder to write; an earlier demo there is replaced.
-        epochs: passes over the training half.
-        seed: of data order and weights.
-        data: the glyphs, in another size: ``glyphs:classes=40,per_class=10``.
+        out: output folder; an earlier demo there is replaced.
+        epochs: number of epochs.
+        seed: random seed.
+        data: glyphs in another size, such as ``glyphs:classes=40,per_class=10``.
     """
     from nearkin.experiments.demo import run_demo
 
@@ -336,7 +337,7 @@ class Gallery(SearchableGallery):
         allow_host: Sequence[str] | None = None,
         token: str | None = None,
     ) -> None:
-        """A web page to search the gallery, until Ctrl-C; see `nearkin.serve.serve`."""
+        """Serves a web page that searches the gallery by image, until Ctrl-C; see `nearkin.serve.serve`."""
         from nearkin.serve import serve
 
         serve(self, host, port, open_browser, allow_host, token)
@@ -353,18 +354,19 @@ def index(
     prune: bool = False,
     backbone: nn.Module | None = None,
 ) -> Gallery:
-    """Makes images searchable, or brings a gallery up to date; returns it open, with what was done as ``result``.
+    """Indexes images, so that they can be searched, or updates a gallery; returns it open, with its ``result``.
 
     Args:
-        model: a run or its folder, a model, or a pretrained network by name; the gallery gets a copy of it.
-        data: a folder of images, with or without class folders; a ``.csv``, a dataset or its name; a list of files.
-        out: the gallery's folder.
-        weights: of a network by name: a local file instead of the ImageNet weights, which are downloaded.
-        store: where the items are kept: in the gallery's folder, or in Milvus: ``milvus://host:19530/collection``.
-        root: where to look for a dataset known by name first.
-        check_counts: whether a benchmark must have as many images as its authors published.
-        prune: whether items of this folder whose files are gone are removed.
-        backbone: of a model that was made around a module of your own, such a module; `Gallery.open` takes it too.
+        model: a run or its folder, a model, or a pretrained network by name; the gallery keeps a copy of it.
+        data: a folder of images, with or without class subfolders; a ``.csv`` file; a dataset or its name; a list of
+            files.
+        out: gallery to create or update.
+        weights: a weights file for a pretrained network, instead of the ImageNet weights, which are downloaded.
+        store: where to store the vectors: empty for the gallery's folder, or ``milvus://host:19530/collection``.
+        root: folder that holds the benchmark datasets.
+        check_counts: whether to require a benchmark dataset to be complete.
+        prune: whether to remove items whose files in this folder are gone.
+        backbone: your own module, if the model was trained with one; `Gallery.open` takes it too.
 
     >>> gallery = index("runs/photos", "photos/", "photos.index")  # doctest: +SKIP
     >>> print(gallery.search("query.jpg", k=3))  # doctest: +SKIP
@@ -393,10 +395,10 @@ def _settings(
     settings: dict[str, Any],
 ) -> Settings:
     if source is not None and "source" in settings:
-        raise UserError("data are given once; leave source out")
+        raise UserError("data is given twice; leave out source")
     if config is None and recipe is None:
         if source is None:
-            raise UserError("there is nothing to train on; give data, a recipe or a config")
+            raise UserError("no data given; give data, a recipe or a config")
         if not isinstance(method, Method):
             _check_names(method or "rank", settings)
             return make_settings(source, method or "rank", settings)
@@ -408,7 +410,7 @@ def _settings(
         return replace(Settings.from_tables(tables), method=method.name, method_settings=method.settings())
     described = config is not None and isinstance(method, Method)  # an object that is passed again
     if (method is not None and not described) or (config is not None and recipe is not None):
-        raise UserError("a config or a recipe names the method; give one of config, recipe and method")
+        raise UserError("a config or a recipe sets the method; give only one of config, recipe and method")
     from nearkin.experiments.recipes import read_recipe
 
     chosen = Settings.read(config) if config is not None else read_recipe(recipe or "")
@@ -440,7 +442,7 @@ def _embedder(
 ) -> Embedder:
     """An embedder as it is; any other model on the GPU where there is one."""
     if isinstance(model, Embedder) and backbone is not None:
-        raise UserError("an Embedder has its backbone already; leave backbone out")
+        raise UserError("an Embedder already has its backbone; leave out backbone")
     return model if isinstance(model, Embedder) else load(model, weights, backbone).to(usual_device())
 
 
@@ -470,7 +472,7 @@ def _target(
         raise unknown_name("split", split, SPLITS)
     run = None if isinstance(model, Embedder) else _run_of(_folder(model))
     if run is None and data is None:
-        raise UserError("a model that is not a run has no data of its own; give data=...")
+        raise UserError("a model without a run has no data of its own; give data=...")
     dataset = None if data is None or isinstance(data, str | Path) else as_dataset(data)
     source = str(data) if dataset is None else dataset.source
     settings = DataSettings(source=source, check_counts=check_counts, validation=0.0)
@@ -489,9 +491,9 @@ def _target(
     splits = load_splits(settings, run.settings().training.seed if run else 0, dataset)
     unchanged = run is not None and own and run.same_data(splits.digest())
     if run is not None and own and not unchanged and split != "all":
-        log.warning("the data are not what they were when this run began: test classes may have been trained on")
+        log.warning("the data have changed since this run started: the model may have been trained on test classes")
     if getattr(splits, name) is None:
-        raise UserError(f"{settings.source} has no {split} split here; choose another split")
+        raise UserError(f"{settings.source} has no {split} split; choose another split")
     measured, trained_on = split_to_measure(splits, name)
     return _Target(measured, split, run, trained_on if own else None, unchanged)
 
@@ -506,7 +508,7 @@ def _run_of(folder: str | Path) -> Run | None:
     """The run in a folder; None for a model without its run, or a network by name."""
     run = Run(folder)
     if not run.folder.exists() and network_name(run.folder) is None:
-        raise UserError(f"there is no folder {run.folder}; give a run folder or a model folder")
+        raise UserError(f"folder {run.folder} does not exist; give a run folder or a model folder")
     return run if run.config_file.is_file() else None
 
 
@@ -515,7 +517,7 @@ def _augmentation(run: Run | None, views: int) -> str:
         return "none"
     augment = run.settings().data.augment if run else "crop-flip"
     if views > 1 and augment == "none":
-        raise UserError("this run was trained without augmentation, so all views would be the same; leave views out")
+        raise UserError("this run was trained without augmentation, so all views would be the same; leave out views")
     return augment
 
 
@@ -524,7 +526,7 @@ def _method(run: Run) -> Method | None:
     try:
         return run.method()
     except UserError as error:  # one that was registered elsewhere, for instance
-        log.warning("the scores of the method's own read-out are left out: %s", error)
+        log.warning("skipped the scores of the method's own read-out: %s", error)
         return None
 
 
@@ -539,12 +541,12 @@ def _sample_items(model: str | Path, most: int = 10) -> Items | None:
     try:
         items = load_data(run.settings().data).items
     except (UserError, OSError) as error:
-        log.warning("compared without real items: %s", error)
+        log.warning("compared on synthetic inputs only: %s", error)
         return None
     order = np.random.default_rng(0).permutation(len(items)).tolist()
     readable = (n for n in order if not (isinstance(items, ImageFiles) and isinstance(items.picture(n), Unreadable)))
     chosen = list(islice(readable, most))
     if not chosen:
-        log.warning("compared without real items: none of the run's %d can be read", len(items))
+        log.warning("compared on synthetic inputs only: none of the run's %d items can be read", len(items))
         return None
     return items.take(np.array(chosen))

@@ -90,7 +90,7 @@ class MetricLearner(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstim
         check_classification_targets(classes)
         labels = np.unique(classes, return_inverse=True)[1]
         if not labels.any():
-            raise UserError("y has one class only; give vectors of at least two, to be told apart")
+            raise UserError("y has only one class; give vectors of at least two classes")
         seed = int(check_random_state(self.random_state).randint(2**31))
         devices = range(torch.cuda.device_count())
         with torch.random.fork_rng(devices), self._bars():

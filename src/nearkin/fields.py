@@ -17,7 +17,7 @@ from nearkin.names import check_names
 
 Built = TypeVar("Built")
 
-_IN_WORDS = {str: "a text", int: "a whole number", float: "a number", bool: "true or false"}
+_IN_WORDS = {str: "a string", int: "a whole number", float: "a number", bool: "true or false"}
 
 
 def checked_fields(kind: type, values: dict[str, Any], where: str) -> dict[str, Any]:

@@ -123,10 +123,10 @@ def cannot_write(target: Path, error: OSError) -> OutOfRoom:
     reason = (error.strerror or str(error)).lower()
     if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
         return OutOfRoom(
-            f"could not write {target}: {reason}; what was saved before is unharmed: "
-            "free some space and try again (a training run goes on with `nearkin resume`)"
+            f"could not write {target}: {reason}; files that were saved earlier are intact; "
+            "free some space and try again (`nearkin resume` continues a training run)"
         )
-    return OutOfRoom(f"could not write {target}: {reason}; choose another place or mend its permissions")
+    return OutOfRoom(f"could not write {target}: {reason}; choose another folder or fix its permissions")
 
 
 def write_text(target: Path, text: str) -> None:
@@ -166,7 +166,7 @@ def check_regular(path: Path, follow: bool = True) -> Path:
     if stat.S_ISDIR(mode):
         raise IsADirectoryError("a folder, not a file")
     if stat.S_ISLNK(mode):
-        raise OSError("a link, which is not followed here")
+        raise OSError("a symbolic link, which is not followed here")
     if not stat.S_ISREG(mode):
         raise OSError(NOT_REGULAR)
     return path
@@ -215,7 +215,7 @@ def parse_json(text: str | bytes, kind: type[Kind], finite: bool = True) -> Kind
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
     if not isinstance(found, kind):
-        raise ValueError(f"it holds a {type(found).__name__}, not a {kind.__name__}")
+        raise ValueError(f"it contains a {type(found).__name__}, not a {kind.__name__}")
     return found
 
 
@@ -242,7 +242,7 @@ def _readable(file: Path, what: str) -> Iterator[None]:
     except UserError:
         raise
     except ValueError as error:
-        raise UserError(f"{file} is not valid {what}: {error}; mend it, or bring back what it was") from error
+        raise UserError(f"{file} is not valid {what}: {error}; fix it, or restore the original") from error
 
 
 def write_json(target: Path, value: Any) -> None:

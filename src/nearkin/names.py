@@ -13,11 +13,11 @@ def check_names(names: Iterable[str], what: str) -> None:
 
     >>> check_names(["rose", "lily\\0"], "class")
     Traceback (most recent call last):
-    nearkin.errors.UserError: class 'lily\\x00' holds a zero byte; rename it
+    nearkin.errors.UserError: class 'lily\\x00' contains a zero byte; rename it
     """
     for name in names:
         if "\0" in name:
-            raise UserError(f"{what} '{printable(name)}' holds a zero byte; rename it")
+            raise UserError(f"{what} '{printable(name)}' contains a zero byte; rename it")
         if not is_utf8(name):
             raise UserError(f"{what} '{printable(name)}' is not UTF-8; rename it")
 

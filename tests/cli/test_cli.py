@@ -59,7 +59,7 @@ def test_demo_replaces_an_earlier_demo_but_nothing_else(
     (tmp_path / "thesis").mkdir()
     (tmp_path / "thesis" / "chapter.txt").write_text("years of work")
     (tmp_path / "thesis" / "config.toml").write_text("title = 'of a site'")
-    fails(nearkin("demo", "--out", "thesis"), "holds something that is not a demo")
+    fails(nearkin("demo", "--out", "thesis"), "is not an earlier demo")
     assert (tmp_path / "thesis" / "chapter.txt").exists()
     quick = ["demo", "--epochs", "0", "--data", "glyphs:classes=40,per_class=12", "--out", "shown"]
     shown = nearkin(*quick)
@@ -68,7 +68,7 @@ def test_demo_replaces_an_earlier_demo_but_nothing_else(
     result = api.demo("shown", epochs=0, data="glyphs:classes=40,per_class=12")
     assert capsys.readouterr().out == ""  # in Python it is for the caller to print
     assert [line.rstrip() for line in shown.out.splitlines()] == str(result).splitlines()
-    fails(nearkin("demo", "--data", "thesis"), "the demo draws glyphs")
+    fails(nearkin("demo", "--data", "thesis"), "the demo works only with glyphs")
 
 
 def test_train_evaluate_embed(nearkin: Command, tmp_path: Path) -> None:
@@ -87,13 +87,13 @@ def test_train_evaluate_embed(nearkin: Command, tmp_path: Path) -> None:
     low, high = json.loads((tmp_path / "scores.json").read_text())["intervals"]["map@r"]
     assert low < scores["map@r"] < high and "95 % interval" in evaluated.out
     assert nearkin("evaluate", run, "--split", "train").code == 0
-    fails(nearkin("evaluate", run, "--views", "3"), "trained without augmentation", "leave views out")
+    fails(nearkin("evaluate", run, "--views", "3"), "trained without augmentation", "leave out views")
     fails(nearkin("evaluate", run, "--views", "0"), "--views 0 must be at least 1")
     diagnosed = nearkin("evaluate", run, "--diagnose").out
     assert "Intra-class distance" in diagnosed and "Spectral decay" in diagnosed and "sampled" not in diagnosed
 
     embedded = nearkin("embed", run, TINY_GLYPHS, "-o", "vectors.npz")
-    assert "96 vectors of 8 numbers" in embedded.out
+    assert "96 vectors of 8 dimensions" in embedded.out
     with np.load(tmp_path / "vectors.npz") as vectors:
         assert vectors["vectors"].shape == (96, 8)
         assert len(set(vectors["labels"])) == 12
@@ -196,7 +196,7 @@ def test_unreadable_images_are_listed_and_left_out_or_stop_the_run(
 ) -> None:
     (photos / "class0" / "1.png").write_bytes(b"broken")
     assert nearkin("train", photos, *PHOTOS, "--out", "run").code == 0
-    assert "going on without images that cannot be read (1)" in caplog.text
+    assert "skipped images that cannot be read (1)" in caplog.text
     assert str(photos / "class0" / "1.png") in caplog.text
     fails(nearkin("train", photos, *PHOTOS, "--out", "b", "--unreadable", "stop"), "1 of 36 images cannot be read")
 
@@ -216,7 +216,7 @@ def test_tables_of_datasets_and_methods(nearkin: Command, tmp_path: Path) -> Non
     for word in ("glyphs", "cub200", "5,864 train", "5,924 test", "inshop", "14,218 query", "vehicleid", "dogs120"):
         assert word in datasets.out
     methods = nearkin("methods")
-    for word in ("rank", "Schall", "n-group", "alpha=4.0"):
+    for word in ("rank", "Schall", "batches: k classes × n", "alpha=4.0"):
         assert word in methods.out
 
 
@@ -230,23 +230,23 @@ def one_class(folder: Path) -> Path:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["train"], ["give data to train on"]),
+        (["train"], ["no data given"]),
         (["train", "phtos/"], ["there is no file or folder phtos/"]),
         (["train", "cub20"], ["did you mean 'cub200'"]),
         (["train", "cub200", "--root", "."], ["cub200", "was not found"]),
         (["train", TINY_GLYPHS, "--method", "ranks"], ["method 'ranks' is unknown; did you mean 'rank'?"]),
         (["train", TINY_GLYPHS, "--backbone", "resnet5O", *QUICK], ["backbone 'resnet5O' is unknown", "did you mean"]),
-        (["train", TINY_GLYPHS, "--weights", "x.pt", *QUICK], ["there is no weights file x.pt"]),
+        (["train", TINY_GLYPHS, "--weights", "x.pt", *QUICK], ["weights file x.pt does not exist"]),
         (["train", TINY_GLYPHS, "--batch-size", "1000"], ["48 training items can fill"]),
         (["train", TINY_GLYPHS, "--set", "momentun=1"], ["did you mean 'momentum'"]),
         (["train", TINY_GLYPHS, "--set", "momentum"], ["write NAME=VALUE"]),
         (["train", TINY_GLYPHS, "--set", "seed=x"], ["seed must be a whole number, not 'x'"]),
-        (["train", "--config", "no.toml"], ["there is no settings file no.toml"]),
+        (["train", "--config", "no.toml"], ["settings file no.toml does not exist"]),
         (["train", "one"], ["one class only"]),
         (["evaluate", "nowhere"], ["nowhere"]),
-        (["evaluate", "one", "--data", TINY_GLYPHS], ["holds no model"]),
-        (["embed", "one", "one"], ["holds no model"]),
-        (["evaluate", "one", "--recall-at", "1,x"], ["not a list of whole numbers"]),
+        (["evaluate", "one", "--data", TINY_GLYPHS], ["has no model"]),
+        (["embed", "one", "one"], ["has no model"]),
+        (["evaluate", "one", "--recall-at", "1,x"], ["not a list of positive whole numbers"]),
         (["frobnicate"], ["No such command"]),
     ],
 )

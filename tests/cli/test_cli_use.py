@@ -124,7 +124,7 @@ def test_export_says_how_far_it_is_from_torch(nearkin: Command, model: Path, tmp
 def test_a_run_is_exported_after_a_look_at_its_own_data(nearkin: Command, vectors: str) -> None:
     pytest.importorskip("onnxruntime")
     assert nearkin("train", vectors, "--epochs", "1", "--out", "run").code == 0
-    assert "10 of them real" in nearkin("export", "run", "-o", "x.onnx").out
+    assert "10 of them from the run's data" in nearkin("export", "run", "-o", "x.onnx").out
 
 
 def test_items_to_compare_on_are_found_without_reading_all_and_damaged_ones_passed_over(

@@ -82,7 +82,7 @@ def test_data_without_attributes_say_how_to_give_them(nearkin: Command, tmp_path
     assert trained.code == 0, trained.err
     outcome = nearkin("evaluate", "run", "--attributes")
     assert outcome.code == 1
-    assert "plain knows no attributes of its items; give them as columns of a .csv or .npz" in outcome.err
+    assert "plain has no attributes; add them as columns of a .csv or .npz file" in outcome.err
 
 
 def known_classes(file: Path) -> Path:

@@ -11,10 +11,6 @@ from conftest import TINY_GLYPHS, Command
 
 import nearkin as package
 from nearkin.errors import UserError
-from nearkin.evaluation import metrics
-from nearkin.losses import registry
-from nearkin.methods import base
-from nearkin.models.backbones import registry as backbones
 from nearkin.plugins import import_as_parent, import_files
 
 MINE = '''
@@ -65,15 +61,7 @@ QUICK = ["--epochs", "1", "--batch-size", "16", "--dim", "8", "--set", "workers=
 
 
 @pytest.fixture
-def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("NEARKIN_IMPORT", "")  # restored afterwards
-    for registered, name in (
-        (metrics, "_metrics"),
-        (registry, "_LOSSES"),
-        (base, "_registry"),
-        (backbones, "_BACKBONES"),
-    ):
-        monkeypatch.setattr(registered, name, dict(getattr(registered, name)))
+def mine(tmp_path: Path, own_registries: None) -> Path:  # noqa: ARG001
     file = tmp_path / "mine.py"
     file.write_text(MINE)
     return file

@@ -26,9 +26,9 @@ def test_items_and_classes_of_every_split_are_counted(photos: Path) -> None:
     (photos / "todo.txt").touch()
     lines = describe_splits(make_splits(load_dataset(str(photos)), "first-half"))
     assert lines == [
-        "data          photos: 40 images of 6 classes",
+        "data          photos: 40 images, 6 classes",
         "  train       22 images, 3 classes",
-        "  test        18 images, 3 classes (none of them trained on)",
+        "  test        18 images, 3 classes (unseen in training)",
         "  size        20×24 to 270×40 pixels, median 20×24",
         "  note        ignored 1 file beside the class folders: todo.txt",
     ]
@@ -38,14 +38,14 @@ def test_held_out_classes_are_told_from_those_of_the_test() -> None:
     _, train, validation, test, _ = describe_splits(make_splits(numbered(list(range(24)) * 50), validation=0.25))
     assert train == "  train       450 vectors,  9 classes"
     assert validation == "  validation  150 vectors,  3 classes (held out to choose the model)"
-    assert test == "  test        600 vectors, 12 classes (none of them trained on)"
+    assert test == "  test        600 vectors, 12 classes (unseen in training)"
 
 
 @pytest.mark.parametrize(
     ("split", "expected"),
     [
-        (["train", "train", "test", "test"], "other items of the classes trained on"),
-        (["train", "train", "train", "test"], "other items of the classes trained on"),
+        (["train", "train", "test", "test"], "same classes as train"),
+        (["train", "train", "train", "test"], "same classes as train"),
     ],
 )
 def test_known_classes_in_the_test_split_are_said(split: list[str], expected: str) -> None:
@@ -54,13 +54,13 @@ def test_known_classes_in_the_test_split_are_said(split: list[str], expected: st
 
 def test_classes_that_are_only_partly_new_are_said() -> None:
     data = numbered([0, 1, 1, 2], ["train", "train", "test", "test"])
-    assert describe_splits(make_splits(data))[2].endswith("2 vectors, 2 classes (some of them trained on)")
+    assert describe_splits(make_splits(data))[2].endswith("2 vectors, 2 classes (some also in train)")
 
 
 def test_pairs_of_classes_are_counted_as_the_classes_they_are() -> None:
     data, train, *_ = describe_splits(collapse_training(make_splits(numbered(list(range(8)) * 2))))
-    assert data.endswith("16 vectors of 8 classes")
-    assert train.endswith("8 vectors, 4 classes in random pairs")
+    assert data.endswith("16 vectors, 8 classes")
+    assert train.endswith("8 vectors, 4 classes (merged into random pairs)")
 
 
 def test_of_many_images_some_are_measured(photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -68,7 +68,7 @@ def test_of_many_images_some_are_measured(photos: Path, monkeypatch: pytest.Monk
     opened: list[Path] = []
     monkeypatch.setattr(summary, "image_size", lambda path: opened.append(path) or image_size(path))
     lines = describe_splits(make_splits(load_dataset(str(photos))))
-    assert lines[-1] == "  size        20×24 pixels (of 5 sampled)"
+    assert lines[-1] == "  size        20×24 pixels (5 sampled)"
     assert len({path.parent for path in opened}) == 5  # from all over the classes
 
 

@@ -206,7 +206,7 @@ class TestUse:
         model = EmbeddingModel(ModelSpec("small", dim=4, preprocess=SMALL))
         assert cached_features(model, dataset.items, workers=0).shape == (12, model.width)
         lines = describe_splits(make_splits(dataset))
-        assert lines[0] == "data          WithTargets: 12 images of 3 classes"
+        assert lines[0] == "data          WithTargets: 12 images, 3 classes"
         assert lines[-1] == "  size        20×30 to 31×30 pixels, median 26×30"
         picture = thumbnail(dataset.items, 9, 12)
         assert picture is not None and picture.size == (12, 12) and picture.getpixel((0, 0)) == (180, 0, 0)

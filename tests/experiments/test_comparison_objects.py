@@ -129,7 +129,7 @@ def test_other_objects_do_not_mix_with_what_is_there(arrays: tuple[Any, Any], tm
     compare(arrays, ["triplet"], out=tmp_path / "out", seeds=1, backbone=network(), **QUICK)
     settings = (tmp_path / "out" / "settings.json").read_text()
     for other in ((arrays[0] + 1, arrays[1]), (arrays[0][:160], arrays[1][:160])):
-        with pytest.raises(UserError, match="are not what they were when it began"):
+        with pytest.raises(UserError, match="have changed since the run started"):
             compare(other, ["triplet", "softmax"], out=tmp_path / "out", seeds=1, backbone=network(), **QUICK)
     with pytest.raises(UserError, match="holds runs of triplet with other settings"):
         compare(arrays, ["triplet"], out=tmp_path / "out", seeds=1, backbone=nn.Linear(6, 12), **QUICK)
@@ -178,7 +178,7 @@ class Other(Triplet):
         ({"backbone": Locked()}, "cannot be copied"),
         ({"data": (np.zeros((4, 2)), [0, 0, 1])}, "3 labels for 4 items"),
         ({"data": TensorDataset}, "TensorDataset is a class, not data"),
-        ({"source": "glyphs"}, "data are given once; leave source out"),
+        ({"source": "glyphs"}, "data is given twice; leave out source"),
         ({"split": "all"}, "no test split"),
         ({"tune": -1}, "0 or more"),
     ],

@@ -56,7 +56,7 @@ def test_a_worker_that_is_killed_ends_the_comparison_with_advice_and_leaves_no_p
     which: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pool, "LAST_STEP", 2.0)
-    with pytest.raises(OutOfRoom, match=r"want of memory.* fewer jobs"), WorkerPool(2) as workers:
+    with pytest.raises(OutOfRoom, match=r"memory ran out.* fewer jobs"), WorkerPool(2) as workers:
         processes: list[BaseProcess] = []
         for _ in range(2):
             workers.submit(time.sleep, 600)
@@ -102,7 +102,7 @@ def test_a_stop_reaches_every_process_and_leaves_none(tmp_path: Path) -> None:
         said = process.communicate(timeout=60)[1]
     finally:
         process.kill()  # its children end by themselves
-    assert process.returncode == 130 and "the same command goes on from here" in said and "Traceback" not in said
+    assert process.returncode == 130 and "run the same command to continue" in said and "Traceback" not in said
     assert all(run.checkpoint_file.stat().st_mtime > asked and not run.scores_file.is_file() for run in runs)
     assert _nobody_is_left_of(process.pid)
 

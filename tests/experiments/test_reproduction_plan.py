@@ -55,7 +55,7 @@ def test_settings_that_differ_are_listed_with_what_they_replace() -> None:
     assert "epochs = 3 instead of 222" in said and "backbone = linear instead of torchvision:googlenet" in said
     assert "optimizer = adamw instead of sgd" in said  # glyphs need it
     assert "keep" not in said and "source" not in said and "dim" not in said
-    assert "protocol: the model of the last epoch, nothing chosen by test scores" in told(plan)[2]
+    assert "protocol: the model of the last epoch, not chosen by test scores" in told(plan)[2]
     assert not any(each.startswith("settings") for each in told(planned("rank", "table-1", {"cub200": "/"})[0]))
 
 
@@ -87,10 +87,10 @@ def test_a_baseline_is_not_told_what_is_true_of_the_papers_own_method_alone(phot
 
 def test_what_a_recipe_chose_because_the_paper_is_silent_is_said(photos: Path) -> None:
     triplet, *_, ours = planned("facility-location", "table-1", {"cub200": str(photos)}, weight_decay=0.1)
-    (said,) = [each for each in told(ours) if each.startswith("open in Song et al. 2017")]
+    (said,) = [each for each in told(ours) if each.startswith("not stated by Song et al. 2017")]
     assert "gamma = 10.0," in said and "epochs" not in said and "weight_decay" not in said
     assert "gamma_decay = 0.94 (how often)" in said and ", learning_rate = 0.0001" in said
-    (said,) = [each for each in told(triplet) if each.startswith("open in")]
+    (said,) = [each for each in told(triplet) if each.startswith("not stated by")]
     assert "gamma" not in said and "momentum = 0.0" in said  # the recipe's own method is not trained
 
 
@@ -170,10 +170,10 @@ def test_glyphs_for_known_classes_have_every_class_in_both_splits() -> None:
     ("data", "settings", "expected"),
     [
         ({"cub": "glyphs"}, {}, "did you mean 'cub200'"),
-        ({"cub200": "birds"}, {}, "birds, which is to stand for cub200, was not found"),
+        ({"cub200": "birds"}, {}, "birds, the replacement for cub200, was not found"),
         ({"cub200": "cars196"}, {}, "cars196, which .* was not found"),
         ({}, {"epoch": 3}, "did you mean 'epochs'"),
-        ({}, {"source": "glyphs"}, "by the name that they stand for, one of cub200"),
+        ({}, {"source": "glyphs"}, "name the dataset to replace, one of cub200"),
         ({"cub200": TINY_GLYPHS}, {"epochs": -2}, "epochs must not be negative"),
     ],
 )

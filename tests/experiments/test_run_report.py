@@ -177,19 +177,19 @@ def test_without_a_test_split_another_one_is_shown(blots: str, tmp_path: Path) -
 def test_an_interrupted_run_has_a_report(copied: Path) -> None:
     (copied / "scores.json").unlink()
     text = Page(write_report(copied, figures=False)).text
-    assert "Training has not ended (epoch 2 of 2)" in text and "Map of the space" in text
+    assert "Training has not finished (epoch 2 of 2)" in text and "Map of the space" in text
     # For a shell to read, whatever the folder is called.
     resume = f"nearkin resume {shlex.quote(str(copied))}"
     assert resume in text and f"nearkin train --config {shlex.quote(str(copied / 'config.toml'))}" in text
     shutil.rmtree(copied / "model")
-    with pytest.raises(UserError, match=re.escape(f"no model yet; go on training with: {resume}")):
+    with pytest.raises(UserError, match=re.escape(f"no model yet; continue training with: {resume}")):
         write_report(copied)
 
 
 @pytest.mark.parametrize("content", ['{"before": {"rec', "", "[1]"])
 def test_damaged_scores_are_one_sentence(copied: Path, content: str) -> None:
     (copied / "scores.json").write_text(content)
-    with pytest.raises(UserError, match=r"scores\.json is damaged .*; delete it and measure again with: nearkin"):
+    with pytest.raises(UserError, match=r"scores\.json is damaged .*; delete it and evaluate again with: nearkin"):
         write_report(copied)
     assert (copied / "report.html").read_text() == "the last one"
 
@@ -212,7 +212,7 @@ def test_settings_that_no_run_wrote_are_one_sentence(training: str, blots: str, 
 
 
 def test_a_split_that_is_not_there_leaves_the_last_report(copied: Path) -> None:
-    with pytest.raises(UserError, match="this run has no validation split; choose the split test or train"):
+    with pytest.raises(UserError, match="this run has no validation split; choose test or train"):
         write_report(copied, split="validation")
     assert (copied / "report.html").read_text() == "the last one"
 
@@ -232,7 +232,7 @@ def test_on_changed_data_only_what_is_measured_now_is_shown(page: Page, copied: 
     scores["after"] |= {"map@r": 0.98764, "soft_knn_error": 0.98763}
     (copied / "scores.json").write_text(json.dumps(scores))
     page = Page(write_report(copied, figures=False))
-    assert "The data are not what they were" in page.text and "95 % interval" in page.text
+    assert "The data have changed since" in page.text and "95 % interval" in page.text
     assert "0.987" not in page.text and "→ </small>" not in page.html and "before training" not in page.text
 
 
@@ -255,7 +255,7 @@ def test_one_class_alone_is_drawn_but_not_measured(copied: Path, monkeypatch: py
 
     monkeypatch.setattr(run_report, "load_splits", one_class)
     text = Page(write_report(copied, figures=False)).text
-    assert "of one class only" in text and "test classes may have been trained on" in text
+    assert "of one class only" in text and "may have been trained on test classes" in text
     assert "Map of the space" in text and "Confusions" not in text
 
 

@@ -86,7 +86,7 @@ def test_a_stopped_search_goes_on_to_the_same_trials(
         "_save_or_stop",
         lambda self, asked: save(self, asked or (self.run.folder.name == "triplet-7" and self.position.step == 2)),
     )
-    with pytest.raises(Interrupted, match="the same command goes on"):
+    with pytest.raises(Interrupted, match="run the same command to continue"):
         compare(vectors, ["triplet"], out=tmp_path / "cut", seeds=1, **quick, tune=9)
     monkeypatch.setattr(Trainer, "_save_or_stop", save)
     trained.clear()

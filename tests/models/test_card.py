@@ -70,10 +70,10 @@ def tables(card: str) -> list[list[list[str]]]:
 def test_a_card_says_all_that_is_known() -> None:
     card = model_card(PICTURES, TRAINING)
     properties, data, scores, training = ({row[0]: row[1:] for row in table} for table in tables(card))
-    assert properties["input"] == ["grey pictures: short side to 20 pixels (bicubic), the central 16 × 16"]
-    assert properties["pixels"] == ["0…1, less 0.5, divided by 0.25"]
-    assert properties["output"] == ["8 numbers, float32, unit length"]
-    assert properties["learners"] == ["2, 4 numbers each"]
+    assert properties["input"] == ["grey images: short side resized to 20 (bicubic), centre crop 16 × 16"]
+    assert properties["pixels"] == ["scaled to 0…1, mean 0.5, std 0.25"]
+    assert properties["output"] == ["8 dimensions, float32, unit length"]
+    assert properties["learners"] == ["2, 4 dimensions each"]
     assert data == {"split": ["classes", "items"], "train": ["6", "48"], "test": ["5", "40"]}
     assert (
         scores["recall@1"] == ["0.5000", "0.2500", "0.7500"]
@@ -81,7 +81,7 @@ def test_a_card_says_all_that_is_known() -> None:
         and scores["queries"] == ["–", "–", "24"]
     )
     assert training == {"setting": ["value"], "method": ["rank"], "alpha": ["2.0"], "epochs": ["5"]}
-    assert "others than those that were trained on" in card
+    assert "not trained on any of the test classes" in card
     assert "nearkin 0.1.0, torch 2.13.0" in card and "2026-01-31" in card
     assert "## Limits" in card and "optimistic" not in card
 
@@ -95,7 +95,7 @@ def test_front_matter_is_what_hubs_read() -> None:
 
 def test_scores_chosen_on_test_are_called_optimistic() -> None:
     assert "optimistic" in model_card(PICTURES, replace(TRAINING, chosen_on_test=True))
-    assert "Some or all of the test classes" in model_card(PICTURES, replace(TRAINING, new_classes=False))
+    assert "trained on some or all of the test classes" in model_card(PICTURES, replace(TRAINING, new_classes=False))
 
 
 def test_what_was_not_measured_is_said() -> None:
@@ -105,13 +105,15 @@ def test_what_was_not_measured_is_said() -> None:
     assert "Not measured" in card and "test classes" not in card.split("## Limits")[0]
 
 
-@pytest.mark.parametrize(("normalize", "said"), [("test", "unit length (not during"), ("never", "any length")])
+@pytest.mark.parametrize(
+    ("normalize", "said"), [("test", "unit length (not normalised in"), ("never", "float32, not normalised")]
+)
 def test_the_length_of_embeddings_is_said(normalize: str, said: str) -> None:
     assert said in model_card(replace(PICTURES, normalize=normalize), TRAINING)
 
 
 def test_a_card_says_that_there_is_no_head() -> None:
-    said = "| head | none: the numbers are the backbone's own features |"
+    said = "| head | none: the embedding is the features of the backbone |"
     assert said in model_card(ModelSpec("mlp", 512, features=3, head="none"), TRAINING)
     assert said not in model_card(ModelSpec("mlp", 512, features=3), TRAINING)
 
@@ -140,7 +142,7 @@ def test_any_name_is_shown_as_it_is_and_breaks_nothing(name: str) -> None:
     plain = " ".join("".join(c if c.isprintable() else " " for c in name).split())
     assert tables(card)[3][1:] == [["method", plain], ["loss", plain], [plain, "1"]]
     heading = next(shown(token) for token in tokens(card) if token.type == "inline")
-    assert heading == f"{plain or 'unnamed data'}: an embedding by nearkin"
+    assert heading == f"{plain or 'unnamed data'}: a nearkin embedding model"
     structure = [token.type for token in tokens(card) if token.type in ("heading_open", "fence", "table_open")]
     assert len(structure) == 7 + 2 + 4
     assert "html_block" not in [token.type for token in tokens(card)]

@@ -145,9 +145,9 @@ def test_no_images_have_no_embeddings(nothing: Any) -> None:
         (np.zeros((2, 3, 16, 16), np.uint8), r"as array has shape \(height, width, 3\).* not \(3, 16, 16\)"),
         ([np.zeros((2, 16, 16, 3), np.uint8)], r"not \(2, 16, 16, 3\)"),
         (FITTING.astype(int), r"uint8 \(0…255\) or floating point \(0…1\), not int64"),
-        (LARGE / 255, r"16 × 16 pixels and 3 channels, not \(30, 24, 3\); give uint8"),
-        (FITTING.astype(float), r"must be in 0…1, not \d+…\d+; leave the standardisation to the model"),
-        ((chw(FITTING) / 255 - 0.45) / 0.22, "leave the standardisation to the model"),
+        (LARGE / 255, r"16 × 16 pixels and 3 channels, not \(30, 24, 3\); uint8 images are resized"),
+        (FITTING.astype(float), r"must be in 0…1, not \d+…\d+; do not standardise them"),
+        ((chw(FITTING) / 255 - 0.45) / 0.22, "do not standardise them"),
         (np.full((16, 16, 3), np.nan), "must be in 0…1, not nan"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
@@ -170,8 +170,8 @@ def test_what_is_not_an_image_is_one_sentence(data: Any, expected: str) -> None:
         (Path("x.png"), "not PosixPath$"),
         (Image.new("L", (4, 4)), "not Image$"),
         (["x.png"], "not text$"),
-        ([[1.0, 2.0, 3.0, 4.0], [1.0, 2.0, np.nan, 4.0]], "1 of 2 vectors hold NaN or infinity, the first in row 1"),
-        (torch.tensor([1.0, 2.0, 3.0, torch.inf]), "1 of 1 vectors hold NaN or infinity, the first in row 0"),
+        ([[1.0, 2.0, 3.0, 4.0], [1.0, 2.0, np.nan, 4.0]], "1 of 2 vectors contain NaN or infinity, the first in row 1"),
+        (torch.tensor([1.0, 2.0, 3.0, torch.inf]), "1 of 1 vectors contain NaN or infinity, the first in row 0"),
     ],
 )
 def test_what_is_not_a_vector_is_one_sentence(data: Any, expected: str) -> None:
@@ -187,9 +187,9 @@ def test_a_path_may_begin_at_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 def test_images_that_cannot_be_read_are_one_sentence(tmp_path: Path) -> None:
     (tmp_path / "broken.png").write_bytes(b"broken")
-    with pytest.raises(UserError, match=r"broken\.png: not an image .*mend this file or leave it out$"):
+    with pytest.raises(UserError, match=r"broken\.png: not an image .* this file or leave it out$"):
         images().encode(tmp_path / "broken.png")
-    with pytest.raises(UserError, match=r"gone\.png: no such file; mend this file or leave it out$"):
+    with pytest.raises(UserError, match=r"gone\.png: no such file; fix this file or leave it out$"):
         images().encode([LARGE, tmp_path / "gone.png"])
     whole = io.BytesIO()
     Image.new("RGB", (90, 90), "red").save(whole, "bmp")

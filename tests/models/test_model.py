@@ -49,7 +49,7 @@ def test_a_picture_size_that_a_backbone_cannot_take_is_one_sentence() -> None:
         (ModelSpec("linear", 0, "always", None, 4), "at least one dimension"),
         (ModelSpec("linear", 4, "always", None, 4, head="bent"), "head 'bent' is unknown"),
         (ModelSpec("linear", 3, "always", None, 4, head="none"), "the backbone's 4 features for one learner, not 3"),
-        (ModelSpec("linear", 4, "always", None, 4, slices=2, head="none"), "not 4 numbers for 2"),
+        (ModelSpec("linear", 4, "always", None, 4, slices=2, head="none"), "not 4 dimensions for 2"),
     ],
 )
 def test_models_that_cannot_be_are_refused(spec: ModelSpec, expected: str) -> None:

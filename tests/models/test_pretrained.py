@@ -66,14 +66,14 @@ def test_without_a_file_the_imagenet_weights_are_fetched(weights: Path, monkeypa
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("resnet5", "neither a folder nor a network 'resnet5'; did you mean 'resnet50'?"),
+        ("resnet5", "'resnet5' is neither a folder nor a known network; did you mean 'resnet50'?"),
         ("timm:ResNet50x", "timm has no network 'ResNet50x'; did you mean 'resnet50'?"),
         ("timm:resnet50.a1_in2k", "did you mean 'resnet50.a1_in1k'?"),
         ("timm:hf-hub:someone/evil", "timm has no network 'hf-hub:someone/evil'"),
-        ("torchvision:resnet18", "only torchvision:googlenet is known"),
-        ("runs/resnet50", "runs/resnet50 holds no model"),
-        ("./resnet50", "resnet50 holds no model"),
-        ("my-flowers-of-2026", "my-flowers-of-2026 holds no model"),
+        ("torchvision:resnet18", "only torchvision:googlenet"),
+        ("runs/resnet50", "runs/resnet50 has no model"),
+        ("./resnet50", "resnet50 has no model"),
+        ("my-flowers-of-2026", "my-flowers-of-2026 has no model"),
     ],
 )
 def test_a_wrong_name_is_one_sentence_with_the_nearest(
@@ -94,7 +94,7 @@ def test_a_folder_goes_before_a_network_of_its_name(tmp_path: Path, monkeypatch:
 
 def test_weights_are_for_networks_by_name_and_must_be_some(weights: Path, tmp_path: Path) -> None:
     package.load(NAME, weights).save(tmp_path / "model")
-    with pytest.raises(UserError, match="has weights of its own; leave weights out"):
+    with pytest.raises(UserError, match="has its own weights; leave out weights"):
         package.load(tmp_path / "model", weights)
     with pytest.raises(UserError, match="random embeddings"):
         package.load(NAME, "none")
@@ -116,7 +116,7 @@ def test_a_network_by_name_is_measured_and_embeds(nearkin: Command, weights: Pat
     outcome = nearkin("evaluate", NAME, "--weights", weights)
     assert outcome.code == 1 and "has no data of its own" in outcome.err
     outcome = nearkin("embed", f"timm:{NAME}", photos, "--weights", weights, "-o", "x.npz")
-    assert "36 vectors of 96 numbers" in outcome.out, outcome.err
+    assert "36 vectors of 96 dimensions" in outcome.out, outcome.err
     with np.load("x.npz") as found:
         np.testing.assert_allclose(np.linalg.norm(found["vectors"], axis=1), 1, atol=1e-5)
 

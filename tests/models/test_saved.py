@@ -207,7 +207,7 @@ before, start = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.process
 try:
     Embedder.load(sys.argv[1])
 except UserError as error:
-    assert "its weights are not those of its description" in str(error), error
+    assert "does not match model.json" in str(error), error
 else:
     raise SystemExit("it was loaded")
 print(time.process_time() - start, (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024)
@@ -268,7 +268,7 @@ def test_learners_that_the_file_does_not_hold_are_not_made(model: Path) -> None:
     weights = load_file(model / "model.safetensors")
     weights["head.project.999999999.weight"] = torch.zeros(1, 256)
     save_file(weights, model / "model.safetensors")
-    assert "its weights are not those" in refused(model)
+    assert "does not match model.json" in refused(model)
 
 
 class TestWeights:
@@ -348,7 +348,7 @@ def test_a_saved_model_gives_the_same_embeddings(tmp_path: Path) -> None:
 
 
 def test_what_is_no_model_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="holds no model"):
+    with pytest.raises(UserError, match="has no model"):
         Embedder.load(tmp_path)
     Embedder(grey_model()).save(tmp_path)
     (tmp_path / "model.safetensors").write_bytes(b"damaged")

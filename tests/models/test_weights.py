@@ -76,7 +76,7 @@ def test_a_failed_download_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> N
         raise ConnectionError("no route to host")
 
     monkeypatch.setattr(timm, "create_model", offline)
-    with pytest.raises(UserError, match=r"could not be fetched \(no route to host\).*give a file: weights=\"FILE\""):
+    with pytest.raises(UserError, match=r"could not be downloaded \(no route to host\).*give a file: weights=\"FILE\""):
         weights._downloaded(TIMM)
 
 
@@ -121,19 +121,19 @@ class TestInitFrom:
         rows = torch.randn(4, 3)
         torch.testing.assert_close(model.eval()(rows), trained(rows))
         other = wrap_backbone(nn.Linear(3, 6), dim=2, features=3)
-        with pytest.raises(UserError, match="weights of another shape"):
+        with pytest.raises(UserError, match="do not fit this backbone"):
             init_from(other, Embedder(trained))
 
     @pytest.mark.parametrize(
         ("spec", "expected"),
         [
-            (ModelSpec("mlp", 8, features=4), r"has backbone 'small', not 'mlp'; leave backbone out, or use backbone="),
+            (ModelSpec("mlp", 8, features=4), r"has backbone 'small', not 'mlp'; leave out backbone, or use backbone="),
             (
                 ModelSpec("small", 16, preprocess=GREY),
-                "of 8 numbers, not 16; leave dim out, or use dim=8",
+                "has 8 embedding dimensions, not 16; leave out dim, or use dim=8",
             ),
-            (ModelSpec("small", 0, preprocess=GREY, head="none"), "of 8 numbers, not 256"),
-            (ModelSpec("small", 8, preprocess=preprocess_of("small", 16)), "weights of another shape"),
+            (ModelSpec("small", 0, preprocess=GREY, head="none"), "has 8 embedding dimensions, not 256"),
+            (ModelSpec("small", 8, preprocess=preprocess_of("small", 16)), "do not fit this backbone"),
         ],
     )
     def test_another_model_is_one_sentence_and_changes_nothing(
@@ -152,5 +152,5 @@ class TestInitFrom:
             init_from(model, Embedder(trained))
 
     def test_what_is_not_a_model_is_one_sentence(self, tmp_path: Path) -> None:
-        with pytest.raises(UserError, match="holds no model"):
+        with pytest.raises(UserError, match="has no model"):
             init_from(small_model(), tmp_path)

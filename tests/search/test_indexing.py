@@ -360,7 +360,7 @@ def test_a_gallery_that_cannot_be_written_to_is_told_before_anything_is_embedded
 ) -> None:
     Gallery.create(tmp_path / "g", model).close()
     (tmp_path / "g" / "gallery.lock").mkdir()  # no file can be opened there, not even by an administrator
-    with pytest.raises(UserError, match=r"could not write .*g: .*; choose another place or mend its permissions"):
+    with pytest.raises(UserError, match=r"could not write .*g: .*; choose another folder or fix its permissions"):
         index(model, photos, tmp_path / "g")
     assert decoded == []
 

@@ -93,7 +93,7 @@ def test_queries_without_a_path_are_numbered(model: Embedder, file: Path) -> Non
     ("queries", "reason"),
     [
         ([], "there are no queries"),
-        (np.zeros((3, 8, 8, 3), np.float32), "must have the size of the model's input"),
+        (np.zeros((3, 8, 8, 3), np.float32), "must have the model's input size"),
         (np.zeros(7, np.int64), r"one image as array has shape .*, not \(7,\)"),
         ([np.zeros(4), Image.new("RGB", (8, 8))], "one image as array"),
         (["nowhere.jpg"], "nowhere.jpg: no such file"),

@@ -122,7 +122,9 @@ def test_a_full_disk_is_one_sentence(store: LocalStore, monkeypatch: pytest.Monk
         return db
 
     monkeypatch.setattr(store, "_connect", with_little_room)
-    with pytest.raises(OutOfRoom, match=r"items\.sqlite: no space left on device; what was saved before is unharmed"):
+    with pytest.raises(
+        OutOfRoom, match=r"items\.sqlite: no space left on device; files that were saved earlier are intact"
+    ):
         store.put(entries(*map(str, range(5000))), np.ones((5000, 2), np.float32))
     assert len(store) == 0
 
@@ -165,7 +167,7 @@ def test_a_gallery_that_cannot_be_written_can_be_read() -> None:
         reader.join()
         assert reader.exitcode == 0
         assert said.get() == "/a"
-        assert "readonly database; choose another place or mend its permissions" in said.get()
+        assert "readonly database; choose another folder or fix its permissions" in said.get()
     finally:
         folder.chmod(0o755)
         shutil.rmtree(folder)

@@ -78,7 +78,7 @@ def damage(run: Run, **changes: Any) -> None:
 )
 def test_a_line_that_is_not_a_record_is_named(tmp_path: Path, line: str) -> None:
     (tmp_path / "metrics.jsonl").write_text(f"{RECORD}\n{line}\n{RECORD}\n")
-    with pytest.raises(UserError, match=r"^line 2 of .*metrics\.jsonl is not a record"):
+    with pytest.raises(UserError, match=r"^line 2 of .*metrics\.jsonl is damaged"):
         read_records(tmp_path / "metrics.jsonl")
 
 
@@ -193,7 +193,7 @@ def test_tensorboard_shows_every_epoch_once_also_of_a_resumed_run(tmp_path: Path
 def test_a_run_that_was_killed_before_it_began_is_begun_again(tmp_path: Path, files: list[str]) -> None:
     for name in files:
         (tmp_path / name).touch()
-    with pytest.raises(UserError, match="train again into the same folder"):
+    with pytest.raises(UserError, match="train again with the same folder"):
         loop.resume(tmp_path)
     assert loop.train(settings(epochs=0), tmp_path).scores
     assert not list(tmp_path.glob(".nearkin-*"))
@@ -204,7 +204,7 @@ def test_a_folder_with_something_else_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "config.toml").write_text("of something else")
     (tmp_path / "thesis.txt").touch()
     (tmp_path / "data.sha256").unlink()
-    with pytest.raises(UserError, match="exists already and is not a run"):
+    with pytest.raises(UserError, match="already exists and is not a run"):
         loop.train(settings(), tmp_path)
 
 
@@ -242,5 +242,5 @@ def test_a_run_with_a_strange_name_reads_its_own_settings(tmp_path: Path) -> Non
 @pytest.mark.parametrize("content", ["", "[]", "{}", '{"verdict": 3}', "[" * 100_000, '{"verdict": "x", "after": []}'])
 def test_scores_that_are_damaged_are_one_sentence(run: Run, content: str) -> None:
     run.scores_file.write_text(content)
-    with pytest.raises(UserError, match="delete it and measure again"):
+    with pytest.raises(UserError, match="delete it and evaluate again"):
         _ = run.scores

@@ -115,7 +115,7 @@ def test_pieces_are_made_where_they_are_smaller_and_batch_norm_is_told_of(caplog
         micro_batched(network(nn.BatchNorm1d(16)), 64, 20)
         assert not caplog.records
         micro_batched(network(nn.BatchNorm1d(16)), 5, 20)
-        assert "batch norm will see 5 items at a time" in caplog.text
+        assert "batch norm sees only 5 items at a time" in caplog.text
 
 
 def test_no_forward_pass_of_a_run_is_larger_than_a_piece(tmp_path: Path) -> None:

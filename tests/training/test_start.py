@@ -84,7 +84,7 @@ def test_what_a_module_of_ones_own_reads_is_said_before_training(
     filled = resolved(chosen, splits, chosen.make_method(), module)
     assert filled.model.image_size == size
     said = describe_run(splits, filled, make_fabric(filled.training), steps=1)
-    assert f"module:Mine with your weights, images of {size}×{size} pixels (image_size), embedding of 12" in said
+    assert f"module:Mine with your weights, input size {size}×{size} (image_size), 12-dimensional embedding" in said
 
 
 def test_without_a_head_the_features_themselves_are_trained(
@@ -118,7 +118,7 @@ def test_what_cannot_learn_is_refused_before_anything_is_computed(vectors: str, 
 
 
 def test_learners_need_a_head_to_share(vectors: str, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="they need a head; use dim=512"):
+    with pytest.raises(UserError, match="there must be one; use dim=512"):
         loop.train(make_settings(vectors, "divide-and-conquer", {"backbone": "linear", "dim": 0}), tmp_path / "run")
 
 
@@ -169,7 +169,7 @@ class TestVerdict:
         outcome, sentence = self.verdict(0.641, 0.631, 0, 0.6, 0.5)
         assert outcome == "not better"
         assert "did not beat the backbone alone (Recall@1 on unseen classes: 0.641)" in sentence
-        assert "the model that was saved is its features projected (0.631). Try" in sentence
+        assert "The saved model is its features projected (0.631). Try" in sentence
 
     def test_better_on_validation_but_not_on_test(self) -> None:
         outcome, sentence = self.verdict(0.641, 0.62, 1, 0.5, 0.6)
@@ -191,7 +191,7 @@ class TestVerdict:
         self, last: float, warned: bool, caplog: pytest.LogCaptureFixture
     ) -> None:
         self.verdict(0.5, 0.6, 1, 0.5, 0.6, last)
-        assert ("clearly below the best (0.600, epoch 1)" in caplog.text) is warned
+        assert ("clearly worse than the best (0.600, epoch 1)" in caplog.text) is warned
 
 
 def test_classes_are_held_out_unless_the_user_says_otherwise(vectors: str) -> None:

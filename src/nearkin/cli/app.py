@@ -12,19 +12,22 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
-    help="Deep metric learning that looks at the whole embedding space: train, measure, use.",
+    help="Deep metric learning: train embedding models, evaluate them, and search with them.",
 )
 
+ROOT = "Folder that holds the benchmark datasets."
 Model = Annotated[
-    str, typer.Argument(help="A run folder, a model folder, or a pretrained network by name: timm:resnet50.")
+    str, typer.Argument(help="Run folder, model folder, or name of a pretrained network, such as timm:resnet50.")
 ]
 NetworkWeights = Annotated[
-    str | None, typer.Option("--weights", help="Of a network by name: a file instead of the ImageNet weights.")
+    str | None, typer.Option("--weights", help="Weights file for a pretrained network, instead of ImageNet weights.")
 ]
-CountCheck = typer.Option("--count-check/--no-count-check", help="Whether a benchmark must be complete.")
+CountCheck = typer.Option("--count-check/--no-count-check", help="Require a benchmark dataset to be complete.")
+Root = Annotated[Path | None, typer.Option(help=ROOT)]
+Unreadable = typer.Option(help="What to do with images that cannot be decoded: skip or stop.")
 Set = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="NAME=VALUE", help="Any other setting of config.toml; may be repeated."),
+    typer.Option("--set", metavar="NAME=VALUE", help="Any other setting in config.toml. Can be repeated."),
 ]
 
 
@@ -39,12 +42,16 @@ def _print_version(wanted: bool) -> None:
 @app.callback()
 def _common(
     version: Annotated[
-        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
     ] = False,
     debug: Annotated[bool, typer.Option("--debug", help="Show the full traceback of an error.")] = False,
     files: Annotated[
         list[Path] | None,
-        typer.Option("--import", metavar="FILE", help="A Python file with methods, losses, metrics of your own."),
+        typer.Option(
+            "--import",
+            metavar="FILE",
+            help="Python file that registers your own methods, losses, metrics or backbones. Can be repeated.",
+        ),
     ] = None,
 ) -> None:
     """Before a command runs; --debug is taken care of in `main`."""

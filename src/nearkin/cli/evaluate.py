@@ -7,33 +7,40 @@ from typing import Annotated
 
 import typer
 
-from nearkin.cli.app import CountCheck, Model, NetworkWeights, app
+from nearkin.cli.app import CountCheck, Model, NetworkWeights, Root, Unreadable, app
 from nearkin.cli.printing import say, show
 
 
 @app.command(rich_help_panel="Evaluate")
 def evaluate(
     model: Model,
-    data: Annotated[str | None, typer.Option(help="Other data than the run's own; needed without a run.")] = None,
+    data: Annotated[str | None, typer.Option(help="Data to evaluate on. Default: the run's own data.")] = None,
     weights: NetworkWeights = None,
     split: Annotated[
-        str | None, typer.Option(help="train, validation, test or all. Default: test; all of other data.")
+        str | None,
+        typer.Option(help="Split: train, validation, test or all. Default: test for the run's own data, else all."),
     ] = None,
-    recall_at: Annotated[str, typer.Option(help="The K of Recall@K.")] = "1,2,4,8",
-    root: Annotated[Path | None, typer.Option(help="Where benchmark datasets are.")] = None,
+    recall_at: Annotated[str, typer.Option(help="Values of K for Recall@K.")] = "1,2,4,8",
+    root: Root = None,
     check_counts: Annotated[bool, CountCheck] = True,
-    clustering: Annotated[str, typer.Option(help="How clusters are found: kmeans or spectral.")] = "kmeans",
-    attributes: Annotated[bool, typer.Option("--attributes", help="Also how far neighbours share attributes.")] = False,
-    diagnose: Annotated[bool, typer.Option("--diagnose", help="Also distances and how dimensions are used.")] = False,
+    clustering: Annotated[str, typer.Option(help="Clustering algorithm: kmeans or spectral.")] = "kmeans",
+    attributes: Annotated[
+        bool, typer.Option("--attributes", help="Also measure how often neighbours share attributes.")
+    ] = False,
+    diagnose: Annotated[
+        bool, typer.Option("--diagnose", help="Also report distances and how evenly the dimensions are used.")
+    ] = False,
     views: Annotated[
-        int,
-        typer.Option(help="Random views averaged per item, augmented as in training (without a run: crops, flips)."),
+        int, typer.Option(help="Augmented views to average per image. A model without a run uses crops and flips.")
     ] = 1,
     out: Annotated[
-        Path | None, typer.Option(help="Also write the scores as JSON, with --diagnose also histograms of distances.")
+        Path | None, typer.Option(help="JSON file for the scores; --diagnose adds histograms of the distances.")
     ] = None,
 ) -> None:
-    """Measure a trained model: Recall@K, R-precision, MAP@R, mAP, NMI, AMI, ARI, and what its method reads out."""
+    """Evaluate a model: Recall@K, R-precision, MAP@R, mAP, NMI, AMI, ARI and the scores of its method.
+
+    Example: nearkin evaluate runs/photos-rank --recall-at 1,10,100
+    """
     from nearkin import api
 
     result = api.evaluate(
@@ -55,11 +62,16 @@ def evaluate(
 
 @app.command(rich_help_panel="Evaluate")
 def report(
-    run: Annotated[Path, typer.Argument(help="A run folder.")],
-    out: Annotated[Path | None, typer.Option("--out", "-o", help="The page. Default: report.html in the run.")] = None,
-    split: Annotated[str, typer.Option(help="Which split to show: train, validation or test.")] = "test",
+    run: Annotated[Path, typer.Argument(help="Run folder.")],
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="HTML file. Default: report.html in the run folder.")
+    ] = None,
+    split: Annotated[str, typer.Option(help="Split to show: train, validation or test.")] = "test",
 ) -> None:
-    """Write one page about a run: curves, scores, the map of the space, neighbours, confusions, settings."""
+    """Write an HTML report about a run: scores, learning curves, a map, neighbours, confusions and settings.
+
+    Example: nearkin report runs/photos-rank
+    """
     from nearkin import api
 
     say(f"report: {api.report(run, out, split)}")
@@ -68,27 +80,32 @@ def report(
 @app.command(rich_help_panel="Evaluate")
 def embed(
     model: Model,
-    data: Annotated[str, typer.Argument(help="What to embed: a dataset, or any folder of images.")],
-    out: Annotated[Path, typer.Option("--out", "-o", help="The .npz to write.")] = Path("vectors.npz"),
+    data: Annotated[str, typer.Argument(help="Dataset or folder of images to embed.")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="File to write (.npz).")] = Path("vectors.npz"),
     weights: NetworkWeights = None,
-    root: Annotated[Path | None, typer.Option(help="Where benchmark datasets are.")] = None,
-    unreadable: Annotated[str, typer.Option(help="Images that cannot be decoded: skip or stop.")] = "skip",
+    root: Root = None,
+    unreadable: Annotated[str, Unreadable] = "skip",
     check_counts: Annotated[bool, CountCheck] = True,
 ) -> None:
-    """Turn items into vectors: an .npz with vectors, labels and names."""
+    """Embed a dataset and save the vectors, labels and names to an .npz file.
+
+    Example: nearkin embed runs/photos-rank photos/ -o photos.npz
+    """
     from nearkin import api
 
     count, dim = api.embed(model, data, out, weights, root, unreadable, check_counts).shape
-    say(f"{count} vectors of {dim} numbers in {out}")
+    say(f"saved {count:,} vectors of {dim} dimensions to {out}")
 
 
 @app.command(rich_help_panel="Evaluate")
 def export(
     model: Model,
-    out: Annotated[Path | None, typer.Option("--out", "-o", help="The file. Default: NAME.onnx.")] = None,
+    out: Annotated[Path | None, typer.Option("--out", "-o", help="File to write. Default: NAME.onnx.")] = None,
     weights: NetworkWeights = None,
 ) -> None:
-    """Write a model as ONNX, for other languages and machines; it is first compared with torch, on the run's own data.
+    """Export a model to ONNX.
+
+    The file is written only if its embeddings match those of PyTorch.
 
     Example: nearkin export runs/photos-rank -o photos.onnx
     """
@@ -96,8 +113,8 @@ def export(
 
     done = api.export(model, out, weights)
     say(
-        f"{done.file}: {done.megabytes:.1f} MB, equal to torch on {done.checked_on} items, {done.real} of them real "
-        f"(largest difference {done.largest_difference:.0e})"
+        f"{done.file}: {done.megabytes:.1f} MB, matches PyTorch on {done.checked_on} inputs, {done.real} of them from "
+        f"the run's data (largest difference {done.largest_difference:.0e})"
     )
 
 
@@ -107,5 +124,5 @@ def _whole_numbers(text: str) -> tuple[int, ...]:
     except ValueError:
         numbers = ()
     if not numbers or numbers[0] < 1:
-        raise typer.BadParameter(f"'{text}' is not a list of whole numbers such as 1,2,4,8")
+        raise typer.BadParameter(f"'{text}' is not a list of positive whole numbers, such as 1,2,4,8")
     return numbers

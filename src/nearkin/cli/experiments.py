@@ -16,22 +16,29 @@ from nearkin.cli.printing import say, show
 @with_training_options
 def compare(
     *,
-    data: Annotated[str, typer.Argument(help="A folder, .csv, .npz or a dataset's name, as for `train`.")],
-    methods: Annotated[str, typer.Option(help="Names with commas between, or all.")] = "all",
-    seeds: Annotated[int, typer.Option(help="Runs of every method, with seeds 0, 1, ...")] = 3,
+    data: Annotated[str, typer.Argument(help="Folder, .csv or .npz file, or dataset name, as for `train`.")],
+    methods: Annotated[str, typer.Option(help="Names of methods, separated by commas, or all.")] = "all",
+    seeds: Annotated[int, typer.Option(help="Number of runs per method, with seeds 0, 1, ...")] = 3,
     protocol: Annotated[
-        str, typer.Option(help="fair (chosen on held-out training classes) or paper (best point of the test curve).")
+        str,
+        typer.Option(help="Where to choose the best epoch: fair (held-out training classes) or paper (test split)."),
     ] = "fair",
     options: TrainingOptions,
-    jobs: Annotated[int, typer.Option(help="Runs side by side, each in a process of its own.")] = 1,
-    tune: Annotated[int, typer.Option(help="Trials that each method gets to find its settings.")] = 0,
-    concatenate: Annotated[bool, typer.Option("--concatenate", help="Also all seeds' models together.")] = False,
-    out: Annotated[Path | None, typer.Option(help="Folder of the runs and the table.")] = None,
+    jobs: Annotated[int, typer.Option(help="Number of runs in parallel, each in its own process.")] = 1,
+    tune: Annotated[int, typer.Option(help="Number of tuning trials per method.")] = 0,
+    concatenate: Annotated[
+        bool, typer.Option("--concatenate", help="Also evaluate the concatenated embeddings of all seeds.")
+    ] = False,
+    out: Annotated[
+        Path | None, typer.Option(help="Folder for the runs and the results. Default: runs/compare-DATA.")
+    ] = None,
     settings: Set = None,
 ) -> None:
-    """Train several methods with the same data, epochs and seeds, and print one table; nothing is done twice.
+    """Compare methods on the same data, with the same epochs and seeds.
 
-    The options of `train` hold for all of them. Example: nearkin compare photos/ --methods rank,triplet --epochs 10
+    The training options apply to every method. Run the same command again to continue: finished runs are reused.
+
+    Example: nearkin compare photos/ --methods rank,triplet --epochs 10
     """
     from nearkin.experiments import compare as compare_methods
     from nearkin.experiments.comparison import usual_folder
@@ -41,22 +48,32 @@ def compare(
     folder = out or usual_folder(data)
     result = compare_methods(data, methods.split(","), seeds, protocol, jobs, tune, concatenate, folder, **chosen)
     show(result)
-    say(f"with pictures: {folder}/comparison.html; also as JSON, Markdown and LaTeX")
+    say(f"report: {folder}/comparison.html (also saved as JSON, Markdown and LaTeX)")
 
 
 @app.command(rich_help_panel="Experiments")
 def reproduce(
-    paper: Annotated[str | None, typer.Argument(help="rank, magnet, ...; without one, all are listed.")] = None,
-    table: Annotated[str | None, typer.Argument(help="One of its tables or figures, such as table-1.")] = None,
+    paper: Annotated[
+        str | None, typer.Argument(help="Paper, such as rank or magnet. Without one, all are listed.")
+    ] = None,
+    table: Annotated[str | None, typer.Argument(help="Table or figure of the paper, such as table-1.")] = None,
     data: Annotated[
         list[str] | None,
-        typer.Option("--data", metavar="NAME=SOURCE", help="Other data for a dataset: cub200=glyphs; may be repeated."),
+        typer.Option(
+            "--data",
+            metavar="NAME=SOURCE",
+            help="Replace a dataset of the paper, for example cub200=glyphs. Can be repeated.",
+        ),
     ] = None,
-    out: Annotated[Path | None, typer.Option(help="Folder. Default: runs/reproduce-PAPER-TABLE.")] = None,
-    listing: Annotated[bool, typer.Option("--list", help="Only list what can be run, and on what data.")] = False,
+    out: Annotated[Path | None, typer.Option(help="Output folder. Default: runs/reproduce-PAPER-TABLE.")] = None,
+    listing: Annotated[
+        bool, typer.Option("--list", help="List the tables and figures and the data they need, without training.")
+    ] = False,
     settings: Set = None,
 ) -> None:
-    """Train a paper's table or figure again, print its numbers beside ours, and say where the two differ.
+    """Reproduce a table or figure of a paper and compare the numbers.
+
+    Also lists every setting in which a run differs from the paper.
 
     Example: nearkin reproduce rank table-1 --data cub200=glyphs --set epochs=5
     """
@@ -66,16 +83,16 @@ def reproduce(
 
     if listing or paper is None or table is None:
         if not listing and (data or out or settings):
-            raise UserError(f"name the table to run, such as `nearkin reproduce {_example(paper or 'rank')}`")
+            raise UserError(f"no table given; name one, such as `nearkin reproduce {_example(paper or 'rank')}`")
         _print_tables(paper)
         return
     given = dict(map(parse_assignment, settings or []))
     result = reproduce_table(paper, table, dict(map(_dataset_and_source, data or [])), out, **given)
     show(result, crop=False)
-    say(f"also in {result.folder}: {', '.join(f.name for f in sorted(result.folder.glob(f'{table}.*')))}")
+    say(f"saved in {result.folder}: {', '.join(f.name for f in sorted(result.folder.glob(f'{table}.*')))}")
     tried = [row for row in result.rows if row.run]
     if tried and not any(row.here for row in tried):
-        raise UserError(f"none of the rows that were tried has scores; the first {tried[0].problem}")
+        raise UserError(f"every row failed; the first one {tried[0].problem}")
 
 
 def _example(paper: str) -> str:
@@ -107,5 +124,5 @@ def _dataset_and_source(text: str) -> tuple[str, str]:
 
     name, equals, source = text.partition("=")
     if not equals:
-        raise UserError(f"'{text}' does not say which data to take; write --data {text}=glyphs")
+        raise UserError(f"'{text}' does not name the data to use; write --data {text}=glyphs")
     return name.strip(), source.strip()

@@ -9,13 +9,16 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from nearkin.cli.app import app
+from nearkin.cli.app import ROOT, app
 from nearkin.cli.printing import show
 
 
 @app.command(rich_help_panel="List")
 def methods() -> None:
-    """List the methods, their batches and their settings."""
+    """List the training methods and their settings.
+
+    Example: nearkin methods
+    """
     from nearkin.methods import known_methods, make_method
 
     table = Table(show_lines=True)
@@ -38,12 +41,15 @@ def methods() -> None:
 
 
 @app.command(rich_help_panel="List")
-def datasets(root: Annotated[Path | None, typer.Option(help="Where to look for them.")] = None) -> None:
-    """List the datasets known by name, their sizes, and whether they are found."""
+def datasets(root: Annotated[Path | None, typer.Option(help=ROOT)] = None) -> None:
+    """List the datasets that nearkin knows by name, and whether they are on this machine.
+
+    Example: nearkin datasets --root /data
+    """
     from nearkin.data.benchmarks import benchmarks, find
 
     table = Table(show_lines=True)
-    for heading in ("dataset", "classes", "images", "what it is, where to get it", "found"):
+    for heading in ("dataset", "classes", "images", "description and source", "found"):
         table.add_column(heading, overflow="fold")
     table.add_row(
         "glyphs",
@@ -62,12 +68,15 @@ def datasets(root: Annotated[Path | None, typer.Option(help="Where to look for t
 
 @app.command(rich_help_panel="List")
 def recipes() -> None:
-    """List the papers' own settings and tuned ones, by dataset and method: train with --recipe NAME."""
+    """List the recipes: published settings and tuned settings.
+
+    Example: nearkin train --recipe NAME
+    """
     from nearkin.experiments.recipes import known_recipes, recipe_description
 
     table = Table()
     table.add_column("recipe", no_wrap=True)
-    table.add_column("of")
+    table.add_column("description")
     for name in known_recipes():
         table.add_row(name, recipe_description(name))
     show(table)

@@ -9,34 +9,50 @@ from typing import Annotated, Any, TypedDict, get_type_hints
 
 import typer
 
-from nearkin.cli.app import CountCheck
+from nearkin.cli.app import ROOT, CountCheck, Unreadable
 
 
 class TrainingOptions(TypedDict, total=False):
     """Those that were given, by the name of the setting."""
 
-    backbone: Annotated[str, typer.Option(help="small, mlp, linear, torchvision:googlenet, any of timm.")]
-    weights: Annotated[str, typer.Option(help="imagenet, none, or a file.")]
-    init: Annotated[str, typer.Option(help="Start from this trained model: a run folder or a model folder.")]
-    dim: Annotated[int, typer.Option(help="Length of the embedding; 0: no head. Default: 512 if pretrained, or 128.")]
+    backbone: Annotated[
+        str, typer.Option(help="Backbone: small, mlp, linear, torchvision:googlenet or any timm model.")
+    ]
+    weights: Annotated[str, typer.Option(help="Backbone weights: imagenet, none or a file.")]
+    init: Annotated[str, typer.Option(help="Trained model to start from: a run folder or a model folder.")]
+    dim: Annotated[
+        int, typer.Option(help="Embedding dimension; 0 for no head. Default: 512 for a pretrained backbone, else 128.")
+    ]
     head_init: Annotated[
-        str, typer.Option(help="svd (of the training features) or random. Default: svd if pretrained.")
+        str,
+        typer.Option(
+            help="Initialisation of the head: svd (of the training features) or random. "
+            "Default: svd for a pretrained backbone."
+        ),
     ]
-    freeze_backbone: Annotated[bool, typer.Option("--freeze-backbone", help="Train the head alone.")]
-    epochs: Annotated[int, typer.Option(help="Passes over the training data. Default: by their number.")]
-    batch_size: Annotated[int, typer.Option(help="Items in a batch, over all devices.")]
+    freeze_backbone: Annotated[bool, typer.Option("--freeze-backbone", help="Train only the head.")]
+    epochs: Annotated[int, typer.Option(help="Number of epochs. Default: depends on the size of the dataset.")]
+    batch_size: Annotated[int, typer.Option(help="Batch size, over all devices. Default: the method's.")]
     micro_batch: Annotated[
-        int, typer.Option(help="Items embedded at once: large batches in little memory, with the same gradient.")
+        int, typer.Option(help="Items to embed at a time. Saves memory; the gradient is that of the whole batch.")
     ]
-    learning_rate: Annotated[float, typer.Option(help="Of the head. Default: the method's.")]
-    backbone_learning_rate: Annotated[float, typer.Option(help="Of the backbone. Default: a tenth (pretrained).")]
-    optimizer: Annotated[str, typer.Option(help="adam, adamw, sgd or rmsprop.")]
-    split: Annotated[str, typer.Option(help="official, classes (half of them, at random), first-half or all.")]
-    root: Annotated[str, typer.Option(help="Where benchmark datasets are.")]
+    learning_rate: Annotated[float, typer.Option(help="Learning rate of the head. Default: the method's.")]
+    backbone_learning_rate: Annotated[
+        float,
+        typer.Option(help="Learning rate of the backbone. Default: a tenth of the head's if it is pretrained."),
+    ]
+    optimizer: Annotated[str, typer.Option(help="Optimizer: adam, adamw, sgd or rmsprop.")]
+    split: Annotated[
+        str,
+        typer.Option(
+            help="How to split the data: official, classes (random halves), first-half or all (no test split)."
+        ),
+    ]
+    root: Annotated[str, typer.Option(help=ROOT)]
     check_counts: Annotated[bool, CountCheck]
-    unreadable: Annotated[str, typer.Option(help="Images that cannot be decoded: skip or stop.")]
-    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")]
-    logger: Annotated[str, typer.Option(help="tensorboard, csv, wandb, mlflow, several with commas, or none.")]
+    unreadable: Annotated[str, Unreadable]
+    device: Annotated[str, typer.Option(help="Device: auto, cpu or cuda.")]
+    logger: Annotated[str, typer.Option(help="Loggers, separated by commas: tensorboard, csv, wandb, mlflow; or none.")]
 
 
 def with_training_options(command: Callable[..., None]) -> Callable[..., None]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from nearkin.cli.app import CountCheck, Model, NetworkWeights, app
+from nearkin.cli.app import CountCheck, Model, NetworkWeights, Root, app
 from nearkin.cli.printing import say
 
 if TYPE_CHECKING:
@@ -17,37 +17,45 @@ if TYPE_CHECKING:
 
     from nearkin.search import MatchResult, SearchResult
 
-GalleryFolder = Annotated[Path, typer.Argument(metavar="GALLERY", help="What `nearkin index` wrote.")]
-IncludeSelf = Annotated[bool, typer.Option("--include-self", help="Also an image itself, where it is in the gallery.")]
-Queries = Annotated[list[Path], typer.Argument(metavar="QUERIES...", help="Images, or folders of them.")]
+GalleryFolder = Annotated[Path, typer.Argument(metavar="GALLERY", help="Gallery folder, made by `nearkin index`.")]
+IncludeSelf = Annotated[
+    bool, typer.Option("--include-self", help="Also return the query itself if it is in the gallery.")
+]
+Queries = Annotated[list[Path], typer.Argument(metavar="QUERIES...", help="Query images, or folders of images.")]
 Store = Annotated[
-    str, typer.Option(help="Where the gallery's items are, if in Milvus: it is connected to only when you name it.")
+    str, typer.Option(help="Milvus address of the gallery, if it is in Milvus. Only this address is connected to.")
 ]
 AllowPath = Annotated[
     list[Path] | None,
     typer.Option(
-        metavar="FOLDER", help="Also show images in this folder, which you have not indexed; may be repeated."
+        metavar="FOLDER", help="Also show images from this folder, though you did not index it. Can be repeated."
     ),
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="Print one line of JSON for each query instead.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one line of JSON per query.")]
 
 
 @app.command(rich_help_panel="Search")
 def index(
     model: Model,
-    data: Annotated[str, typer.Argument(help="A folder of images, with or without class folders; a .csv; a dataset.")],
-    out: Annotated[Path, typer.Option("--out", "-o", help="The gallery to make or to add to.")] = Path("gallery.index"),
+    data: Annotated[
+        str, typer.Argument(help="Folder of images, with or without class subfolders; .csv file; or dataset name.")
+    ],
+    out: Annotated[Path, typer.Option("--out", "-o", help="Gallery to create or update.")] = Path("gallery.index"),
     weights: NetworkWeights = None,
     store: Annotated[
-        str, typer.Option(help="Keep the vectors in Milvus: milvus://HOST:PORT/NAME or milvus:///FILE.db")
+        str, typer.Option(help="Store the vectors in Milvus: milvus://HOST:PORT/NAME or milvus:///FILE.db.")
     ] = "",
-    root: Annotated[Path | None, typer.Option(help="Where benchmark datasets are.")] = None,
+    root: Root = None,
     check_counts: Annotated[bool, CountCheck] = True,
-    prune: Annotated[bool, typer.Option("--prune", help="Remove items of this folder whose files are gone.")] = False,
+    prune: Annotated[bool, typer.Option("--prune", help="Remove items whose files in this folder are gone.")] = False,
 ) -> None:
-    """Make images searchable; run it again to add what is new. Stop with Ctrl-C, the same command goes on.
+    """Index images, so that they can be searched.
 
-    Example: nearkin index runs/photos-rank photos/ -o photos.index; without a run: nearkin index timm:resnet50 photos/
+    Run the same command again to add new images, or to continue after Ctrl-C.
+
+    Example: nearkin index runs/photos-rank photos/ -o photos.index
+
+    Without training: nearkin index timm:resnet50 photos/ -o photos.index
     """
     from nearkin.api import index as index_images
 
@@ -58,10 +66,13 @@ def index(
 @app.command(rich_help_panel="Search")
 def remove(
     gallery: GalleryFolder,
-    paths: Annotated[list[str], typer.Argument(metavar="PATHS...", help="Images, or folders of them.")],
+    paths: Annotated[list[str], typer.Argument(metavar="PATHS...", help="Images, or folders of images.")],
     store: Store = "",
 ) -> None:
-    """Remove images from a gallery; the files themselves stay."""
+    """Remove images from a gallery. The image files are not deleted.
+
+    Example: nearkin remove photos.index photos/cat/1.jpg
+    """
     from nearkin.search import Gallery
 
     with Gallery.open(gallery, store=store) as opened:
@@ -72,15 +83,15 @@ def remove(
 def search(
     gallery: GalleryFolder,
     queries: Queries,
-    k: Annotated[int, typer.Option("-k", help="How many neighbours.")] = 10,
-    label: Annotated[str | None, typer.Option(help="Only items with this label.")] = None,
+    k: Annotated[int, typer.Option("-k", help="Number of neighbours.")] = 10,
+    label: Annotated[str | None, typer.Option(help="Search only items with this label.")] = None,
     include_self: IncludeSelf = False,
-    picture: Annotated[Path | None, typer.Option("--picture", help="Also draw the results to this file.")] = None,
+    picture: Annotated[Path | None, typer.Option("--picture", help="Also draw the results as an image file.")] = None,
     as_json: AsJson = False,
     store: Store = "",
     allow_path: AllowPath = None,
 ) -> None:
-    """Find the images of a gallery that are most like these.
+    """Find the images in a gallery that are most similar to the queries.
 
     Example: nearkin search photos.index query.jpg -k 10 --picture found.png
     """
@@ -110,14 +121,16 @@ def match(
     gallery: GalleryFolder,
     queries: Queries,
     false_accepts: Annotated[
-        float, typer.Option(help="Share of the images of unknown classes that may be taken for a known one.")
+        float, typer.Option(help="False accept rate: share of images of unknown classes that may get a label.")
     ] = 0.05,
-    k: Annotated[int, typer.Option("-k", help="Neighbours that vote.")] = 5,
+    k: Annotated[int, typer.Option("-k", help="Number of neighbours that vote.")] = 5,
     include_self: IncludeSelf = False,
     as_json: AsJson = False,
     store: Store = "",
 ) -> None:
-    """Say of which class images are, by a gallery with labels; what is too far from all of them is unknown.
+    """Label images by their nearest neighbours in a labelled gallery.
+
+    Images that are too far from every item of the gallery are reported as unknown.
 
     Example: nearkin match photos.index new/ --false-accepts 0.01
     """
@@ -139,21 +152,25 @@ def _print(results: Sequence[SearchResult | MatchResult], as_json: bool) -> None
 @app.command(rich_help_panel="Search")
 def serve(
     gallery: GalleryFolder,
-    host: Annotated[str, typer.Option(help="0.0.0.0 lets other machines in.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(help="Where to listen.")] = 8000,
-    open_browser: Annotated[bool, typer.Option("--open", help="Open it in a browser.")] = False,
+    host: Annotated[
+        str, typer.Option(help="Address to listen on. 0.0.0.0 accepts connections from other machines.")
+    ] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="Port to listen on.")] = 8000,
+    open_browser: Annotated[bool, typer.Option("--open", help="Open the page in a browser.")] = False,
     allow_host: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME", help="A further name it is called by, as behind a proxy; may be repeated."),
+        typer.Option(metavar="NAME", help="Additional host name to accept, as behind a proxy. Can be repeated."),
     ] = None,
     token: Annotated[
         str | None,
-        typer.Option(help="What clients must know, or NEARKIN_TOKEN; made up and printed where --host lets others in."),
+        typer.Option(
+            help="Access token that clients must send. Default: NEARKIN_TOKEN, or a random one if --host admits others."
+        ),
     ] = None,
     store: Store = "",
     allow_path: AllowPath = None,
 ) -> None:
-    """A web page to search a gallery: drop a picture, see its neighbours, walk through the map.
+    """Serve a web page that searches a gallery by image.
 
     Example: nearkin serve photos.index
     """

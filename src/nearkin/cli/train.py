@@ -21,36 +21,45 @@ def train(
     *,
     data: Annotated[
         str | None,
-        typer.Argument(help="A folder with one folder per class, a .csv, a .npz, or a dataset's name."),
+        typer.Argument(help="Folder with one subfolder per class, .csv or .npz file, or dataset name."),
     ] = None,
-    method: Annotated[str | None, typer.Option(help="See `nearkin methods`. Default: rank.")] = None,
-    out: Annotated[Path | None, typer.Option(help="The run's folder. Default: a new one under runs/.")] = None,
+    method: Annotated[str | None, typer.Option(help="Training method; see `nearkin methods`. Default: rank.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Run folder. Default: a new one in runs/.")] = None,
     config: Annotated[Path | None, typer.Option(help="Repeat a run from its config.toml.")] = None,
-    recipe: Annotated[str | None, typer.Option(help="A paper's or tuned settings; see `nearkin recipes`.")] = None,
+    recipe: Annotated[str | None, typer.Option(help="Published or tuned settings; see `nearkin recipes`.")] = None,
     options: TrainingOptions,
     validation: Annotated[
         float | None,
-        typer.Option(help="Share of training classes held out to choose the best epoch; 0: none. Default: a tenth."),
+        typer.Option(
+            help="Fraction of training classes held out to choose the best epoch; 0 for none. "
+            "Default: 0.1; up to 0.2 if there are few classes."
+        ),
     ] = None,
     keep: Annotated[
         str | None,
-        typer.Option(help="last, best-on-validation, or best-on-test (as in papers: chooses on what it reports)."),
+        typer.Option(
+            help="Model to keep: last, best-on-validation or best-on-test (optimistic, but common in papers)."
+        ),
     ] = None,
     seed: Annotated[int | None, typer.Option(help="Random seed.")] = None,
     fit_all: Annotated[
         bool,
-        typer.Option("--fit-all", help="Then train once more on all classes, for as many epochs as were best."),
+        typer.Option("--fit-all", help="Afterwards, train again on all classes, for the best number of epochs."),
     ] = False,
     settings: Set = None,
 ) -> None:
-    """Train an embedding; stop with Ctrl-C and continue with `nearkin resume`.
+    """Train an embedding model.
+
+    Press Ctrl-C to stop; `nearkin resume` continues the run.
 
     Example: nearkin train photos/ --backbone resnet50 --freeze-backbone
     """
     own = {"validation": validation, "keep": keep, "seed": seed}
     given: dict[str, Any] = {**options, **{name: value for name, value in own.items() if value is not None}}
     if data is None and config is None and recipe is None:
-        raise typer.BadParameter("give data to train on (a folder, .csv, .npz or name), --recipe or --config")
+        raise typer.BadParameter(
+            "no data given; name a folder, a .csv or .npz file or a dataset, or use --recipe or --config"
+        )
     from nearkin import api
     from nearkin.fields import parse_assignment
 
@@ -60,10 +69,12 @@ def train(
 
 @app.command(rich_help_panel="Train")
 def resume(
-    run: Annotated[Path, typer.Argument(help="A run folder.")],
-    epochs: Annotated[int | None, typer.Option(help="Train on to this number of epochs.")] = None,
+    run: Annotated[Path, typer.Argument(help="Run folder.")],
+    epochs: Annotated[int | None, typer.Option(help="New total number of epochs. Default: as before.")] = None,
 ) -> None:
-    """Continue a run from its last checkpoint, to the same weights as if it had never stopped.
+    """Continue a run from its last checkpoint.
+
+    It ends with the same weights as if it had never stopped.
 
     Example: nearkin resume runs/photos-rank
     """
@@ -74,12 +85,19 @@ def resume(
 
 @app.command(rich_help_panel="Train")
 def demo(
-    out: Annotated[Path, typer.Option(help="Folder to write; an earlier demo there is replaced.")] = Path("runs/demo"),
-    epochs: Annotated[int, typer.Option(help="Passes over the training half.")] = 20,
-    seed: Annotated[int, typer.Option(help="Seed of data order and weights.")] = 0,
-    data: Annotated[str, typer.Option(help="The glyphs, in another size: glyphs:classes=40,per_class=10")] = "glyphs",
+    out: Annotated[Path, typer.Option(help="Output folder. An earlier demo there is replaced.")] = Path("runs/demo"),
+    epochs: Annotated[int, typer.Option(help="Number of epochs.")] = 20,
+    seed: Annotated[int, typer.Option(help="Random seed.")] = 0,
+    data: Annotated[
+        str, typer.Option(help="Glyphs in another size, such as glyphs:classes=40,per_class=10.")
+    ] = "glyphs",
 ) -> None:
-    """Train on the embedded glyphs, measure on classes never seen, save the model, draw two pictures."""
+    """Train on built-in images of characters and evaluate on unseen classes.
+
+    Saves the model, a report and two figures.
+
+    Example: nearkin demo
+    """
     from nearkin import api
 
     made = api.demo(out, epochs, seed, data)

@@ -1,4 +1,4 @@
-"""Groupings of vectors: neighbours, k-means, medoids, spectral partition; usable on their own in any training loop."""
+"""Nearest neighbours, k-means, medoids and spectral clustering of vectors, for any training loop."""
 
 from nearkin.clustering.facilities import FacilityLocation, class_medoids, facility_location
 from nearkin.clustering.grouped_kmeans import GroupedKMeans, choose_clusters, kmeans_per_group

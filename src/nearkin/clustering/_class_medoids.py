@@ -1,4 +1,4 @@
-"""The compiled inside of `class_medoids`."""
+"""The compiled part of `class_medoids`."""
 
 from __future__ import annotations
 

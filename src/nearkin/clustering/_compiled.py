@@ -1,4 +1,4 @@
-"""Compilation by numba, kept on the disk."""
+"""Compilation by numba, cached on disk."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ PACKAGE = Path(__file__).parents[1]
 
 
 def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Compiled on its first call, which takes seconds, and remembered where a folder for that can be written."""
+    """Compiles a function on its first call, which takes seconds, and caches it if a cache folder can be written."""
     config: Any = numba.config
     before = config.CACHE_DIR
     config.CACHE_DIR = str(Path(before or PACKAGE / "__pycache__") / f"compiled-{_digest_of_sources()}")
@@ -25,9 +25,9 @@ def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def inlined(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Compiled as a part of each function that calls it, for what is called per candidate or per point.
+    """Inlines a function into its callers, for what is called per candidate or per point.
 
-    As calls of their own these would spend most of their time passing arrays.
+    Separate calls would spend most of their time passing arrays.
     """
     part: Callable[..., Any] = numba.njit(inline="always")(function)
     return part
@@ -43,7 +43,7 @@ def _kept(function: Callable[..., Any]) -> Callable[..., Any]:
 
 @cache
 def _digest_of_sources() -> str:
-    """Names the state of all compiled code: numba would miss a change in another file than the function's own."""
+    """A digest of all compiled sources, because numba notices changes only in a function's own file."""
     digest = hashlib.sha256()
     for source in sorted(PACKAGE.glob("*/_[!_]*.py")):
         digest.update(source.read_bytes())

@@ -1,4 +1,4 @@
-"""The compiled inside of `facility_location`: greedy choice and exchange of medoids under a clustering margin.
+"""The compiled part of `facility_location`: greedy choice and exchange of medoids under a clustering margin.
 
 Fast by three observations, none of which changes the result:
 

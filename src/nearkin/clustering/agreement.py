@@ -1,10 +1,10 @@
-"""Agreement of a clustering with labels, as look-up tables over counts: NMI, AMI and ARI.
+"""NMI, AMI and ARI of a clustering with labels, as look-up tables over counts.
 
 All three are functions of sums over the contingency table's cells n_ab and over the cluster sizes n_a. A point that
 changes its cluster changes a few counts, so the solver needs a few look-ups instead of a new computation.
 
-NMI has the geometric mean of the entropies, as in Eq. 9 of the facility-location paper (Song et al. 2017), AMI and ARI
-are scikit-learn's (AMI with its default, the arithmetic mean).
+NMI uses the geometric mean of the entropies, as in Eq. 9 of the facility-location paper (Song et al. 2017). AMI and ARI
+are those of scikit-learn (AMI with its default, the arithmetic mean).
 """
 
 from __future__ import annotations
@@ -50,10 +50,10 @@ def _exact_sums(table: Floats) -> Floats:
 
 
 def expected_information(class_sizes: Integers, cluster_sizes: Integers) -> Floats:
-    """(clusters,) the parts that clusters of these sizes have in m times the expected mutual information of m points.
+    """(clusters,) what clusters of these sizes add to m times the expected mutual information of m points.
 
-    The labels, classes of the sizes (classes,), are thought to be shuffled. The expectation (Vinh, Epps, Bailey 2010,
-    Eq. 24a) is a sum over clusters and classes whose terms know only their sizes; so equal ones are computed once.
+    The expectation is over shuffled labels with these class sizes, (classes,). It is a sum over clusters and classes
+    (Vinh, Epps, Bailey 2010, Eq. 24a). Its terms depend only on sizes, so equal ones are computed once.
 
     >>> expected_information(np.array([2, 2]), np.array([1, 3])).round(4).tolist()
     [0.6931, 0.1699]

@@ -1,4 +1,4 @@
-"""Embeddings to clusters, by the name of the way: one call for a notebook or a script."""
+"""Clusters embeddings by a named algorithm, in one call for a notebook or a script."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from nearkin.errors import UserError, unknown_name
 
 
 def cluster(embeddings: Tensor | npt.ArrayLike, k: int, how: str = "kmeans", seed: int = 0) -> npt.NDArray[np.int64]:
-    """Groups embeddings into k clusters, without any labels.
+    """Groups embeddings into k clusters, without labels.
 
     Args:
-        embeddings: (n, dim) numbers, a tensor on any device or an array.
-        k: number of clusters, at most n; fewer come out where fewer than k points are distinct.
-        how: "kmeans", around means. "spectral", by directions in which no linear map of the points can be seen
-            (Law et al. 2017, Algorithm 2); it needs many more points than dimensions. "medoids", around k of the points
-            themselves, with the least sum of distances that greedy choice and exchange find (Song et al. 2017 without
-            their margin). "agglomerative", by joining the two clusters whose union spreads least (Ward). The last two
-            hold all n × n distances in memory: for thousands of points, not for a hundred thousand.
-        seed: decides where "kmeans" and "spectral" start; the others have nothing random.
+        embeddings: (n, dim), a tensor on any device or an array.
+        k: number of clusters, at most n. The result has fewer if fewer than k points are distinct.
+        how: the algorithm. "kmeans": k-means. "spectral": k-means of the left singular vectors, which do not depend on
+            linear maps of the points (Law et al. 2017, Algorithm 2); needs many more points than dimensions.
+            "medoids": around k of the points, chosen greedily and by exchange to minimise the sum of distances (Song et
+            al. 2017 without the margin). "agglomerative": Ward linkage. The last two hold all n × n distances in
+            memory, so use them for thousands of points, not for a hundred thousand.
+        seed: random seed of "kmeans" and "spectral"; the others are deterministic.
 
     Returns:
         (n,) the cluster of each row, 0…k−1.

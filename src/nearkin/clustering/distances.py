@@ -1,9 +1,9 @@
-"""Euclidean distances to a gallery, block by block: the one distance matrix of neighbours, k-means and retrieval.
+"""Euclidean distances to a gallery, block by block; shared by neighbours, k-means and retrieval.
 
-|q − g|² = |q|² + |g|² − 2 q·g makes a block one matrix product, but leaves a rounding error of the size of |q|² in it,
-in which the order of near neighbours is lost. A block therefore comes with a bound of this error, and with distances
-by subtraction in float64 for what the bound cannot tell apart. The order of the latter is what "exact" means. Where
-very much cannot be told apart, a product in float64, with its own bound, comes between.
+|q − g|² = |q|² + |g|² − 2 q·g computes a block as one matrix product, but its rounding error is of the size of |q|²,
+which loses the order of close neighbours. A block therefore has a bound of this error. Distances that the bound cannot
+tell apart are computed again by subtraction in float64; their order is what "exact" means. If there are very many of
+these, a product in float64, with its own bound, comes first.
 
 The bound. Points are moved by the gallery's mean and divided by a power of two: a and b are what exact arithmetic would
 give, A and B what float32 holds, with u = 2⁻²⁴ (float64: 2⁻⁵³) and |A − a| ≤ u |a|. For D dimensions,
@@ -44,12 +44,12 @@ FAR = 2.0**40  # times the extent of the gallery: squares of what is farther cou
 
 
 def block_bytes_on(device: torch.device) -> int:
-    """How large a block of distances to hold at a time there."""
+    """The size of a block of distances on this device, in bytes."""
     return CUDA_BLOCK_BYTES if device.type == "cuda" else BLOCK_BYTES
 
 
 class Distances:
-    """Distances of any queries (Q, D) to one gallery (N, D), floating point, which is made ready once.
+    """Distances of queries (Q, D) to one gallery (N, D), floating point. The gallery is prepared once.
 
     >>> corners = torch.tensor([[0.0, 0.0], [0.0, 1.0], [1.0, 0.0]])
     >>> block = Distances(corners).block(corners[:2])
@@ -69,13 +69,13 @@ class Distances:
         self._ready = _columns(near, squared)
 
     def block(self, queries: Tensor) -> DistanceBlock:
-        """The distances of some queries (Q, D), as many as memory has room for: see `row_blocks`."""
+        """The distances of some queries (Q, D), as many as fit into memory; see `row_blocks`."""
         queries = _at_least_single(queries)
         rows, slack = self._rows(queries, torch.float32)
         return DistanceBlock(_product(rows, self._ready), slack, queries, self)
 
     def finer_block(self, queries: Tensor) -> DistanceBlock:
-        """The same by products in float64, of twice the size and in twice the time."""
+        """The same from products in float64, with twice the memory and time."""
         queries = _at_least_single(queries)
         rows, slack = self._rows(queries, torch.float64)
         squares = rows.new_empty(len(rows), len(self.gallery))
@@ -118,8 +118,8 @@ class DistanceBlock:
     """The distances of Q queries to N gallery points, in units of ``scale``, a power of two.
 
     Attributes:
-        squares: (Q, N) squared distances but for rounding, which may leave some slightly below 0; ∞ where excluded.
-        slack: (Q, 1) where two squares of a query differ by more than this, the smaller one is the nearer point's.
+        squares: (Q, N) squared distances with rounding errors, so some may be slightly negative; ∞ where excluded.
+        slack: (Q, 1) if two squares of a query differ by more than this, the smaller one belongs to the closer point.
     """
 
     squares: Tensor
@@ -133,7 +133,7 @@ class DistanceBlock:
 
     @property
     def crowd(self) -> float:
-        """How many columns in doubt make it worth computing a whole row again."""
+        """The number of undecided columns above which a whole row is computed again."""
         return CROWDED[self.squares.dtype] * self.squares.shape[1]
 
     def __getitem__(self, rows: Tensor) -> DistanceBlock:
@@ -148,7 +148,7 @@ class DistanceBlock:
         return block
 
     def exclude(self, own: Tensor) -> None:
-        """Takes one gallery point of every query (Q,) out; −1 for none."""
+        """Excludes one gallery point for every query (Q,); −1 for none."""
         rows = (own >= 0).nonzero().squeeze(1)
         self.squares[rows, own[rows]] = torch.inf
 
@@ -214,7 +214,7 @@ def _subtracted(x: Tensor, y: Tensor, scale: float) -> Tensor:
 
 @contextmanager
 def _full_precision(device: str) -> Iterator[None]:
-    """Undoes what training may have set to be fast: autocast, and float32 products in TF32 or bfloat16."""
+    """Turns off what training may use for speed: autocast, and float32 products in TF32 or bfloat16."""
     with torch.autocast(device, enabled=False):
         try:
             before = [torch.get_float32_matmul_precision()]

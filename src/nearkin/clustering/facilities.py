@@ -1,4 +1,4 @@
-"""Facility location with a clustering margin: the best violating clustering of a labelled batch.
+"""Facility location with a clustering margin: the clustering that most violates the margin of a labelled batch.
 
 Song, Jegelka, Rathod, Murphy: Deep Metric Learning via Facility Location, 2017, section 3.4, Algorithms 1 and 2.
 """
@@ -24,11 +24,11 @@ Indices = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class FacilityLocation:
-    """Facilities among m points.
+    """K facilities among m points.
 
     Attributes:
-        facilities: (K,) the chosen points, in the order of their choice (an exchange keeps the place).
-        assignment: (m,) for each point the place of its facility in ``facilities``.
+        facilities: (K,) the chosen points, in the order in which they were chosen; an exchange keeps the position.
+        assignment: (m,) for each point the position of its facility in ``facilities``.
         agreement: NMI (or AMI, ARI) of the assignment with the labels.
         objective: A(S) = −(sum of the points' distances to their facilities) + γ (1 − agreement).
     """
@@ -50,25 +50,25 @@ def facility_location(
     stochastic: float | None = None,
     seed: int = 0,
 ) -> FacilityLocation:
-    """Chooses facilities that are near all points and yet cluster them unlike their labels (Eq. 6).
+    """Chooses facilities that are close to all points but cluster them differently from their labels (Eq. 6).
 
-    Greedily from the empty set, then by exchange; the lowest index wins every tie. It runs on one CPU core, wherever
-    the distances lie, and gives the same facilities on every machine.
+    The search is greedy from the empty set, then exchanges facilities. The lowest index wins every tie. It runs on one
+    CPU core, for distances on any device, and returns the same facilities on every machine.
 
     Args:
         distances: (m, m), symmetric with a zero diagonal.
         labels: (m,) integers.
         n_facilities: K, how many points to choose; the number of classes in the paper.
         gamma: γ, the weight of the margin.
-        exchange: what replaces a facility, cluster by cluster. ``"objective"``: the point of its cluster with the
-            greatest objective, which so never falls (Lemma 1). ``"algorithm-2"``: the paper's listing to the letter,
-            which counts the distances of the members that the cluster had when the round began. ``"all"``: any point
-            (with enough steps a local optimum, Lemma 2). None: greedy alone.
-        exchange_steps: T, rounds of exchange; it ends earlier when a round changes nothing.
+        exchange: which point replaces a facility. ``"objective"``: the point of its cluster with the greatest
+            objective, which then never falls (Lemma 1). ``"algorithm-2"``: the paper's listing, which counts the
+            distances of the members that the cluster had when the round began. ``"all"``: any point (with enough steps
+            a local optimum, Lemma 2). None: no exchange.
+        exchange_steps: T, the largest number of rounds; the search stops early if a round changes nothing.
         margin: the agreement with the labels, ``"nmi"`` as in the paper, ``"ami"`` or ``"ari"``.
-        stochastic: ε of stochastic greedy (Mirzasoleiman et al. 2015): each choice looks at m/K · ln(1/ε) random points
-            only. None: at all points.
-        seed: of the random points.
+        stochastic: ε of stochastic greedy (Mirzasoleiman et al. 2015): each choice considers m/K · ln(1/ε) random
+            points. None considers all points.
+        seed: random seed of stochastic greedy.
 
     >>> points = torch.tensor([[0.0], [1.0], [10.0], [11.0], [12.0]])
     >>> found = facility_location(torch.cdist(points, points), torch.tensor([0, 0, 1, 1, 1]), n_facilities=2, gamma=0.0)
@@ -91,7 +91,7 @@ def facility_location(
 
 
 def class_medoids(distances: Tensor, labels: Tensor) -> Tensor:
-    """For each point the medoid of its class: the member with the least sum of distances to the others, (m,).
+    """(m,) for each point the medoid of its class: the member with the smallest sum of distances to the others.
 
     >>> points = torch.tensor([[0.0], [1.0], [10.0], [11.0], [12.0]])
     >>> class_medoids(torch.cdist(points, points), torch.tensor([0, 0, 1, 1, 1])).tolist()
@@ -103,7 +103,7 @@ def class_medoids(distances: Tensor, labels: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Problem:
-    """What the solvers work on; distances are whole numbers of ``unit``, so that sums of rows are exact in float64."""
+    """The input of the solvers. Distances are integer multiples of ``unit``, so sums of rows are exact in float64."""
 
     distances: Matrix  # (m, m)
     unit: float  # a power of two

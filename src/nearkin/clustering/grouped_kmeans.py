@@ -1,8 +1,8 @@
-"""k-means inside every one of many groups, all at once: the cluster index of every class.
+"""k-means in many groups at once, for example in every class.
 
 Rippel et al., "Metric Learning with Adaptive Density Discrimination" (ICLR 2016), Eq. 2 and 3: each class has its own
-k-means, started by k-means++. Classes are many and small, so that one call each would spend its time on calling: here
-every step is one step of all groups. As in `kmeans`, a new centre is the best of several draws.
+k-means, started by k-means++. There are many small classes, so one call per class would be slow; here every step
+advances all groups. As in `kmeans`, a new centre is the best of several draws.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ DRAWS = 3  # candidates for each centre but the first
 
 @dataclass(frozen=True, eq=False)
 class GroupedKMeans:
-    """A clustering of each of G groups; the C clusters are numbered through, by ascending group.
+    """A clustering of each of G groups. The C clusters are numbered consecutively, by ascending group.
 
     Attributes:
-        centroids: (C, D) the means of the clusters; none is empty.
+        centroids: (C, D) the means of the clusters; no cluster is empty.
         assignment: (N,) the cluster of every item.
-        group_of: (C,) the group of every cluster, by the caller's own number.
-        inertia: (G,) float64, by ascending group: sum of the squared distances of its items to their centroids.
+        group_of: (C,) the group of every cluster, as in the input.
+        inertia: (G,) float64, by ascending group: sum of squared distances of the items to their centroids.
     """
 
     centroids: Tensor
@@ -38,18 +38,17 @@ class GroupedKMeans:
 
 
 def kmeans_per_group(x: Tensor, groups: Tensor, k: int | Tensor, seed: int = 0, iterations: int = 100) -> GroupedKMeans:
-    """Groups the items of every group around k centroids of its own; stops when no item changes its cluster.
+    """Runs k-means in every group separately; stops when no item changes its cluster.
 
-    Every item is then nearest to its own centroid of all centroids of its group. A group with fewer than k distinct
-    points gets one cluster for each of them. The clusters of a group follow from its items, in their order, and the
-    seed: not from the other groups.
+    A group with fewer than k distinct points gets one cluster for each of them. The clusters of a group depend on the
+    seed and on its own items in their order, but not on other groups.
 
     Args:
         x: (N, D) floating point.
-        groups: (N,) integers, any.
-        k: clusters per group, at least 1; or (G,) one number for each group, by ascending group.
-        seed: decides the start.
-        iterations: at most this many, at least 1.
+        groups: (N,) integers.
+        k: clusters per group, at least 1; or (G,) one number per group, by ascending group.
+        seed: random seed.
+        iterations: largest number of iterations, at least 1.
 
     >>> line = torch.tensor([[0.0], [1.0], [9.0], [5.0], [5.0]])
     >>> found = kmeans_per_group(line, torch.tensor([7, 7, 7, -2, -2]), k=2)
@@ -81,18 +80,18 @@ def kmeans_per_group(x: Tensor, groups: Tensor, k: int | Tensor, seed: int = 0, 
 
 
 def choose_clusters(x: Tensor, groups: Tensor, most: int, seed: int = 0) -> Tensor:
-    """(G,) how many clusters each group deserves, 1 to `most`, by ascending group: the least BIC.
+    """(G,) the number of clusters of each group, from 1 to `most`, with the lowest BIC; by ascending group.
 
-    BIC = n·d·log(inertia / ((n − k)·d)) + 2 Σ m·log(n / m) + k·(d + 1)·log(n) for n items in d dimensions, k clusters
-    of m items each, all of one spherical variance, as `kmeans_per_group` finds them (Pelleg and Moore, "X-means", ICML
-    2000). Clusters of one item each leave nothing to tell the variance from, so that k stays below n; where fewer fit
-    the items exactly, the fewest are taken.
+    BIC = n·d·log(inertia / ((n − k)·d)) + 2 Σ m·log(n / m) + k·(d + 1)·log(n) for n items in d dimensions and k
+    clusters of m items each, with one spherical variance, as `kmeans_per_group` finds them (Pelleg and Moore,
+    "X-means", ICML 2000). k stays below n, because clusters of one item have no variance. If several k fit the items
+    exactly, the smallest is chosen.
 
     Args:
         x: (N, D) floating point.
-        groups: (N,) integers, any.
-        most: the largest number of clusters that is tried.
-        seed: decides where k-means starts.
+        groups: (N,) integers.
+        most: the largest number of clusters to try.
+        seed: random seed of k-means.
 
     >>> line = torch.tensor([[0.0], [0.1], [0.2], [9.0], [9.1], [9.2], [3.0], [4.0]])
     >>> choose_clusters(line, torch.tensor([0, 0, 0, 0, 0, 0, 1, 1]), most=2).tolist()
@@ -127,7 +126,7 @@ def _check(x: Tensor, groups: Tensor) -> None:
 
 
 def _per_group(k: int | Tensor, ids: Tensor) -> Tensor:
-    """(G,) how many clusters each group is to have."""
+    """(G,) the number of clusters of each group."""
     wanted = k.to(ids.device) if isinstance(k, Tensor) else torch.full_like(ids, k, dtype=torch.long)
     if wanted.shape != ids.shape or wanted.is_floating_point() or not bool((wanted >= 1).all()):
         raise UserError(f"k={k} is not a whole number from 1, nor one such for each of the {len(ids)} groups")
@@ -135,7 +134,7 @@ def _per_group(k: int | Tensor, ids: Tensor) -> Tensor:
 
 
 def _start(x: Tensor, group: Tensor, sizes: Tensor, k: Tensor, seed: int) -> Tensor:
-    """(C,) items to start from, by group: drawn with chances ∝ their squared distance to the nearest one before."""
+    """(C,) items to start from, by group, drawn with probability ∝ squared distance to the nearest one so far."""
     place = _place_in_group(group, sizes)
     nearest = torch.full((len(x),), torch.inf, dtype=torch.float64, device=x.device)  # to the start items so far
     seeds = []

@@ -1,9 +1,9 @@
-"""k-means: Lloyd's iterations from a k-means++ start, one implementation for every device.
+"""k-means: Lloyd's algorithm with a k-means++ start, one implementation for every device.
 
 Arthur and Vassilvitskii, "k-means++: The Advantages of Careful Seeding" (SODA 2007), greedy: a new centre is the
-best of several draws, as in scikit-learn. Deviation: beyond 31 centres several are chosen in one round, up to a
-sixteenth of those before, each of them farther from the others than from every earlier centre. 11,316 centres of
-60,502 points take some 700 rounds instead of 11,316, and Lloyd ends no worse than from one centre at a time.
+best of several draws, as in scikit-learn. Deviation: beyond 31 centres a round chooses several, up to a sixteenth of
+those before, each farther from the others than from every earlier centre. 11,316 centres of 60,502 points take about
+700 rounds instead of 11,316, and the final inertia is no worse.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ class KMeansResult:
     """A grouping of N points into k clusters.
 
     Attributes:
-        centroids: (k, D) the means of the clusters; their directions, of length 1, where k-means was spherical.
-        assignment: (N,) the cluster of every point: its nearest centroid.
-        inertia: sum of the squared distances of all points to their centroids.
+        centroids: (k, D) the means of the clusters; scaled to unit length if k-means was spherical.
+        assignment: (N,) the cluster of every point, its nearest centroid.
+        inertia: sum of squared distances of all points to their centroids.
     """
 
     centroids: Tensor
@@ -51,18 +51,18 @@ def kmeans(
 ) -> KMeansResult:
     """Groups points around k centroids; stops when no point changes its cluster.
 
-    The same seed gives the same clusters on a CPU; on CUDA, where sums have no fixed order, nearly always. An empty
-    cluster gets the point farthest from its centroid, so that in the end none is empty unless there are fewer than k
-    distinct points (or the iterations were too few).
+    The same seed gives the same clusters on a CPU, and nearly always on CUDA, where sums have no fixed order. An empty
+    cluster gets the point farthest from its centroid. In the end no cluster is empty, unless there are fewer than k
+    distinct points or too few iterations.
 
     Args:
         x: (N, D) floating point.
         k: number of clusters, at most N.
-        seed: decides the start.
-        iterations: at most this many, at least 1.
-        after_each: called with the inertia after each iteration, for instance to move a progress bar.
-        spherical: only directions count: points and centroids are put on the unit sphere, where a squared distance is
-            2 − 2 cos. A zero vector stays zero, equally far from all centroids; it moves none and may join any.
+        seed: random seed.
+        iterations: largest number of iterations, at least 1.
+        after_each: called with the inertia after each iteration, for example to update a progress bar.
+        spherical: cluster directions: points and centroids are scaled to unit length, where a squared distance is
+            2 − 2 cos. A zero vector stays zero, equally far from all centroids; it can join any and moves none.
 
     >>> result = kmeans(torch.tensor([[0.0], [1.0], [9.0], [10.0]]), k=2)
     >>> sorted(result.centroids.flatten().tolist()), result.inertia
@@ -93,13 +93,13 @@ def kmeans(
 
 
 def _directions(x: Tensor, otherwise: Tensor) -> Tensor:
-    """(N, D) rows scaled to length 1; in place of a zero row the row of `otherwise`."""
+    """(N, D) rows scaled to unit length; a zero row is replaced by the row of `otherwise`."""
     largest = x.abs().amax(1, keepdim=True)  # divided by first: squares of tiny and of huge numbers leave float32
     return torch.where(largest > 0, F.normalize(x / largest), otherwise)
 
 
 def _start(x: Tensor, k: int, generator: torch.Generator) -> Tensor:
-    """(k,) rows to start from, drawn with chances ∝ their squared distance to the nearest one before."""
+    """(k,) rows to start from, drawn with probability ∝ squared distance to the nearest one chosen before."""
     to_all = Distances(x)
     block_of = to_all.block
     draws_in_block = row_blocks(len(x), len(x), block_bytes_on(x.device))[0].stop
@@ -125,7 +125,7 @@ def _start(x: Tensor, k: int, generator: torch.Generator) -> Tensor:
 
 
 def _draw(weights: Tensor, n: int, generator: torch.Generator) -> Tensor:
-    """n different rows with chances ∝ their weights (N,): the first in a race of exponential arrivals."""
+    """Draws n different rows with probability ∝ their weights (N,): the first of exponential arrival times."""
     return (weights / torch.empty_like(weights).exponential_(generator=generator)).topk(n).indices
 
 

@@ -1,4 +1,4 @@
-"""One clustering named after another: clusters that hold the same points get the same number."""
+"""Renumbers a clustering like another, so that clusters with the same points have the same number."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from nearkin.errors import UserError
 
 
 def renamed_like(clusters: Tensor, before: Tensor, k: int) -> Tensor:
-    """The clusters (N,) with the numbers 0…k−1 given so that as many points as possible keep the one they had before.
+    """Renumbers clusters (N,), 0…k−1, so that as many points as possible keep the number that they had before.
 
     >>> renamed_like(torch.tensor([0, 0, 1, 2, 2]), torch.tensor([1, 1, 2, 0, 0]), k=3)
     tensor([1, 1, 2, 0, 0])

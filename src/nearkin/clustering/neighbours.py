@@ -1,7 +1,7 @@
-"""Nearest neighbours, exactly, in blocks of the distance matrix on any device.
+"""Exact nearest neighbours on any device, in blocks of the distance matrix.
 
-A product of matrices finds candidates; the distances that are put in order and returned are computed by subtraction in
-float64. Where rounding could hide a nearer one among the others, all that it could be are looked at.
+A matrix product finds candidates. The distances that are sorted and returned are computed by subtraction in float64.
+Where rounding could hide a closer item, all items in question are compared.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from nearkin.errors import UserError
 def nearest_neighbours(
     queries: Tensor, gallery: Tensor, k: int, exclude: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
-    """The k nearest gallery rows of every query, by Euclidean distance in float64.
+    """Finds the k nearest gallery rows of every query, by Euclidean distance in float64.
 
-    Ascending; of equal distances the lowest gallery row comes first, at the k-th place too.
+    Distances are ascending. Of equal distances the lowest gallery row comes first, also at the k-th place.
 
     Args:
         queries: (Q, D) floating point.
         gallery: (N, D) on the same device.
-        k: how many; at most N, or N − 1 where a row is excluded.
-        exclude: (Q,) the gallery row that is never returned for this query, its own; −1 for none.
+        k: number of neighbours, at most N, or N − 1 if a row is excluded.
+        exclude: (Q,) a gallery row that is not returned for this query, usually the query itself; −1 for none.
 
     Returns:
-        distances (Q, k), in float64 where queries or gallery are and otherwise rounded to float32; gallery rows (Q, k).
+        distances (Q, k), float64 if queries or gallery are, otherwise rounded to float32; and gallery rows (Q, k).
 
     >>> line = torch.tensor([[0.0], [1.0], [3.0]])
     >>> distances, rows = nearest_neighbours(line, line, k=1, exclude=torch.arange(3))

@@ -2,9 +2,9 @@
 
 Law, Urtasun, Zemel: Deep Spectral Clustering Learning, ICML 2017, Algorithm 2 and section 4.2.
 
-The left singular vectors come from a QR decomposition without Q and the singular values of its small factor R, in
-float64. Singular values count as 0 where the rounding of the input alone could have made them: each number of x is
-uncertain by its last digit, so all of them together by at most ε · |x|, the length of x as one vector.
+The left singular vectors are computed in float64, from the factor R of a QR decomposition and its SVD. Singular values
+that rounding of the input could explain count as 0: each number of x is uncertain by its last digit, so a singular
+value by at most ε · |x|, with |x| the Frobenius norm.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from nearkin.errors import UserError
 
 
 def spectral_embedding(x: Tensor, leading: int | None = None) -> Tensor:
-    """Points as directions in which no linear map of x can be seen (Algorithm 2, lines 1–4).
+    """The left singular vectors of the centred points, with rows of unit length (Algorithm 2, lines 1–4).
 
-    The rows of U, M = U S Vᵀ the centred points, scaled to length 1. Shifts and invertible linear maps of x only turn
-    them. Needs many more points than dimensions: up to N = D + 1 points in general position, all are equally far apart;
-    the ``leading`` columns alone, of the largest singular values, do not lose what the points have in common.
+    These are the rows of U, where U S Vᵀ are the centred points. Shifts and invertible linear maps of x only rotate
+    them. Use many more points than dimensions: up to N = D + 1 points in general position are all equally far apart.
+    ``leading`` keeps the columns with the largest singular values, which avoids this.
 
     Args:
         x: (N, D) floating point, at least one point.
-        leading: how many columns of U to keep; None for all, as in Algorithm 2.
+        leading: number of columns of U to keep; None keeps all, as in Algorithm 2.
 
     Returns:
-        (N, r) in the precision of x, at least float32; r is the rank of the centred points (``leading`` at most), or 1
-        where they are all equal. The row of a point in the very centre stays zero.
+        (N, r) in the precision of x, at least float32. r is the rank of the centred points, at most ``leading``, or 1
+        if all points are equal. The row of a point exactly at the mean is zero.
 
     >>> spectral_embedding(torch.tensor([[1.0, 5.0], [2.0, 5.0], [3.0, 5.0]])).abs().tolist()
     [[1.0], [0.0], [1.0]]
@@ -53,9 +53,9 @@ def spectral_embedding(x: Tensor, leading: int | None = None) -> Tensor:
 
 
 def spectral_partition(x: Tensor, k: int, seed: int = 0, iterations: int = 100) -> KMeansResult:
-    """k clusters of the points x (N, D) by k-means in their spectral embedding (Algorithm 2); see `kmeans`.
+    """Clusters points x (N, D) by k-means of their spectral embedding (Algorithm 2); see `kmeans`.
 
-    Centroids and inertia are those of the embedding.
+    Centroids and inertia are in the spectral embedding.
 
     >>> cross = torch.tensor([[9.0, 0.0], [8.0, 0.0], [0.0, 0.1], [0.0, 0.2], [-9.0, -0.1], [-8.0, -0.2]])
     >>> a, b, c, d, e, f = spectral_partition(cross, k=3).assignment.tolist()

@@ -24,17 +24,17 @@ def describe_splits(splits: Splits) -> list[str]:
     >>> data = Dataset("toy", Vectors(np.zeros((6, 3), np.float32)), np.array([0, 0, 0, 0, 1, 1]), ["cat", "dog"])
     >>> for line in describe_splits(Splits(data, None, None)):
     ...     print(line)
-    data          toy: 6 vectors of 2 classes
+    data          toy: 6 vectors, 2 classes
       train       6 vectors, 2 classes
       test        none
-      size        3 numbers each
+      size        3 features
     """
     every: dict[str, Dataset | None] = {name: getattr(splits, name) for name in SPLITS}
     found = {name: true_classes(split) for name, split in every.items() if split is not None}
     train = found["train"]
     items, classes = sum(map(len, found.values())), len(set(chain(*(each.present_classes for each in found.values()))))
     what = "vector" if isinstance(train.items, Vectors) else "image"
-    lines = [labelled("data", f"{train.name}: {counted(items, what)} of {counted(classes, 'class')}")]
+    lines = [labelled("data", f"{train.name}: {counted(items, what)}, {counted(classes, 'class')}")]
     widths = [len(f"{largest:,}") for largest in (max(map(len, found.values())), classes)]
     for name, split in found.items():
         here = f"{counted(len(split), what, widths[0])}, {counted(len(split.present_classes), 'class', widths[1])}"
@@ -65,20 +65,20 @@ def counted(number: int, noun: str, width: int = 0) -> str:
 def _role(name: str, split: Dataset, splits: Splits) -> str:
     """What a split is for, and whether its classes are trained on."""
     if name == "train":
-        return " in random pairs" if splits.train.true_labels is not None else ""
+        return " (merged into random pairs)" if splits.train.true_labels is not None else ""
     if name == "validation":
         return " (held out to choose the model)"
     trained_on = np.isin(split.present_classes, true_classes(splits.train).present_classes)
     if trained_on.all():
-        return " (other items of the classes trained on)"
-    return " (some of them trained on)" if trained_on.any() else " (none of them trained on)"
+        return " (same classes as train)"
+    return " (some also in train)" if trained_on.any() else " (unseen in training)"
 
 
 def _sizes(items: Sequence[Items]) -> list[str]:
     """The smallest, the median and the largest size; of many images, those of some all over them."""
     first = items[0]
     if isinstance(first, Vectors):
-        return [labelled("  size", f"{first.values.shape[1]:,} numbers each")]
+        return [labelled("  size", f"{counted(first.values.shape[1], 'feature')}")]
     if isinstance(first, ImageArray):
         width, height = first.size
         return [labelled("  size", f"{width}×{height} pixels, {'grey' if first.channels == 1 else 'RGB'}")]
@@ -90,7 +90,7 @@ def _sizes(items: Sequence[Items]) -> list[str]:
     if not sizes:
         return []
     smallest, median, largest = (f"{width}×{height}" for width, height in (sizes[0], sizes[len(sizes) // 2], sizes[-1]))
-    sampled = f" (of {len(chosen):,} sampled)" if len(chosen) < len(every) else ""
+    sampled = f" ({len(chosen):,} sampled)" if len(chosen) < len(every) else ""
     text = f"{smallest} to {largest} pixels, median {median}" if smallest != largest else f"{smallest} pixels"
     return [labelled("  size", text + sampled)]
 

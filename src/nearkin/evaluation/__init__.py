@@ -1,4 +1,4 @@
-"""Vectors and labels -> scores."""
+"""Scores of embeddings with labels: retrieval, clustering, classification and diagnostics."""
 
 from nearkin.evaluation.attribute_columns import column_concentrations
 from nearkin.evaluation.attributes import AttributeConcentration, attribute_concentration

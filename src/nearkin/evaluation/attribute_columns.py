@@ -1,8 +1,8 @@
-"""The further columns of a dataset as attributes, each with its concentration among neighbours.
+"""Attribute concentration for the extra columns of a dataset.
 
-A column of yes and no (true/false, yes/no, 1/0) is one attribute, which an item has or has not; in any other column
-each distinct value is an attribute. Where a column is empty, nothing is known: such items are neither asked about it
-nor found, so a column that is filled for few items is measured among these few.
+A boolean column (true/false, yes/no, 1/0) is one attribute, which an item has or does not have. In any other column
+each distinct value is an attribute. An empty cell means unknown: such items are neither queries nor neighbours for this
+column, so a column that is filled for few items is measured among these.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ Column = npt.NDArray[Any]
 def column_concentrations(
     space: Space, columns: Mapping[str, Column], sizes: Sequence[int] = SIZES
 ) -> dict[str, AttributeConcentration]:
-    """The concentration of every column's attributes; of all together under ``ALL``, where there are several columns.
+    """The concentration of every column's attributes, and of all columns together under ``ALL`` if there are several.
 
-    One neighbour search serves all columns that are known for the same items. Columns that cannot say anything are left
-    out: those that no two items share a value of, or no query has, and those of several dimensions.
+    Columns that are known for the same items share one neighbour search. Some columns are left out: those in which no
+    two items have the same value, those without values for queries, and those of several dimensions.
 
     Args:
-        space: its queries search its gallery; labels are not read.
-        columns: (items,) booleans, numbers or words by name; "" or NaN where a value is not known.
-        sizes: neighbourhood sizes; those that exceed the number of items are left out.
+        space: its queries search its gallery; labels are not used.
+        columns: (items,) booleans, numbers or strings, by name; "" or NaN if a value is not known.
+        sizes: neighbourhood sizes; sizes larger than the number of items are left out.
 
     >>> line = Space.of([[0.0], [1.0], [3.0], [7.0]], [0, 0, 1, 1])
     >>> found = column_concentrations(line, {"kind": np.array(["a", "a", "b", "b"])}, sizes=[1, 2, 4])
@@ -60,7 +60,7 @@ def column_concentrations(
 
 
 def _numbered(column: Column) -> tuple[Tensor, int, npt.NDArray[np.bool_]]:
-    """(items,) the number of the attribute each item has, or HAS_NONE; how many there are; (items,) which are known."""
+    """(items,) the attribute of each item, or HAS_NONE; the number of attributes; (items,) whether it is known."""
     missing = np.isnan(column) if np.issubdtype(column.dtype, np.floating) else np.zeros(len(column), dtype=np.bool_)
     words, numbers = np.unique(np.where(missing, "", column.astype(np.str_)), return_inverse=True)
     known = words != ""
@@ -80,7 +80,7 @@ def _taken(space: Space, rows: Tensor) -> Space:
 def _concentrations(
     space: Space, numbered: Mapping[str, tuple[Tensor, int]], sizes: Sequence[int]
 ) -> dict[str, AttributeConcentration]:
-    """Of columns that are known for all items of the space, by one search."""
+    """The concentrations of columns that are known for all items of the space, by one search."""
     queries, gallery = space.queries.cpu(), space.gallery.cpu()
     fitting = [size for size in sizes if size <= len(gallery) - int(torch.isin(queries, gallery).any())]
     telling = {name: (n, count) for name, (n, count) in numbered.items() if _tells(n, queries)}
@@ -101,7 +101,7 @@ def _concentrations(
 
 
 def _tells(numbers: Tensor, queries: Tensor) -> bool:
-    """Whether a query has one of the column's attributes, and any two items have the same."""
+    """Whether a query has one of the column's attributes and any two items share one."""
     has = numbers[numbers != HAS_NONE]
     return bool((numbers[queries] != HAS_NONE).any()) and len(has.unique()) < len(has)
 

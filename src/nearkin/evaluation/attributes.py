@@ -1,8 +1,8 @@
-"""Attribute concentration: how many neighbours of an item share what is known about it besides its class.
+"""Attribute concentration: the share of an item's neighbours that have the same attributes, which training never saw.
 
 Rippel, Paluri, Dollár, Bourdev: Metric Learning with Adaptive Density Discrimination, ICLR 2016, 4.2 and Fig. 6d.
 
-The paper gives no chance level; here it stands beside the shares, so that gains over it can be told.
+The paper does not give the chance level; here it is computed too.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ HAS_NONE = -1
 
 @dataclass(frozen=True, eq=False)
 class AttributeConcentration:
-    """Shares of neighbours with the same attribute; A attributes, or A values of one attribute, ascending.
+    """Shares of neighbours with the same attribute, for A attributes or A values of one attribute, ascending.
 
     Attributes:
         sizes: the neighbourhood sizes, ascending.
-        items: (A,) how many queries have the attribute.
-        shares: (A, sizes) mean share of their nearest gallery items that have it too, in float64.
-        chances: (A,) mean share of the whole gallery, less the query itself, that has it too, in float64.
+        items: (A,) the number of queries with the attribute.
+        shares: (A, sizes) float64, the mean share of their nearest gallery items that also have it.
+        chances: (A,) float64, the mean share of the whole gallery, without the query, that also has it.
 
-    ``shares`` and ``chances`` are NaN for an attribute that no query has; the means leave it out.
+    ``shares`` and ``chances`` are NaN for an attribute that no query has; means ignore it.
     """
 
     sizes: tuple[int, ...]
@@ -59,15 +59,15 @@ class AttributeConcentration:
 def attribute_concentration(
     space: Space, attributes: Tensor | npt.ArrayLike, sizes: Sequence[int] = (1, 2, 4, 8, 16, 32, 64)
 ) -> AttributeConcentration:
-    """For every item and attribute it has, the share of its n nearest neighbours that have it too.
+    """For every item and each of its attributes, the share of its n nearest neighbours that also have it.
 
-    One neighbour search, in blocks of queries, serves all sizes and attributes; an item is never its own neighbour.
+    All sizes and attributes share one neighbour search, in blocks of queries. An item is never its own neighbour.
 
     Args:
-        space: its queries search its gallery; labels are not read.
-        attributes: (items, A) booleans, which attributes each row of the space has; (items,) booleans for a single
-            one; or (items,) labels, whole numbers or words, each distinct value an attribute.
-        sizes: n, from 1 to the gallery's size, less 1 where a query stands in it.
+        space: its queries search its gallery; labels are not used.
+        attributes: (items, A) booleans, which attributes each item has; (items,) booleans for a single attribute; or
+            (items,) labels, integers or strings, each distinct value an attribute.
+        sizes: n, from 1 to the size of the gallery, minus 1 if a query is part of it.
 
     >>> line = Space.of([[0.0], [1.0], [3.0], [7.0]], [0, 0, 1, 1])
     >>> striped = attribute_concentration(line, [True, True, False, True], sizes=[1, 2])
@@ -79,7 +79,7 @@ def attribute_concentration(
 
 
 def shares_among_neighbours(space: Space, columns: Tensor, count: int, sizes: Sequence[int]) -> AttributeConcentration:
-    """The same for ``count`` numbered attributes, in columns (columns, items): the one an item has, or HAS_NONE."""
+    """The same for ``count`` numbered attributes in columns (columns, items): an item's attribute, or HAS_NONE."""
     device = space.embeddings.device
     columns, sizes = columns.to(device), tuple(sorted(set(sizes)))
     queries, gallery, own = space.queries, space.gallery, space.own_gallery_rows
@@ -104,7 +104,7 @@ def shares_among_neighbours(space: Space, columns: Tensor, count: int, sizes: Se
 
 
 def _columns(attributes: Tensor | npt.ArrayLike, items: int) -> tuple[Tensor, int]:
-    """(columns, items) the number of the attribute that an item has, or HAS_NONE; and how many attributes there are."""
+    """(columns, items) the number of each item's attribute, or HAS_NONE; and the number of attributes."""
     known = attributes.cpu().numpy() if isinstance(attributes, Tensor) else np.asarray(attributes)
     if known.shape[:1] != (items,) or known.ndim > 2 or (known.ndim == 2 and known.dtype != np.bool_):
         raise UserError(

@@ -1,9 +1,9 @@
-"""Classification by soft votes of what is nearest: k-nearest-cluster (kNC) and soft kNN.
+"""Classification by weighted votes of nearest clusters (kNC) or nearest items (soft kNN).
 
 Rippel, Paluri, Dollár, Bourdev: Metric Learning with Adaptive Density Discrimination, ICLR 2016, Eq. 6.
 
-σ² is the total variance of Eq. 4, not one per dimension. Votes are taken relative to that of the nearest, which cancels
-in the argmax: a query far from everything still has one vote of 1, for the class of what is nearest.
+σ² is the total variance of Eq. 4, not one per dimension. Votes are divided by that of the nearest, which leaves the
+argmax as it is. A query far from everything therefore still has one vote of 1, for the class of its nearest neighbour.
 """
 
 from __future__ import annotations
@@ -22,17 +22,18 @@ from nearkin.space import Space
 def nearest_cluster_labels(
     queries: Tensor, centroids: Tensor, labels: Tensor, variance: float, nearest: int = 128
 ) -> Tensor:
-    """The class of every query by kNC: the largest sum of exp(−|r − μ|² / 2σ²) over its clusters among the L nearest.
+    """Classifies queries by kNC: the class with the largest sum of exp(−|r − μ|² / 2σ²) over the L nearest clusters.
 
     Args:
         queries: (Q, D) floating point, r in Eq. 6.
-        centroids: (C, D) the clusters' means, μ.
-        labels: (C,) integers, their classes.
-        variance: σ², mean squared distance of the training items to their centroids; 0: the nearest cluster decides.
-        nearest: L, how many clusters vote; all, where there are fewer.
+        centroids: (C, D) the means of the clusters, μ.
+        labels: (C,) integers, the classes of the clusters.
+        variance: σ², the mean squared distance of training items to their centroids; with 0 the nearest cluster
+            decides.
+        nearest: L, the number of clusters that vote; all if there are fewer.
 
     Returns:
-        (Q,) labels; of classes with equal sums the lowest.
+        (Q,) labels; of classes with equal sums, the lowest.
 
     >>> centroids, labels = torch.tensor([[0.0], [3.0], [3.5]]), torch.tensor([4, 7, 7])
     >>> [nearest_cluster_labels(torch.tensor([[1.4]]), centroids, labels, variance).item() for variance in (0.1, 10.0)]
@@ -51,18 +52,18 @@ def soft_knn_labels(
     neighbours: int = 128,
     exclude: Tensor | None = None,
 ) -> Tensor:
-    """The class of every query by soft kNN: kNC with every gallery item as a cluster of its own.
+    """Classifies queries by soft kNN: kNC in which every gallery item is its own cluster.
 
     Args:
         queries: (Q, D) floating point.
-        gallery: (N, D)
+        gallery: (N, D).
         labels: (N,) integers, the classes of the gallery.
-        variance: σ²; None: the mean squared distance of the queries to their nearest neighbours.
-        neighbours: how many items vote; all, where there are fewer.
-        exclude: (Q,) the gallery row that has no vote for this query, its own; −1 for none.
+        variance: σ²; None uses the mean squared distance of queries to their nearest neighbours.
+        neighbours: number of items that vote; all if there are fewer.
+        exclude: (Q,) a gallery row that does not vote for this query, usually the query itself; −1 for none.
 
     Returns:
-        (Q,) labels; of classes with equal sums the lowest.
+        (Q,) labels; of classes with equal sums, the lowest.
 
     >>> line, labels = torch.tensor([[0.0], [1.0], [1.5], [5.0]]), torch.tensor([1, 1, 2, 2])
     >>> soft_knn_labels(line, line, labels, exclude=torch.arange(4)).tolist()
@@ -84,7 +85,7 @@ def soft_knn_labels(
     needs="read-out",
 )
 def soft_knn_error(space: Space, trained_on: Space) -> float:
-    """The error of `soft_knn_labels` where the items of a space are classified by those of another."""
+    """The error of `soft_knn_labels` for the items of a space, with the training items as gallery."""
     predicted = soft_knn_labels(space.embeddings, trained_on.embeddings, trained_on.labels)
     return error_rate(predicted, space.labels)
 
@@ -97,12 +98,12 @@ def soft_knn_error(space: Space, trained_on: Space) -> float:
     needs="read-out",
 )
 def nearest_cluster_error(space: Space, centroids: Tensor, labels: Tensor, variance: float) -> float:
-    """The error of `nearest_cluster_labels` on the items of a space."""
+    """The error of `nearest_cluster_labels` for the items of a space."""
     return error_rate(nearest_cluster_labels(space.embeddings, centroids, labels, variance), space.labels)
 
 
 def error_rate(predicted: Tensor, truth: Tensor) -> float:
-    """The share of labels (N,) that are not the true ones (N,).
+    """The share of predicted labels (N,) that differ from the true ones (N,).
 
     >>> error_rate(torch.tensor([1, 2, 3, 4]), torch.tensor([1, 2, 3, 0]))
     0.25
@@ -121,7 +122,7 @@ def _check(gallery: Tensor, labels: Tensor, variance: float | None) -> None:
 
 
 def _soft_vote(distances: Tensor, labels: Tensor, variance: float) -> Tensor:
-    """(Q,) the label with the largest sum of votes, of ascending distances and labels (Q, L)."""
+    """(Q,) the label with the largest sum of votes, from ascending distances and labels (Q, L)."""
     squares = distances.double().square()
     votes = torch.exp((squares[:, :1] - squares) / max(2 * variance, sys.float_info.min))
     labels, order = labels.sort(dim=1, stable=True)

@@ -1,8 +1,8 @@
-"""Clustering scores: how well a partition, told the number of classes, finds the classes again.
+"""Clustering scores: how well a clustering with the true number of clusters agrees with the classes.
 
-NMI as mutual information over the geometric mean of the two entropies: Song et al., "Deep Metric Learning via
-Facility Location" (CVPR 2017), Eq. 9. Over their arithmetic mean: Sanakoyeu et al., "Divide and Conquer the
-Embedding Space for Metric Learning" (CVPR 2019). The geometric one is never the smaller.
+NMI divides mutual information by the geometric mean of the two entropies in Song et al., "Deep Metric Learning via
+Facility Location" (CVPR 2017), Eq. 9, and by their arithmetic mean in Sanakoyeu et al., "Divide and Conquer the
+Embedding Space for Metric Learning" (CVPR 2019). The geometric form is never smaller.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ CLUSTERINGS = ("kmeans", "spectral")
 
 
 def find_clusters(space: Space, seed: int = 0, clustering: str = "kmeans") -> Tensor:
-    """(items,) the cluster of every item of the space, with as many clusters as there are classes.
+    """(items,) the cluster of every item of the space, with as many clusters as classes.
 
-    ``clustering="kmeans"`` or, for normalised spectral clustering (Ng, Jordan, Weiss 2001, with inner products),
-    "spectral": the same k-means of the leading left singular vectors, as many as there are classes. These cost, once,
-    some N·D² operations and a few float64 copies of the N × D embeddings.
+    ``clustering="kmeans"``, or "spectral" for normalised spectral clustering (Ng, Jordan, Weiss 2001, with inner
+    products): k-means of the leading left singular vectors, as many as there are classes. Computing these takes about
+    N·D² operations and a few float64 copies of the N × D embeddings.
 
     >>> line = Space.of(torch.tensor([[0.0], [0.1], [5.0], [5.1]]), torch.tensor([3, 3, 7, 7]))
     >>> a, b, c, d = find_clusters(line).tolist()
@@ -43,9 +43,9 @@ def find_clusters(space: Space, seed: int = 0, clustering: str = "kmeans") -> Te
 
 
 def cluster_scores(clusters: Tensor, labels: Tensor) -> dict[str, float]:
-    """How well two groupings (N,) agree, by every metric that needs clusters; the names of clusters do not matter.
+    """How well two groupings (N,) agree, by every clustering metric; the numbers of clusters do not matter.
 
-    By scikit-learn: 1 where both groupings are one single group; NMI is 0 where the mutual information is 0.
+    As in scikit-learn, scores are 1 if both groupings are a single group, and NMI is 0 if the mutual information is 0.
 
     >>> scores = cluster_scores(torch.tensor([1, 1, 0, 2]), torch.tensor([5, 5, 9, 9]))
     >>> {name: round(score, 4) for name, score in scores.items()}
@@ -83,7 +83,7 @@ def nmi_arithmetic(clusters: Tensor, labels: Tensor) -> float:
 def ami(clusters: Tensor, labels: Tensor) -> float:
     """(MI − E[MI]) / (mean of the entropies − E[MI]).
 
-    scikit-learn's, whose expectation takes half a minute for 11,316 classes; here by the sizes that occur.
+    The same as scikit-learn's, whose E[MI] takes half a minute for 11,316 classes. Here equal sizes are computed once.
     """
     from sklearn.metrics import mutual_info_score
 

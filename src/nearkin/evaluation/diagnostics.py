@@ -1,13 +1,13 @@
 """How a space is spread out: distances within and between classes, and how evenly it uses its dimensions.
 
 Spectral decay: Roth et al., "Revisiting Training Strategies and Generalization Performance in Deep Metric Learning"
-(ICML 2020), ρ = KL(U ‖ S) = Σᵢ 1/d · ln((1/d) / sᵢ), where s₁ ≥ … ≥ s_d are the singular values of the embeddings,
-not centred, divided by their sum: 0 where all directions are used alike. Negative pairs inside and across clusters:
+(ICML 2020), ρ = KL(U ‖ S) = Σᵢ 1/d · ln((1/d) / sᵢ), where s₁ ≥ … ≥ s_d are the singular values of the embeddings (not
+centred), divided by their sum. ρ is 0 if all directions are used equally. Negative pairs within and across clusters:
 Sanakoyeu et al., "Divide and Conquer the Embedding Space for Metric Learning" (CVPR 2019), Fig. 8.
 
-Deviations: ρ would be infinite for an unused direction, so singular values below RESOLUTION of the largest, which are
-rounding errors in float32, count as that much. The inter-class distance is the mean over pairs of items, like the
-intra-class one, where Roth et al. take the pairs of class means.
+Deviations: an unused direction would make ρ infinite, so singular values below RESOLUTION times the largest, which are
+rounding errors in float32, are raised to this bound. The inter-class distance is the mean over pairs of items, like the
+intra-class distance; Roth et al. use pairs of class means.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ class PairDistances:
     """Distances of one kind of pairs.
 
     Attributes:
-        mean: their mean; NaN where there are no such pairs.
-        counts: (BINS,) how many fall between two edges of the histogram.
-        exact: whether these are all pairs of the kind; otherwise a sample, drawn evenly and with replacement.
+        mean: the mean distance; NaN if there are no such pairs.
+        counts: (BINS,) the histogram of distances.
+        exact: whether all pairs were measured; otherwise a uniform sample with replacement.
     """
 
     mean: float
@@ -50,14 +50,15 @@ class Diagnostics:
     """How a space is spread out.
 
     Attributes:
-        positives, negatives: pairs of items of one class and of two.
-        negatives_within_clusters, negatives_across_clusters: negatives whose items are in one cluster or in two;
-            None where no clusters were given.
-        edges: (BINS + 1,) of the histograms of all kinds, from 0 to the largest distance seen (to 1 if that is 0).
-        spectrum: (min(items, dim),) singular values over their sum, descending, in float64; zeros if all items are 0.
-        spectral_decay: ρ, 0 for an even spectrum; NaN where all items are 0 and there is no spectrum.
+        positives, negatives: pairs of items of the same class and of different classes.
+        negatives_within_clusters, negatives_across_clusters: negatives whose items are in the same cluster or in
+            different ones; None if no clusters were given.
+        edges: (BINS + 1,) the edges of all histograms, from 0 to the largest distance (to 1 if that is 0).
+        spectrum: (min(items, dim),) float64, singular values divided by their sum, descending; zeros if all items are
+            0.
+        spectral_decay: ρ, 0 for an even spectrum; NaN if all items are 0.
         collapsed_dimensions: of the min(items - 1, dim) directions that the items can span around their mean, the
-            share in which they spread at most COLLAPSED as far as in the widest; 1 where all items are equal.
+            share in which they spread at most COLLAPSED times as far as in the widest; 1 if all items are equal.
     """
 
     positives: PairDistances
@@ -71,7 +72,7 @@ class Diagnostics:
 
     @property
     def distance_ratio(self) -> float:
-        """Mean intra-class over mean inter-class distance; 1 where all items coincide, NaN where a kind is missing."""
+        """Mean intra-class over mean inter-class distance; 1 if all items coincide, NaN if there are no such pairs."""
         intra, inter = self.positives.mean, self.negatives.mean
         if intra == inter:
             return 1.0
@@ -79,19 +80,19 @@ class Diagnostics:
 
     @property
     def scores(self) -> dict[str, float]:
-        """What is one number, by name."""
+        """The scores that are single numbers, by name."""
         return {each.name: float(each.compute(self)) for each in known_metrics("diagnostics")}
 
     @property
     def sampled(self) -> tuple[str, ...]:
-        """Names of the scores that are of a sample of pairs, not of all."""
+        """Names of the scores that were computed from a sample of pairs."""
         intra, inter = not self.positives.exact, not self.negatives.exact
         of_a_sample = {"intra_class_distance": intra, "inter_class_distance": inter, "distance_ratio": intra or inter}
         return tuple(name for name, is_sampled in of_a_sample.items() if is_sampled)
 
     @property
     def histograms(self) -> dict[str, list[float] | list[int] | list[str]]:
-        """Edges and counts of positive and negative pairs, and what was sampled: plain lists, for a file."""
+        """Histograms of positive and negative pairs as plain lists, for a file, and which pairs were sampled."""
         return {
             "edges": self.edges.tolist(),
             "positives": self.positives.counts.tolist(),
@@ -115,14 +116,14 @@ for _name, _attribute, _title, _meaning, _better in _NUMBERS:
 
 
 def diagnostics(space: Space, pairs: int = 100_000, seed: int = 0, clusters: Tensor | None = None) -> Diagnostics:
-    """Looks at all items of a space, whether queries or gallery.
+    """Measures how a space is spread out, over all of its items, queries and gallery.
 
     Args:
         space: embeddings with labels.
-        pairs: of each kind of pairs, all are measured if there are at most that many, and otherwise a sample of this
-            size (across clusters somewhat smaller: drawn from all pairs across, positive ones left out).
-        seed: decides the samples; they are the same on every device.
-        clusters: (items,) integers, to tell negative pairs within a cluster from those across two.
+        pairs: largest number of pairs of each kind to measure. If there are more, a sample of this size is drawn
+            (slightly smaller across clusters, where positive pairs are drawn too and left out).
+        seed: random seed of the samples, which are the same on every device.
+        clusters: (items,) integers, to separate negative pairs within a cluster from those across clusters.
 
     >>> found = diagnostics(Space.of([[0.0, 1.0], [0.0, 3.0], [4.0, 0.0]], ["a", "a", "b"]))
     >>> found.positives.mean, found.negatives.counts.sum().item(), found.spectrum.numpy().round(4).tolist()

@@ -1,4 +1,4 @@
-"""A space -> its scores, and the neighbours and clusters they were read from."""
+"""Evaluates a space: its scores, and the neighbours and clusters behind them."""
 
 from __future__ import annotations
 
@@ -31,18 +31,19 @@ def evaluate(
     kept_neighbours: int = 10,
     seed: int = 0,
 ) -> EvaluationResult:
-    """Scores embeddings by retrieval and clustering; neighbours and clusters are computed once.
+    """Computes retrieval and clustering scores of embeddings.
 
     Args:
-        embeddings: (items, dim), or a space, which has labels and masks of its own.
-        labels: (items,) numbers or words.
-        is_query, is_gallery: (items,) booleans: what searches, and what is searched; None: everything.
+        embeddings: (items, dim), or a space, which has its own labels and masks.
+        labels: (items,) numbers or strings.
+        is_query: (items,) booleans, which items are queries; None: all.
+        is_gallery: (items,) booleans, which items are in the gallery; None: all.
         recall_at: the K of Recall@K, one or several.
-        clustering: how clusters are found, "kmeans" or "spectral" (see `find_clusters`); None for no clusters, which
-            take by far the longest for thousands of classes.
-        protocol: "random-gallery" adds the scores of random galleries, as `random_gallery_scores` gives them.
-        kept_neighbours: how many neighbours of each query to keep.
-        seed: decides where k-means starts.
+        clustering: "kmeans" or "spectral" (see `find_clusters`). None skips clustering, which takes by far the longest
+            for thousands of classes.
+        protocol: "random-gallery" adds the scores of `random_gallery_scores`.
+        kept_neighbours: number of neighbours to keep for each query.
+        seed: random seed of k-means.
 
     >>> result = evaluate([[0.0], [1.0], [5.0], [6.0]], ["a", "a", "b", "b"], recall_at=1)
     >>> result.scores["recall@1"], result.scores["map@r"], round(result.scores["nmi_arithmetic"], 6)
@@ -76,7 +77,7 @@ def as_space(
     is_query: Tensor | npt.ArrayLike | None,
     is_gallery: Tensor | npt.ArrayLike | None,
 ) -> Space:
-    """What `evaluate` takes, as a space."""
+    """Makes a space of the arguments of `evaluate`."""
     if not isinstance(embeddings, Space):
         if labels is None:
             raise UserError("embeddings cannot be evaluated without labels; call evaluate(embeddings, labels)")

@@ -1,4 +1,4 @@
-"""VehicleID's protocol: one random image of every class is the gallery, all others search it, again and again.
+"""The VehicleID protocol: the gallery is one random image of each class, the other images are queries; repeated.
 
 Liu et al.: Deep Relative Distance Learning: Tell the Difference Between Similar Vehicles, 2016. With a single positive
 per query, Recall@K is the cumulative match curve (CMC) at K, and mAP is the mean reciprocal rank.
@@ -27,13 +27,13 @@ RANDOM_GALLERY = variant(
 def random_gallery_scores(
     space: Space, recall_at: int | Sequence[int] = (1, 5), repeats: int = 10, seed: int = 0
 ) -> dict[str, float]:
-    """``recall@K`` and ``map``, means over random galleries, and ``recall@K_sd`` and ``map_sd``, how far they spread.
+    """Means of ``recall@K`` and ``map`` over random galleries, and standard deviations ``recall@K_sd`` and ``map_sd``.
 
     Args:
-        space: embeddings with labels; a split into queries and gallery that it may have is not used.
+        space: embeddings with labels; its own queries and gallery are ignored.
         recall_at: the K of Recall@K.
-        repeats: how many galleries are drawn; their spread is the population's standard deviation, 0 for one.
-        seed: decides which.
+        repeats: number of galleries. Standard deviations are those of the population, 0 for one gallery.
+        seed: random seed.
 
     >>> two_pairs = Space.of([[0.0], [1.0], [5.0], [6.0]], [0, 0, 1, 1])
     >>> random_gallery_scores(two_pairs, recall_at=[1])
@@ -50,9 +50,9 @@ def random_gallery_scores(
 
 
 def random_galleries(space: Space, repeats: int, seed: int = 0) -> Iterator[Space]:
-    """The space again and again, each time with one random item of every class as gallery, the others as queries.
+    """Yields the space repeatedly, each time with one random item of each class as gallery and the others as queries.
 
-    The only item of a class is always in the gallery, where it distracts, and never a query.
+    An item that is alone in its class is always in the gallery, as a distractor, and never a query.
 
     >>> (split,) = random_galleries(Space.of(torch.eye(3), [0, 1, 0]), repeats=1)
     >>> len(split.gallery), len(split.queries), 1 in split.gallery
@@ -70,7 +70,7 @@ def random_galleries(space: Space, repeats: int, seed: int = 0) -> Iterator[Spac
 
 
 def cmc(first: Tensor, up_to: int) -> Tensor:
-    """Cumulative match curve: (up_to,) float64, at K − 1 the share of queries whose first positive is among K nearest.
+    """Cumulative match curve, (up_to,) float64: at K − 1, the share of queries with a positive among the K nearest.
 
     Args:
         first: (Q,) ``Retrieval.first_rank``; queries without a positive (0) are left out.

@@ -1,11 +1,11 @@
-"""How far the retrieval scores of a space can be trusted, and whether two spaces really differ.
+"""Confidence intervals of retrieval scores, and paired tests of two spaces.
 
-Percentile bootstrap: Efron, "Bootstrap Methods: Another Look at the Jackknife" (Annals of Statistics 1979); the
-p-value is that of Fisher's sign-flip test, counted as in Phipson and Smyth, "Permutation P-values Should Never Be
-Zero" (2010). Queries of one class succeed and fail together, so what is drawn or flipped may be whole classes: the
-honest choice where classes are few or large. Intervals of few draws (classes, then) are still somewhat too narrow.
+Intervals are percentile bootstrap: Efron, "Bootstrap Methods: Another Look at the Jackknife" (Annals of Statistics
+1979). The p-value is that of Fisher's sign-flip test, counted as in Phipson and Smyth, "Permutation P-values Should
+Never Be Zero" (2010). Queries of one class succeed and fail together. If there are few or large classes, resample whole
+classes instead of queries; with few classes, intervals are still somewhat too narrow.
 
-Only the choice of queries is resampled: the gallery stays as it is.
+Only queries are resampled; the gallery stays the same.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ def confidence_intervals(
     over: Over = "queries",
     seed: int = 0,
 ) -> dict[str, tuple[float, float]]:
-    """The lower and upper end of the interval of every retrieval score of a space.
+    """The lower and upper end of the confidence interval of every retrieval score of a space.
 
     Args:
-        found: what `evaluate` or `retrieve` gave for the space.
+        found: the result of `evaluate` or `retrieve` for the space.
         space: the space itself, for the classes of its queries.
-        level: the share of repetitions in which an interval is to cover the true score.
-        resamples: how many times the queries are drawn anew.
-        over: whether single queries or whole classes of queries are drawn, with replacement.
-        seed: decides the draws.
+        level: confidence level.
+        resamples: number of bootstrap samples.
+        over: draw single queries or whole classes of queries, with replacement.
+        seed: random seed.
 
     >>> from nearkin.evaluation import retrieve
     >>> line = Space.of(torch.tensor([[0.0], [1.0], [3.0], [4.0]]), torch.tensor([0, 0, 1, 0]))
@@ -59,13 +59,13 @@ def confidence_intervals(
 
 @dataclass(frozen=True)
 class PairedDifference:
-    """How much higher the second of two spaces scores, over the same queries.
+    """The difference between the scores of two spaces on the same queries.
 
     Attributes:
-        difference: the second's score minus the first's.
-        low, high: the ends of the difference's bootstrap interval.
-        p_value: two-sided: how often a difference at least as large, of either sign, would arise if it were chance
-            which of the two spaces served a query (or a class) better.
+        difference: the second score minus the first.
+        low, high: the ends of the bootstrap interval of the difference.
+        p_value: two-sided; the probability of a difference at least as large if it were random which of the two spaces
+            is better for a query (or a class).
     """
 
     difference: float
@@ -87,13 +87,12 @@ def paired_difference(
     """Compares two spaces of the same items, query by query, in every retrieval score.
 
     Args:
-        first, second: what `evaluate` or `retrieve` gave for the spaces.
-        first_space, second_space: the spaces: the same queries and gallery in the same order.
-        level: as in `confidence_intervals`.
-        resamples: how many times the queries are drawn, and how many times signs are flipped; no p-value is below
-            1 / (1 + resamples).
-        over: whether single queries or whole classes of queries are drawn and flipped.
-        seed: decides the draws and flips.
+        first, second: the results of `evaluate` or `retrieve` for the spaces.
+        first_space, second_space: the spaces, with the same queries and gallery in the same order.
+        level: confidence level.
+        resamples: number of bootstrap samples and of sign flips; no p-value is below 1 / (1 + resamples).
+        over: draw and flip single queries or whole classes of queries.
+        seed: random seed.
 
     >>> from nearkin.evaluation import retrieve
     >>> labels = torch.tensor([0, 1]).repeat(10)
@@ -132,7 +131,7 @@ def _retrieval(found: Found) -> Retrieval:
 
 
 def _query_values(found: Found) -> dict[str, Floats]:
-    """Every score's value (Q,) for each query that has a positive."""
+    """(Q,) the values of each score, for the queries that have a positive."""
     return {name: values.cpu().numpy() for name, values in _retrieval(found).columns()}
 
 
@@ -159,7 +158,7 @@ def _check_same_items(first: Space, second: Space) -> None:
 
 
 def _group_totals(values: dict[str, Floats], classes: npt.NDArray[np.int64], over: Over) -> Floats:
-    """(G, scores + 1) the sums over what is drawn as one, a query or a class, and last its number of queries."""
+    """(G, scores + 1) the sums over each unit that is drawn, a query or a class, and last its number of queries."""
     table = np.stack([*values.values(), np.ones(len(classes))], axis=1)
     if over == "classes":
         table = np.stack([np.bincount(classes, column) for column in table.T], axis=1)
@@ -182,7 +181,7 @@ def _bootstrap(totals: Floats, level: float, resamples: int, random: np.random.G
 
 
 def _sign_flip_p_values(sums: Floats, resamples: int, random: np.random.Generator) -> Floats:
-    """(scores,) how often sums (G, scores), their signs flipped by chance, add up to as much as they do unflipped."""
+    """(scores,) how often sums (G, scores) with randomly flipped signs add up to at least their unflipped total."""
     # With few groups many flips give the very same total; rounding must not tell them from the unflipped one.
     as_large = np.abs(sums.sum(0)) - 1e-12 * np.abs(sums).sum(0)
     flips = (1 - 2 * random.integers(2, size=len(sums)) for _ in range(resamples))

@@ -1,6 +1,6 @@
-"""What a score is called, what it means and which direction is better: said once, where the score is computed.
+"""Registers metrics: each declares its name, meaning and direction where it is computed.
 
-Tables, reports and docs read it here. A metric of your own is a function with this decorator, in any module that is
+Tables, reports and docs use these declarations. To add your own metric, decorate a function in any module that is
 imported before `evaluate` is called:
 
     @metric("found", "Found", "share of queries with all of their class in the 10 nearest",
@@ -38,11 +38,11 @@ class Metric:
 
     Attributes:
         name: its key in `EvaluationResult.scores`.
-        title: what tables call it.
+        title: its name in tables.
         meaning: one line, without a full stop.
-        higher_is_better: None where it is not about better or worse, such as a number of queries.
+        higher_is_better: None if neither direction is better, as for a number of queries.
         needs: what it is computed from, one of ``NEEDS``.
-        decimals: how many a table shows.
+        decimals: number of decimals in tables.
         compute: the function.
     """
 
@@ -56,7 +56,7 @@ class Metric:
 
     @property
     def arrow(self) -> str:
-        """The direction that is better: "↑", "↓", or nothing."""
+        """The better direction: "↑", "↓" or ""."""
         return {True: "↑", False: "↓", None: ""}[self.higher_is_better]
 
     def at(self, k: int) -> Metric:
@@ -72,9 +72,9 @@ _variants: dict[str, tuple[str, str]] = {}
 def metric(
     name: str, title: str, meaning: str, *, higher_is_better: bool | None, needs: str, decimals: int = 4
 ) -> Callable[[Function], Function]:
-    """Registers the function below it as a metric and leaves the function as it is; see `Metric` and ``NEEDS``.
+    """Registers a function as a metric and returns it unchanged; see `Metric` and ``NEEDS``.
 
-    A name that is registered again is replaced.
+    Registering a name again replaces the metric.
     """
     if needs not in NEEDS:
         raise unknown_name("needs", needs, NEEDS)
@@ -87,9 +87,9 @@ def metric(
 
 
 def variant(prefix: str, title: str, meaning: str) -> str:
-    """Names scores that are computed as usual but under other circumstances: their names begin with ``prefix``.
+    """Registers a variant of all scores, whose names begin with ``prefix``.
 
-    >>> prefix = variant("upside_down_", "upside down", "of pictures turned by 180°")
+    >>> prefix = variant("upside_down_", "upside down", "of images rotated by 180°")
     >>> describe(prefix + "map@r").title
     'MAP@R, upside down'
     """
@@ -98,12 +98,12 @@ def variant(prefix: str, title: str, meaning: str) -> str:
 
 
 def known_metrics(needs: str | None = None) -> list[Metric]:
-    """All metrics, or those with one kind of needs, in the order in which they were declared."""
+    """All metrics, or those with the given ``needs``, in the order of their declaration."""
     return [metric for metric in _metrics.values() if needs in (None, metric.needs)]
 
 
 def known_variants() -> dict[str, tuple[str, str]]:
-    """By prefix, title and meaning."""
+    """Title and meaning of each variant, by prefix."""
     return dict(_variants)
 
 
@@ -141,7 +141,7 @@ def score_name(score: str) -> str:
 
 
 def score_text(score: str, value: float) -> str:
-    """A score as people read it.
+    """Formats a score for display.
 
     >>> score_text("recall@1", 1.0), score_text("queries", 5200.0)
     ('1.0000', '5,200')

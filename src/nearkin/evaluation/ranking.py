@@ -1,12 +1,11 @@
 """The exact ranks of some columns in every row of a block of distances.
 
 Rounded squares are compared first: a column whose square differs from the wanted one's by more than the block's slack
-is nearer or farther for certain. The others are compared by their exact distances, pair by pair where they are few.
-Where they are many, as in tight groups, the row is ranked once more by squares from float64, and where that does not
-help either, as where many points coincide, by the exact distances of the whole row. Of equal distances the lower column
-comes first.
+is certainly nearer or farther. If few columns are undecided, their exact distances are compared pair by pair. If many
+are, as in tight groups, the row is ranked again by squares in float64. If that does not help either, as where many
+points coincide, the exact distances of the whole row are used. Of equal distances, the lower column comes first.
 
-How many are nearer for certain is counted in three ways that agree to the last one.
+Three implementations count the columns that are certainly nearer, and agree exactly.
 """
 
 from __future__ import annotations

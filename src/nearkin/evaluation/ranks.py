@@ -1,7 +1,7 @@
-"""Every retrieval score of a query follows from the ranks of its positives.
+"""Retrieval scores, each computed from the ranks of a query's positives.
 
-A positive of a query is a gallery item of the same class, the query itself left out; R is the number of them, and
-the nearest gallery item has rank 1. The scores, one function each:
+A positive is a gallery item of the query's class, other than the query itself. R is the number of positives, and the
+nearest gallery item has rank 1. The scores, one function each:
 
 Recall@K: Jégou et al., "Product Quantization for Nearest Neighbor Search" (TPAMI 2011), as metric-learning papers
 use it. R-precision and MAP@R: Musgrave et al., "A Metric Learning Reality Check" (ECCV 2020).
@@ -20,12 +20,12 @@ from nearkin.evaluation.metrics import metric
 
 @dataclass(frozen=True, eq=False)
 class PositiveRanks:
-    """The ranks of all positives of Q queries, one query after the other, ascending within each.
+    """The ranks of all positives of Q queries, concatenated; ascending within each query.
 
     Attributes:
         ranks: (P,) integers from 1.
-        query: (P,) whose positive it is, 0 … Q − 1, ascending.
-        positives: (Q,) R of every query; P in all.
+        query: (P,) the query of each positive, 0 … Q − 1, ascending.
+        positives: (Q,) R of every query; they sum to P.
 
     >>> ranks = PositiveRanks.of([[1, 3], [], [2]])
     >>> ranks.ranks.tolist(), ranks.query.tolist(), ranks.positives.tolist()
@@ -38,25 +38,25 @@ class PositiveRanks:
 
     @classmethod
     def of(cls, ranks: list[list[int]]) -> PositiveRanks:
-        """From a list of ascending ranks per query."""
+        """Makes it from one list of ascending ranks per query."""
         positives = torch.tensor([len(row) for row in ranks])
         flat = torch.tensor([rank for row in ranks for rank in row], dtype=torch.long)
         return cls(flat, torch.repeat_interleave(positives), positives)
 
     @cached_property
     def place(self) -> Tensor:
-        """(P,) 1, 2, …, R within each query: how many positives there are up to this one."""
+        """(P,) 1, 2, …, R within each query: the number of positives up to this one."""
         before = self.positives.cumsum(0) - self.positives
         return torch.arange(1, len(self.ranks) + 1, device=self.ranks.device) - before[self.query]
 
     @property
     def precision(self) -> Tensor:
-        """(P,) precision at each positive: the share of positives among all that is ranked up to it."""
+        """(P,) precision at each positive: the share of positives among the items up to its rank."""
         return self.place.double() / self.ranks
 
     @cached_property
     def first(self) -> Tensor:
-        """(Q,) the rank of the nearest positive; 0 where there is none.
+        """(Q,) the rank of the nearest positive; 0 if there is none.
 
         >>> PositiveRanks.of([[1, 3], [], [2]]).first.tolist()
         [1, 0, 2]
@@ -71,7 +71,7 @@ class PositiveRanks:
         return self.ranks <= self.positives[self.query]
 
     def mean(self, values: Tensor) -> Tensor:
-        """(Q,) mean over the positives of each query of values (P,); NaN where it has none."""
+        """(Q,) the mean of values (P,) over the positives of each query; NaN if it has none."""
         sums = torch.zeros(len(self.positives), dtype=torch.float64, device=values.device)
         return sums.index_add_(0, self.query, values.double()) / self.positives
 
@@ -84,7 +84,7 @@ class PositiveRanks:
     needs="first rank",
 )
 def recall_at(first: Tensor, k: int) -> Tensor:
-    """(Q,) Recall@K: whether a positive is among the K nearest gallery items; first (Q,) is its rank.
+    """(Q,) Recall@K: whether a positive is among the K nearest gallery items; ``first`` (Q,) is the lowest rank.
 
     >>> recall_at(torch.tensor([1, 2, 5]), k=2).tolist()
     [True, True, False]
@@ -100,7 +100,7 @@ def recall_at(first: Tensor, k: int) -> Tensor:
     needs="ranks",
 )
 def r_precision(ranks: PositiveRanks) -> Tensor:
-    """(Q,) the share of positives among the R nearest gallery items; NaN where there is no positive.
+    """(Q,) the share of positives among the R nearest gallery items; NaN for a query without positives.
 
     >>> r_precision(PositiveRanks.of([[1, 3], [2, 4, 5], [2]])).tolist()
     [0.5, 0.3333333333333333, 0.0]
@@ -116,9 +116,9 @@ def r_precision(ranks: PositiveRanks) -> Tensor:
     needs="ranks",
 )
 def average_precision_at_r(ranks: PositiveRanks) -> Tensor:
-    """(Q,) 1/R Σ_{i ≤ R} P(i)·rel(i), P(i) the precision among the i nearest; its mean over queries is MAP@R.
+    """(Q,) 1/R Σ_{i ≤ R} P(i)·rel(i), where P(i) is the precision at i; its mean over queries is MAP@R.
 
-    NaN where there is no positive.
+    NaN for a query without positives.
 
     >>> average_precision_at_r(PositiveRanks.of([[1, 3], [1, 2, 5, 6], [2]])).tolist()
     [0.5, 0.5, 0.0]
@@ -134,9 +134,9 @@ def average_precision_at_r(ranks: PositiveRanks) -> Tensor:
     needs="ranks",
 )
 def average_precision(ranks: PositiveRanks) -> Tensor:
-    """(Q,) the mean of the precisions at all R positives over the full ranking; its mean over queries is mAP.
+    """(Q,) the mean precision at all R positives of the full ranking; its mean over queries is mAP.
 
-    NaN where there is no positive.
+    NaN for a query without positives.
 
     >>> average_precision(PositiveRanks.of([[1, 4], [2]])).tolist()
     [0.75, 0.5]

@@ -1,4 +1,4 @@
-"""What an evaluation found: one value that training, commands, reports and notebooks share."""
+"""The result of an evaluation, shared by training, commands, reports and notebooks."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ Columns = Mapping[str, Mapping[str, float | Interval]]  # by heading and score
 
 @dataclass(frozen=True, eq=False, repr=False)
 class EvaluationResult:
-    """The scores of some embeddings; print it for a table.
+    """The scores of embeddings. Prints as a table.
 
     Attributes:
-        scores: by name, such as "recall@1" or "map@r"; `nearkin.evaluation.describe` says what a name means.
-        retrieval: the same for every single query, and its neighbours.
-        clusters: (items,) the cluster of every item; None where clustering was not asked for.
-        intervals: by name, the ends of the 95 % interval; of retrieval scores, where they were asked for.
-        backbone: the scores of the pretrained backbone alone, where they are known.
-        attributes: by neighbourhood size, and by "chance", the share of neighbours that have an attribute too.
-        diagnostics: distances and spectrum of the space, where they were asked for.
-        split: "train", "validation", "test" or "all", where a split of a dataset was evaluated.
+        scores: by name, such as "recall@1" or "map@r"; `nearkin.evaluation.describe` explains a name.
+        retrieval: the scores and neighbours of every query.
+        clusters: (items,) the cluster of every item; None without clustering.
+        intervals: the ends of the 95 % confidence intervals of retrieval scores, by name, if requested.
+        backbone: the scores of the pretrained backbone alone, if known.
+        attributes: the share of neighbours with the same attribute, by neighbourhood size and for "chance".
+        diagnostics: distances and spectrum of the space, if requested.
+        split: "train", "validation", "test" or "all", if a split of a dataset was evaluated.
     """
 
     scores: dict[str, float]
@@ -58,7 +58,7 @@ class EvaluationResult:
 
     @property
     def columns(self) -> Columns:
-        """What the table shows, by heading and score."""
+        """The columns of the table: headings and scores."""
         columns: dict[str, Mapping[str, float | Interval]] = {
             "backbone alone": self.backbone,
             self.split or "score": self.scores,
@@ -67,7 +67,7 @@ class EvaluationResult:
         return {heading: column for heading, column in columns.items() if column}
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain numbers and lists, for a file: the scores under the name of their split, and what else is known."""
+        """Plain numbers and lists, for a file: the scores by split, and whatever else is known."""
         besides = {
             "attributes": self.attributes,
             "distances": self.diagnostics.histograms if self.diagnostics else {},
@@ -77,7 +77,7 @@ class EvaluationResult:
         return {self.split or "scores": self.scores, "intervals": self.intervals, **known}
 
     def to_pandas(self) -> DataFrame:
-        """One row for each score, with its title, value and, where they are known, interval and backbone."""
+        """One row per score, with its title, value and, if known, interval and backbone."""
         try:
             from pandas import DataFrame
         except ImportError:
@@ -114,14 +114,14 @@ class EvaluationResult:
 
 
 def plain_text(shown: ConsoleRenderable | RichCast) -> str:
-    """What a terminal would show, without colours."""
+    """The text that a terminal would show, without colours."""
     text = io.StringIO()
     Console(file=text, width=200, color_system=None).print(shown)
     return "\n".join(line.rstrip() for line in text.getvalue().splitlines())
 
 
 def score_table(columns: Columns, title: str | None = None, sampled: tuple[str, ...] = ()) -> Table:
-    """Scores side by side, one column each, for the terminal; what is of a sample of pairs says so."""
+    """A table of scores for the terminal, one column each; marks scores from a sample of pairs."""
     heads, rows = _cells(columns, sampled)
     table = Table(title=title, title_justify="left")
     for number, head in enumerate(heads):
@@ -132,7 +132,7 @@ def score_table(columns: Columns, title: str | None = None, sampled: tuple[str, 
 
 
 def attribute_table(shares: Mapping[str, Mapping[str, float]]) -> Table:
-    """One row for each attribute, one column for each neighbourhood size and for chance; shares[size][attribute]."""
+    """A table with one row per attribute, one column per neighbourhood size, and chance; shares[size][attribute]."""
     table = Table(
         title="share of the 1, 2, … nearest neighbours with the same attribute",
         title_justify="left",
@@ -148,7 +148,7 @@ def attribute_table(shares: Mapping[str, Mapping[str, float]]) -> Table:
 
 
 def _cells(columns: Columns, sampled: tuple[str, ...]) -> tuple[list[str], list[list[str]]]:
-    """Headings and rows of the table; an arrow tells which direction is better."""
+    """Headings and rows of the table; an arrow shows the better direction."""
     rows = []
     for name in dict.fromkeys(name for column in columns.values() for name in column):
         if name == "queries_without_positives" and not any(column.get(name) for column in columns.values()):

@@ -1,8 +1,8 @@
-"""Retrieval: the ranks of the positives of every query, in one pass over blocks of the distance matrix.
+"""Retrieval: the ranks of every query's positives, in one pass over blocks of the distance matrix.
 
-Memory is bounded by a few blocks of 32 MB, of 128 MB on CUDA, whatever the size of the space. Ranks are exact, ties
-included: they follow the distances by subtraction in float64, and of equal ones the lowest gallery row is the nearer
-one. `clustering.distances` tells how that takes hardly longer than float32.
+Memory is bounded by a few blocks of 32 MB (128 MB on CUDA) for any size of the space. Ranks are exact: they follow
+distances by subtraction in float64, and the lowest gallery row wins a tie. `clustering.distances` explains why this is
+almost as fast as float32.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from nearkin.space import Space
 
 @dataclass(frozen=True, eq=False)
 class Retrieval:
-    """What every query found, in the order of ``space.queries``.
+    """The retrieval result of every query, in the order of ``space.queries``.
 
     Attributes:
-        positives: (Q,) gallery items of the query's class, itself left out.
-        first_rank: (Q,) rank of the nearest positive; 0 where there is none.
-        values: by metric that needs ranks, such as "map@r", (Q,) in float64; NaN where there is none.
+        positives: (Q,) the number of gallery items of the query's class, without the query itself.
+        first_rank: (Q,) the rank of the nearest positive; 0 if there is none.
+        values: (Q,) float64 per metric of ranks, such as "map@r"; NaN if a query has no positive.
         neighbours: (Q, kept) rows of the space: the nearest gallery items, nearest first.
         recall_at: the K of Recall@K.
     """
@@ -43,7 +43,7 @@ class Retrieval:
     recall_at: tuple[int, ...] = (1, 2, 4, 8)
 
     def columns(self) -> Iterator[tuple[str, Tensor]]:
-        """One score after the other: its name and its values (queries that have a positive,) in float64."""
+        """Yields each score: its name and its values in float64, (queries that have a positive,)."""
         found = self.positives > 0
         first = self.first_rank[found]
         for family in known_metrics("first rank"):
@@ -54,7 +54,7 @@ class Retrieval:
 
     @property
     def scores(self) -> dict[str, float]:
-        """The means over the queries that have a positive, how many these are, and how many were left out."""
+        """Means over the queries that have a positive, their number, and the number of queries left out."""
         means = {name: values.mean().item() for name, values in self.columns()}
         return means | {each.name: float(each.compute(self)) for each in known_metrics("retrieval")}
 
@@ -101,9 +101,9 @@ def retrieve(
 
     Args:
         space: embeddings with labels; its queries search its gallery.
-        kept_neighbours: how many nearest gallery items to keep per query (fewer where the gallery is smaller).
+        kept_neighbours: number of nearest gallery items to keep per query; fewer if the gallery is smaller.
         recall_at: the K of Recall@K, one or several.
-        block_bytes: size of the block of distances that is held at a time; None for what suits the device.
+        block_bytes: size of a block of distances in memory; None chooses by device.
 
     >>> line = Space.of(torch.tensor([[0.0], [1.0], [3.0], [4.0]]), torch.tensor([0, 0, 1, 0]))
     >>> found = retrieve(line, kept_neighbours=2)
@@ -140,7 +140,7 @@ def retrieve(
 
 
 def check_finite(space: Space) -> None:
-    """Refuses embeddings that have no distances."""
+    """Raises an error for embeddings with NaN or infinite values."""
     broken = int((~space.embeddings.isfinite().all(1)).sum())
     if broken:
         raise UserError(
@@ -158,7 +158,7 @@ def _per_query(metric: Metric, given: Tensor | PositiveRanks, queries: int) -> T
 
 
 class _Positives:
-    """Which gallery rows are the positives of a query: those of its class, itself left out."""
+    """Finds the positives of queries: gallery rows of the same class, without the query itself."""
 
     def __init__(self, labels: Tensor, queries: Tensor, gallery: Tensor, own: Tensor) -> None:
         classes = torch.unique(labels, return_inverse=True)[1]
@@ -170,7 +170,7 @@ class _Positives:
         self.counts = self._sizes - (own >= 0).long()  # (Q,)
 
     def pairs(self, rows: slice) -> tuple[Tensor, Tensor]:
-        """Of each positive, (P,) the number of its query within the rows, ascending, and (P,) its gallery row."""
+        """For each positive, (P,) the number of its query within the rows, ascending, and (P,) its gallery row."""
         sizes, starts = self._sizes[rows], self._starts[rows]
         query = torch.repeat_interleave(sizes)
         within_class = torch.arange(len(query), device=query.device) - (sizes.cumsum(0) - sizes)[query]

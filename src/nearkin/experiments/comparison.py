@@ -64,23 +64,24 @@ def compare(
     out: str | Path | None = None,
     **settings: Any,
 ) -> ComparisonResult:
-    """Trains every method with seeds 0, 1, … and measures it; what ``out`` already holds is not trained again.
+    """Compares methods on the same data, with the same epochs and seeds. Finished runs in ``out`` are reused.
 
     Args:
-        data: what `nearkin.train` takes: a path, a name, arrays ``(X, y)``, a torch or Hugging Face dataset.
-        methods: names, as a list or with commas between; objects such as ``nearkin.methods.Magnet(alpha=2.0)``; loss
-            modules, whose rows are named after their classes; "all" for all that nearkin has.
-        seeds: runs of every method.
-        protocol: "fair" or "paper".
-        jobs: worker processes, with the same results as one; a script that asks for several must call this under
-            ``if __name__ == "__main__":``. Data, a backbone or losses in memory stay in this process: one job.
-        tune: trials that each method gets to find its learning rate and its own settings, judged on validation
-            classes with seed 0; 0: the settings as they are.
-        concatenate: also measure the models of each method's seeds together.
-        out: a folder with one run for each method and seed, and the table as HTML, JSON, Markdown and LaTeX; by
-            default ``runs/compare-<data>``.
-        settings: the same for all methods; one that only some of them have is for these. Batches are of each method's
-            usual size unless ``batch_size`` is given. ``backbone`` may be a module, of which every run trains a copy.
+        data: anything `nearkin.train` takes: a path, a name, arrays ``(X, y)``, a torch or Hugging Face dataset.
+        methods: names, as a list or separated by commas; objects such as ``nearkin.methods.Magnet(alpha=2.0)``; loss
+            modules, whose rows are named after their classes; "all" for every method.
+        seeds: number of runs per method, with seeds 0, 1, …
+        protocol: where to choose the best epoch: "fair" (held-out training classes) or "paper" (test split).
+        jobs: number of runs in parallel, each in its own process; the results do not depend on it. A script that uses
+            several must call this under ``if __name__ == "__main__":``. Data, backbones and losses in memory need
+            ``jobs=1``.
+        tune: number of tuning trials per method, for its learning rate and its own settings, scored on validation
+            classes with seed 0; 0: no tuning.
+        concatenate: also evaluate the concatenated embeddings of all seeds.
+        out: folder for the runs and the results (HTML, JSON, Markdown and LaTeX); by default
+            ``runs/compare-<data>``.
+        settings: settings for all methods; a setting that only some methods have applies to those. Each method uses its
+            own batch size unless ``batch_size`` is given. ``backbone`` may be a module; every run trains a copy.
 
     >>> compare("glyphs", ["rank", "triplet"], out="runs/two", epochs=5)  # doctest: +SKIP
     >>> compare((X, y), ["rank", MultiSimilarityLoss()], backbone=module)  # doctest: +SKIP

@@ -73,17 +73,17 @@ def check_request(
     if tune < 0:
         raise UserError(f"the number of trials must be 0 or more, not {tune}")
     if tune and settings.get("epochs") == 0:
-        raise UserError("trials with epochs=0 would choose among untrained models; give them epochs")
+        raise UserError("tuning with epochs=0 would choose among untrained models; use epochs=1 or more")
     if protocol == "paper" and (tune or concatenate):
         what = "tune" if tune else "concatenate"
-        raise UserError(f"{what} needs validation classes to choose on, and 'paper' has none; use protocol=\"fair\"")
+        raise UserError(f"{what} needs validation classes, which protocol 'paper' does not have; use protocol=\"fair\"")
     if concatenate and seeds == 1:
         raise UserError("concatenate joins the models of several seeds; use seeds=2 or more")
     for fixed in NOT_FREE:
         if fixed in settings:
-            raise UserError(f"{fixed} is decided by the protocol and the number of seeds; leave it out")
+            raise UserError(f"{fixed} is set by the protocol and the number of seeds; leave it out")
     if "source" in settings:
-        raise UserError("data are given once; leave source out")
+        raise UserError("data is given twice; leave out source")
 
 
 def rows_of(
@@ -125,18 +125,18 @@ def methods_by_name(methods: Methods, settings: Mapping[str, Any] | None = None)
         kind = method_class(method if isinstance(method, str) else method.name)
         if not kind.listed:
             raise UserError(
-                f"'{kind.name}' stands for a loss module of your own; give the module itself: "
+                f"'{kind.name}' stands for your own loss module; give the module itself: "
                 "nearkin.compare(data, [MyLoss()])"
             )
         if isinstance(method, Method) and type(method) is not kind:
             raise UserError(
-                f"{type(method).__name__} is not the registered method '{kind.name}'; give it a name of its own and "
-                "the decorator nearkin.methods.register"
+                f"{type(method).__name__} is not the registered method '{kind.name}'; give it its own name and "
+                "register it with the decorator nearkin.methods.register"
             )
         if found.setdefault(kind.name, method) != method:
-            raise UserError(f"'{kind.name}' is there twice with different settings; compare it in two folders")
+            raise UserError(f"'{kind.name}' is given twice with different settings; compare it in two folders")
     if not found:
-        raise UserError("there is no method to compare; give at least one")
+        raise UserError("no method given; name at least one")
     return found
 
 
@@ -219,7 +219,7 @@ def check_same_data(out: Path, rows: Mapping[str, Row], seeds: int) -> None:
     for seed in range(seeds):
         splits = first.splits(seed)
         if splits.test is None:
-            raise UserError(f"{first.settings.data.source} has no test split here to compare on; use another split")
+            raise UserError(f"{first.settings.data.source} has no test split to compare on; choose another split")
         for name in rows:
             for run in [Run(out / f"{name}-{seed}"), *(trials_of(out, name) if seed == 0 else [])]:
                 run.check_data(splits.digest())

@@ -62,13 +62,13 @@ class ComparisonResult:
         means = f"mean ± 95 % interval (Student's t) over {seeds} seeds" if seeds > 1 else "one seed, so no interval"
         words = [IN_WORDS[self.protocol], means]
         if self.trials:
-            words.append(f"settings by {self.trials} trials of each method on validation classes")
+            words.append(f"settings tuned on validation classes, {self.trials} trials per method")
         if self.read_outs:
-            words.append(f"{', '.join(self.read_outs)}: the same models by the method's own read-out")
+            words.append(f"{', '.join(self.read_outs)}: the same models with the method's own read-out")
         if self.concatenated:
-            words.append("N models: their embeddings concatenated")
+            words.append("N models: concatenated embeddings of N seeds")
         if self.backbone:
-            words.append(f"{BACKBONE}: its features before anything is learned")
+            words.append(f"{BACKBONE}: its features without training")
         return "; ".join(words)
 
     def all_scores(self) -> dict[str, dict[str, list[float]]]:

@@ -68,7 +68,7 @@ class DemoResult:
 def run_demo(out: Path, data: str = "glyphs", epochs: int = 20, seed: int = 0) -> DemoResult:
     """Trains, measures before and after on classes never seen in training, and draws what was learned."""
     if data.partition(":")[0] != "glyphs":
-        raise UserError(f"the demo draws glyphs and cannot use '{data}'; for other data use: nearkin train {data}")
+        raise UserError(f"the demo works only with glyphs, not '{data}'; for other data use: nearkin train {data}")
     _clear(out)
     # From scratch on small pictures the last epoch is the best one: no classes are held out to choose.
     how = {"epochs": epochs, "seed": seed, "evaluate_every": max(1, epochs // 4), "keep": "last"}
@@ -98,5 +98,5 @@ def _clear(out: Path) -> None:
     """Removes an earlier demo, and nothing that is not one."""
     if out.exists() and any(out.iterdir()):
         if not (out / MARK).is_file():
-            raise UserError(f"{out} holds something that is not a demo; choose another out")
+            raise UserError(f"{out} is not an earlier demo; choose another folder: out=...")
         shutil.rmtree(out)

@@ -51,7 +51,7 @@ def run_jobs(jobs: Iterable[Job], total: int, workers: int) -> None:
             else:
                 _run_in_workers(jobs, workers, advance)
         except Interrupted:
-            raise Interrupted("stopped; the same command goes on from here") from None
+            raise Interrupted("stopped; run the same command to continue") from None
 
 
 def _run_here(jobs: Iterable[Job], advance: Advance) -> None:
@@ -95,7 +95,7 @@ def _run_in_workers(jobs: Iterable[Job], workers: int, advance: Advance) -> None
             for future in wait(running, timeout=0.2, return_when=FIRST_COMPLETED).done:
                 job, task = running.pop(future)
                 refused = future.result().refusal(task)
-                log.info("%s: ended", task.name)
+                log.info("%s: finished", task.name)
                 advance()
                 start(job, refused)
             pool.check()
@@ -180,8 +180,8 @@ class WorkerPool:
             self._writing_end.close()
         if broken:
             raise OutOfRoom(
-                "the process of a run was ended from outside, most likely for want of memory; "
-                "the same command goes on from here, with fewer jobs if need be"
+                "a worker process was killed, most likely because memory ran out; "
+                "run the same command to continue, with fewer jobs if needed"
             ) from None
 
 

@@ -37,15 +37,15 @@ log = logging.getLogger("nearkin")
 def reproduce(
     paper: str, table: str, data: Mapping[str, str] | None = None, out: str | Path | None = None, **settings: Any
 ) -> ReproductionResult:
-    """Trains what is missing of a table or figure; what ``out`` already holds is not trained again.
+    """Reproduces a table or figure of a paper and compares the numbers. Finished runs in ``out`` are reused.
 
     Args:
         paper: "rank", "magnet", …; `known_papers` lists them.
-        table: one of the paper's tables or figures, such as "table-1".
-        data: other data for a dataset of the paper: ``{"cub200": "glyphs"}``.
-        out: a folder for the runs and for the table as Markdown and JSON, of a figure also as a picture; by default
+        table: table or figure of the paper, such as "table-1".
+        data: replacements for datasets of the paper: ``{"cub200": "glyphs"}``.
+        out: folder for the runs and the results (Markdown, JSON, and an image of a figure); by default
             ``runs/reproduce-<paper>-<table>``.
-        settings: other settings, for every row whose method has them.
+        settings: settings to change, in every row whose method has them.
 
     >>> reproduce("rank", "table-1", data={"cub200": "glyphs"}, epochs=1)  # doctest: +SKIP
     """
@@ -73,14 +73,14 @@ def _row_result(plan: Plan, out: Path) -> RowResult:
     row, settings = plan.row, plan.settings
     result = RowResult(row.method, row.recipe, plan.dataset, plan.other_data, plan.folder, row.paper)
     if settings is None:
-        why = f"not found: `nearkin datasets` says where to get {plan.dataset}; or give other data for it"
+        why = f"not found: see `nearkin datasets` for where to get {plan.dataset}, or replace it with other data"
         return replace(result, problem=why)
     try:
         run = Run(out / plan.folder)
         settings = settings if row.untrained else _trained(row.method, settings, run)
         scores = _scores(row, settings, run)
     except Interrupted:
-        raise Interrupted("stopped; the same command goes on from here") from None
+        raise Interrupted("stopped; run the same command to continue") from None
     except OutOfRoom:  # no verdict on the row: the same may work another time
         raise
     except UserError as error:
@@ -111,7 +111,7 @@ def _scores(row: Row, settings: Settings, run: Run) -> dict[str, float]:
         scores = cached(run.folder, key, lambda: _measured(row, names, views, settings, run))
     if not set(names) <= set(scores):
         raise UserError(
-            f"the test split of {settings.data.source} has other classes than its training split; give data with all "
+            f"the test and training splits of {settings.data.source} have different classes; give data with the same "
             "classes in both"
         )
     return {column: scores[name] for column, name in zip(row.paper, names, strict=True)}

@@ -89,7 +89,7 @@ class Plan:
             for name, what in left_open.items()
             if here.get(name) == recipe[name]
         ]
-        return told + ([f"open in {paper.authors}, chosen by the recipe: {', '.join(chosen)}"] if chosen else [])
+        return told + ([f"not stated by {paper.authors}, chosen by the recipe: {', '.join(chosen)}"] if chosen else [])
 
 
 def make_plans(table: PaperTable, data: Mapping[str, str], overrides: Mapping[str, Any]) -> list[Plan]:
@@ -145,9 +145,9 @@ def _check(table: PaperTable, data: Mapping[str, str], overrides: Mapping[str, A
         if name not in known:
             raise unknown_name(f"dataset of {table.name}", name, known)
         if not _is_here(source, overrides.get("root")):
-            raise UserError(f"{source}, which is to stand for {name}, was not found; see `nearkin datasets`")
+            raise UserError(f"{source}, the replacement for {name}, was not found; see `nearkin datasets`")
     if "source" in overrides:
-        raise UserError(f"other data are given by the name that they stand for, one of {', '.join(known)}: data={{…}}")
+        raise UserError(f"name the dataset to replace, one of {', '.join(known)}: data={{…}}")
     for setting, value in overrides.items():
         if not any(knows(method, setting) for method in methods):
             by_section(min(methods), {setting: value})  # says which settings there are

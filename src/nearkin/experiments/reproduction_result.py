@@ -58,8 +58,8 @@ class ReproductionResult:
     def legend(self) -> str:
         nmi = "".join(f", {score_name(column)}" for column in self.table.columns if column.startswith("nmi_"))
         return (
-            f"Numbers in percent{nmi}; ours from one run each (bf16 on CUDA, else 32 bits); "
-            "the last column tells where a run differs from the paper."
+            f"Numbers in percent{nmi}; ours are from one run each (bf16 on CUDA, else float32); "
+            "the last column lists where a run differs from the paper."
         )
 
     @property

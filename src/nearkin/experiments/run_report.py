@@ -78,7 +78,7 @@ def gather(
         raise unknown_name("split", split, SPLITS)
     run = Run.open(folder)
     if not (run.model_folder / "model.json").is_file():
-        raise UserError(f"{folder} has no model yet; go on training with: {run.resume_command}")
+        raise UserError(f"{folder} has no model yet; continue training with: {run.resume_command}")
     notices: list[str] = []
     settings, records = run.settings(), run.metrics
     if (keep := settings.training.keep) not in KEEP:  # which a run always fills in
@@ -91,7 +91,7 @@ def gather(
         if not run.same_data(splits.digest()):
             scores = {}
             notices.append(
-                "The data are not what they were when this run began: test classes may have been trained on. "
+                "The data have changed since this run started: the model may have been trained on test classes. "
                 "The scores are those of the data as they are now; those that training measured are left out."
             )
         shown = _shown_split(splits, split, notices)
@@ -132,8 +132,8 @@ def _scores_so_far(
     """What is known of a run that has not ended."""
     epoch = max((record["epoch"] for record in records), default=0)
     notices.append(
-        f"Training has not ended (epoch {epoch} of {settings.training.epochs}); this is the model kept so far. "
-        f"Go on with: {run.resume_command}"
+        f"Training has not finished (epoch {epoch} of {settings.training.epochs}); this is the best model so far. "
+        f"Continue with: {run.resume_command}"
     )
     return {"before": scores_of(records, "before", "test")}
 
@@ -175,7 +175,7 @@ def _shown_split(splits: Splits, split: str, notices: list[str]) -> str:
     if getattr(splits, split) is not None:
         return split
     if split == "validation":
-        raise UserError("this run has no validation split; choose the split test or train")
+        raise UserError("this run has no validation split; choose test or train")
     instead = "train" if splits.validation is None else "validation"
     called, seen = {
         "train": ("training split", "which the model was trained on"),
@@ -234,7 +234,7 @@ def _kept_groups(run: Run, settings: Settings, train: Dataset, dim: int) -> Grou
         load_checkpoint(run.checkpoint_file, {"method": method, "sampler": sampler}, torch.device("cpu"))
         found = method.groups()
     except Exception as error:  # gone, cut short, or of another version: there is another way
-        log.info("the last checkpoint tells no groups (%s)", error)
+        log.info("the last checkpoint has no groups (%s)", error)
         return None
     return found if found is not None and len(found.group_of) == len(train) else None
 

@@ -78,7 +78,7 @@ def tune(out: Path, rows: Mapping[str, Row], trials: int, jobs: int) -> dict[str
                 write_json(file, {name: [asdict(trial) for trial in tried] for name, tried in known.items()})
             elif known[name][number].settings != asked.params:
                 raise UserError(
-                    f"{folder} was tried with other settings (another Optuna?); choose another folder with out=..."
+                    f"{folder} was tuned with other settings, or another version of Optuna; use another folder: out=..."
                 )
             study.tell(asked, known[name][number].score)
 
@@ -120,6 +120,6 @@ def find_optuna() -> Any:
     try:
         import optuna
     except ImportError:
-        raise UserError("searching for settings needs Optuna; install it with: pip install 'nearkin[tune]'") from None
+        raise UserError("tuning needs Optuna; install it with: pip install 'nearkin[tune]'") from None
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     return optuna

@@ -1,4 +1,4 @@
-"""Vectors and labels to one number; usable in anybody's training loop."""
+"""Metric-learning losses for any training loop: ``loss(embeddings, labels)`` returns a scalar."""
 
 from nearkin.losses.base import Loss
 from nearkin.losses.contrastive import ContrastiveLoss, contrastive_loss
@@ -51,4 +51,4 @@ __all__ = [
     "triplet_semi_hard_loss",
 ]
 
-register_files(__name__, __path__)  # also those that nothing above names
+register_files(__name__, __path__)  # also the files that are not imported above

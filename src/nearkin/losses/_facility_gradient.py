@@ -1,4 +1,4 @@
-"""The compiled parts of the facility-location loss: distances before the search, and the gradient after it."""
+"""Compiled parts of the facility-location loss: the distances before the search and the gradient after it."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from nearkin.clustering.facilities import Indices, Matrix
 
 @compiled
 def points_and_distances(vectors: Matrix, normalize: bool, single: bool) -> tuple[Matrix, Matrix, Matrix]:
-    """The vectors (m, dim), of unit length if asked for, what they were divided by (m,), and their distances (m, m).
+    """The vectors (m, dim), normalised if asked for, their original lengths (m,), and their distances (m, m).
 
-    Rounded to single precision, distances do not depend on the order in which a machine adds.
+    Distances are rounded to single precision, so that they do not depend on the order of summation.
     """
     m = len(vectors)
     points, lengths, distances = vectors.copy(), np.ones(m), np.zeros((m, m))

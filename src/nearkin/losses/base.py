@@ -1,4 +1,4 @@
-"""The module of a loss: settings, and a call with the arguments of pytorch-metric-learning."""
+"""The base class of all losses, called with the arguments of pytorch-metric-learning."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from nearkin.losses.pairs import IndicesTuple, refuse_pairs
 
 
 class Loss(nn.Module):
-    """A loss that trainers, miners, memories and wrappers of pytorch-metric-learning can call.
+    """Base class of losses. Trainers, miners and wrappers of pytorch-metric-learning can call it.
 
-    A subclass defines ``compute``; one whose formula compares no pairs says why in ``without_pairs``.
+    A subclass defines ``compute``. If its formula does not compare pairs, ``without_pairs`` says why.
     """
 
     without_pairs: ClassVar[str] = ""
@@ -29,16 +29,16 @@ class Loss(nn.Module):
         ref_labels: Labels | None = None,
         **more: Any,
     ) -> Tensor:
-        """The loss of a batch.
+        """Computes the loss of a batch.
 
         Args:
             embeddings: (batch, dim).
-            labels: (batch,) whole numbers: a tensor, an array or a list.
+            labels: (batch,) integers: a tensor, an array or a list.
             indices_tuple: the pairs (anchors, positives, anchors, negatives) or triplets (anchors, positives,
-                negatives) to compare, as a miner gives them; all pairs if None.
-            ref_emb, ref_labels: (references, dim) and (references,) what the anchors are compared with; the batch
-                itself if None.
-            more: what else a loss reads: ``clusters`` (Magnet), ``positives`` (N-pairs).
+                negatives) to compare, as a miner returns them; None compares all pairs.
+            ref_emb: (references, dim) what the anchors are compared with; None compares within the batch.
+            ref_labels: (references,) the labels of ``ref_emb``.
+            more: further arguments of a loss: ``clusters`` (Magnet), ``positives`` (N-pairs).
 
         Returns:
             A scalar.

@@ -1,4 +1,4 @@
-"""What every loss does first: check its batch, and compute in full precision even under autocast."""
+"""What every loss does first: check its batch, and switch to full precision even under autocast."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ Labels = Tensor | Sequence[float] | npt.NDArray[Any]  # whole numbers of any typ
 
 
 def checked(embeddings: Tensor, labels: Labels) -> tuple[Tensor, Tensor]:
-    """A valid batch on one device, half precision raised to float32; otherwise an error that says what is wrong.
+    """Checks a batch, moves its labels to the embeddings' device, and converts half precision to float32.
 
-    What can only be seen in the data is not checked in a compiled loss, whose graph it would break.
+    A compiled loss skips the checks that read data, because they would break its graph.
 
     >>> embeddings, labels = checked(torch.zeros(2, 3, dtype=torch.float16), [-7, 10**12])
     >>> embeddings.dtype, labels.dtype
@@ -46,7 +46,7 @@ def checked(embeddings: Tensor, labels: Labels) -> tuple[Tensor, Tensor]:
 
 
 def checked_ids(ids: Labels, embeddings: Tensor, name: str) -> Tensor:
-    """One whole number per embedding, on its device, as int64.
+    """Checks that there is one integer per embedding, and returns them as int64 on the embeddings' device.
 
     >>> checked_ids([[1.0], [3.0]], torch.zeros(2, 3), "labels")
     tensor([1, 3])
@@ -69,7 +69,7 @@ def checked_ids(ids: Labels, embeddings: Tensor, name: str) -> Tensor:
 
 
 def dense_labels(labels: Tensor, classes: int) -> Tensor:
-    """Labels that number something learnt per class; an error where one has no class.
+    """Checks that labels are in 0…classes−1, for losses that learn something per class.
 
     >>> dense_labels(torch.tensor([0, 7]), classes=6)
     Traceback (most recent call last):
@@ -84,7 +84,7 @@ def dense_labels(labels: Tensor, classes: int) -> Tensor:
 
 
 def checked_for_classes(embeddings: Tensor, labels: Labels, per_class: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """A valid batch for a loss that learns a vector per class, (classes, dim), and these vectors in its precision.
+    """Checks a batch for a loss that learns a vector per class, (classes, dim); converts these to the batch's dtype.
 
     >>> _ = checked_for_classes(torch.zeros(1, 3), torch.tensor([0]), torch.zeros(6, 8))
     Traceback (most recent call last):
@@ -98,7 +98,7 @@ def checked_for_classes(embeddings: Tensor, labels: Labels, per_class: Tensor) -
 
 
 def positive_number(**settings: float) -> None:
-    """Refuses a setting that is not a positive number.
+    """Raises an error if a setting is not a positive number.
 
     >>> positive_number(alpha=0.0)
     Traceback (most recent call last):
@@ -110,7 +110,7 @@ def positive_number(**settings: float) -> None:
 
 
 def not_negative(**settings: float) -> None:
-    """Refuses a setting below 0.
+    """Raises an error if a setting is negative.
 
     >>> not_negative(nu=-1.0)
     Traceback (most recent call last):
@@ -122,12 +122,12 @@ def not_negative(**settings: float) -> None:
 
 
 def full_precision(embeddings: Tensor) -> AbstractContextManager[Any]:
-    """Switches autocast off for the device of the embeddings."""
+    """Turns autocast off on the embeddings' device."""
     return torch.autocast(embeddings.device.type, enabled=False)
 
 
 def same_class_masks(labels: Tensor) -> tuple[Tensor, Tensor]:
-    """Which pairs are positive and which negative, (batch, batch) each; an item is neither to itself.
+    """Masks of the positive and the negative pairs, (batch, batch) each; an item is not paired with itself.
 
     >>> positive, negative = same_class_masks(torch.tensor([0, 0, 1]))
     >>> positive.int().tolist()
@@ -139,7 +139,7 @@ def same_class_masks(labels: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def zero_loss(embeddings: Tensor) -> Tensor:
-    """The loss of a batch with nothing to compare: 0, and backward() still works and gives a gradient of zeros.
+    """The loss of a batch with nothing to compare: 0, with a gradient of zeros.
 
     >>> zero_loss(torch.ones(2, 3, requires_grad=True))
     tensor(0., grad_fn=<SumBackward0>)
@@ -148,8 +148,9 @@ def zero_loss(embeddings: Tensor) -> Tensor:
 
 
 def group_means(rows: Tensor, group: Tensor, sizes: Tensor) -> Tensor:
-    """The mean row of each group, (batch, dim) to (groups, dim), for groups numbered 0…groups−1 of the given sizes;
-    0 for an empty one.
+    """The mean row of each group, (batch, dim) to (groups, dim); 0 for an empty group.
+
+    Groups are numbered 0…groups−1 and have the given sizes.
 
     >>> group_means(torch.tensor([[1.0], [3.0], [5.0]]), torch.tensor([0, 0, 1]), torch.tensor([2, 1])).tolist()
     [[2.0], [5.0]]
@@ -158,9 +159,9 @@ def group_means(rows: Tensor, group: Tensor, sizes: Tensor) -> Tensor:
 
 
 def numbered(ids: Tensor) -> tuple[Tensor, Tensor]:
-    """Ids as 0, 1, … in their order, (batch,), and how often each occurs.
+    """Numbers ids 0, 1, … in ascending order, (batch,), and counts each.
 
-    In a graph, where shapes must not depend on the data, the counts are (batch,) with 0 for what does not occur.
+    Under torch.compile, where shapes must not depend on the data, the counts are padded with 0 to (batch,).
 
     >>> numbered(torch.tensor([7, 5, 7]))
     (tensor([1, 0, 1]), tensor([1, 2]))
@@ -178,10 +179,10 @@ Gradients = TypeVar("Gradients")
 
 
 def once_differentiable(backward: Callable[[Any, Tensor], Gradients]) -> Callable[[Any, Tensor], Gradients]:
-    """Makes the ``backward`` of an autograd function refuse to be differentiated itself.
+    """Makes the ``backward`` of an autograd function raise an error when it is differentiated itself.
 
-    The decorator of this name in torch says nothing where the gradient that comes in is constant, as it is for a loss,
-    and a second derivative is then silently wrong.
+    torch's decorator of this name stays silent when the incoming gradient is constant, as it is for a loss. The second
+    derivative is then wrong.
     """
 
     @wraps(backward)

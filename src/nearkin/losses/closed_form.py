@@ -1,6 +1,6 @@
-"""Losses that compute their gradient together with their value, by algorithms that branch on the data.
+"""Losses that compute value and gradient together, by algorithms that branch on the data.
 
-Autograd sees one step, and a compiler one operator, because it cannot look inside.
+Autograd sees a single function and torch.compile a single operator, because they cannot trace such algorithms.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ ValueAndGradient = Callable[..., tuple[Tensor, Tensor]]
 
 
 def closed_form(function: ValueAndGradient) -> Callable[..., Tensor]:
-    """A loss from a function of embeddings (batch, dim), labels and settings that gives its value and its gradient.
+    """Makes a loss of a function that returns its value and its gradient for embeddings (batch, dim), labels, settings.
 
     >>> @closed_form
     ... def half_square(embeddings: Tensor) -> tuple[Tensor, Tensor]:

@@ -1,12 +1,12 @@
 """Contrastive loss.
 
-Hadsell, Chopra, LeCun: Dimensionality Reduction by Learning an Invariant Mapping, 2006, Eq. 4, with ``squared=True``.
-The default is the form of pytorch-metric-learning: distances are not squared, and each kind of pair is averaged over
-those that have a loss, so that the few hard negatives are not outweighed by the many easy ones.
+Hadsell, Chopra, LeCun: Dimensionality Reduction by Learning an Invariant Mapping, 2006. ``squared=True`` is its Eq. 4.
+The default is the form of pytorch-metric-learning: distances are not squared, and the mean is over pairs with a
+non-zero loss, so that many easy negatives do not outweigh a few hard ones.
 
-Deviations: the paper sums over the pairs it is given; here all pairs of a batch are taken, each kind is averaged and
-the two means are added, so that the many negatives do not outweigh the few positives. A kind without pairs adds 0. The
-paper does not normalise; here embeddings are brought to unit length unless told otherwise.
+Deviations: the paper sums over given pairs. Here all pairs of the batch count; positives and negatives are averaged
+separately and the two means are added. The mean of no pairs is 0. The paper does not normalise; here embeddings are
+normalised by default.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ def contrastive_loss(
     squared: bool = False,
     **pairs: Unpack[PairArguments],
 ) -> Tensor:
-    """Draws positive pairs together, and pushes negative pairs apart until a margin lies between them.
+    """Pulls positive pairs together and pushes negative pairs apart, up to a margin.
 
     Args:
         embeddings: (batch, dim).
         labels: (batch,) integers.
-        margin: m in Eq. 4, the distance from which negatives have no loss.
-        normalize: Whether embeddings are brought to unit length first.
-        squared: Eq. 4: half the squares, averaged over all pairs of a kind; otherwise the distances themselves,
-            averaged over the pairs that have a loss.
+        margin: m in Eq. 4; negatives farther apart than this have no loss.
+        normalize: scale embeddings to unit length first.
+        squared: use Eq. 4, half the squared distances averaged over all pairs; otherwise the distances, averaged
+            over the pairs that have a loss.
         pairs: ``indices_tuple``, ``ref_emb``, ``ref_labels``; see `nearkin.losses.pairs.compared`.
 
     Returns:
@@ -66,9 +66,9 @@ def contrastive_loss(
 
 @register_loss("contrastive")
 class ContrastiveLoss(Loss):
-    """Contrastive loss (Hadsell et al. 2006): positives to one place, negatives beyond a margin, pair by pair.
+    """Contrastive loss (Hadsell et al. 2006): pulls positive pairs together, pushes negative pairs beyond a margin.
 
-    Needs two or more items per class in a batch; with none it only pushes, and with one class it only pulls.
+    Needs two or more items per class in a batch. Without positive pairs it only pushes; with one class it only pulls.
 
     >>> import torch
     >>> loss = ContrastiveLoss()(torch.randn(8, 4), torch.tensor([0, 0, 1, 1, 2, 2, 3, 3]))

@@ -1,9 +1,8 @@
-"""Distances within a batch or to references: as fast as a matrix product, as exact as differences squared one by one.
+"""Distances within a batch or to references: fast as a matrix product, accurate as subtraction.
 
-|a − b|² = |a|² + |b|² − 2 a·b loses half of the digits where points lie close together, which is where losses look.
-In float64, around the batch's mean, half of the digits are about those of float32: distances of float32 embeddings
-are right to their last digits but for points that almost coincide, and two points nearer than about 10⁻⁷ of their
-distance from the mean do coincide: their distance is 0 and has no gradient.
+|a − b|² = |a|² + |b|² − 2 a·b loses half of its digits where points are close, and close points matter most to a loss.
+Computed in float64 around the batch's mean, the remaining half is about the precision of float32. Two points closer
+than about 10⁻⁷ of their distance from the mean count as coincident: their distance is 0 and has no gradient.
 """
 
 from __future__ import annotations
@@ -20,9 +19,9 @@ COINCIDENT = 64 * torch.finfo(torch.float64).eps
 
 
 def pairwise_distances(embeddings: Tensor, references: Tensor | None = None) -> Tensor:
-    """Euclidean distances, (batch, dim) and (references, dim) to (batch, references); without, within the batch.
+    """Euclidean distances of (batch, dim) to (references, dim), or within the batch, as (batch, references).
 
-    The gradient at coincident points is zero.
+    The gradient of coincident points is zero.
 
     >>> pairwise_distances(torch.tensor([[0.0, 0.0], [3.0, 4.0]])).tolist()
     [[0.0, 5.0], [5.0, 0.0]]
@@ -34,7 +33,7 @@ def pairwise_distances(embeddings: Tensor, references: Tensor | None = None) -> 
 
 
 def pairwise_squared_distances(embeddings: Tensor, references: Tensor | None = None) -> Tensor:
-    """Squared Euclidean distances, (batch, dim) and (references, dim) to (batch, references).
+    """Squared Euclidean distances of (batch, dim) to (references, dim), or within the batch, as (batch, references).
 
     >>> pairwise_squared_distances(torch.tensor([[0.0, 0.0], [3.0, 4.0]])).tolist()
     [[0.0, 25.0], [25.0, 0.0]]
@@ -44,7 +43,7 @@ def pairwise_squared_distances(embeddings: Tensor, references: Tensor | None = N
 
 
 def unit_length(embeddings: Tensor) -> Tensor:
-    """Rows divided by their length; a zero row (or one shorter than numbers can tell) becomes 0, without gradient.
+    """Divides rows by their length. A row of length 0 stays 0 and gets no gradient.
 
     >>> unit_length(torch.tensor([[3.0, 4.0], [0.0, 0.0]])).tolist()
     [[0.6000000238418579, 0.800000011920929], [0.0, 0.0]]
@@ -55,7 +54,7 @@ def unit_length(embeddings: Tensor) -> Tensor:
 
 
 def widened(embeddings: Tensor) -> Tensor:
-    """The embeddings in float64, for what must not be rounded on the way; float32 on Apple's GPUs, which have no more.
+    """Converts embeddings to float64, for intermediate results; to float32 on Apple GPUs, which lack float64.
 
     >>> pairwise_distances(widened(torch.zeros(2, 3))).dtype
     torch.float64
@@ -105,7 +104,7 @@ class _Distances(torch.autograd.Function):
 def _slope(
     embeddings: Tensor, references: Tensor | None, gradient: Tensor, squared: bool
 ) -> tuple[Tensor, Tensor | None]:
-    """The same gradients, of operations that can be differentiated again."""
+    """The same gradients from operations that autograd can differentiate again."""
     weights = widened(gradient + gradient.T if references is None else gradient)
     if squared:
         weights = 2 * weights
@@ -122,7 +121,7 @@ def _slope(
 
 
 def _row_blocks(points: Tensor, others: Tensor) -> list[slice]:
-    """Rows of the distance matrix that fit into a processor's cache together; all of them where that does not help."""
+    """Slices of rows of the distance matrix that fit into the CPU cache; a single slice on other devices."""
     blocked = points.device.type == "cpu" and not is_compiling()
     step = max(16, CACHED // len(others)) if blocked else len(points)
     return [slice(start, start + step) for start in range(0, len(points), step)]

@@ -1,9 +1,9 @@
-"""The facility-location loss: the labels' clustering must beat the best violating clustering by a margin.
+"""Facility-location loss: the clustering by labels must beat the best other clustering by a margin.
 
 Song, Jegelka, Rathod, Murphy: Deep Metric Learning via Facility Location, 2017, Eq. 4–13. Distances are not squared,
-and the loss is a sum over the batch. The violating clustering is found by `nearkin.clustering.facility_location`; the
-gradient is Eq. 11, with the facilities held fixed. By default the exchange scores the whole objective, as the proof of
-Lemma 1 does; the paper's listing (``exchange="algorithm-2"``) scores stale clusters and finds worse facilities.
+and the loss is a sum over the batch. `nearkin.clustering.facility_location` finds the other clustering. The gradient is
+Eq. 11, with fixed facilities. By default an exchange is scored by the whole objective, as in the proof of Lemma 1. The
+paper's listing (``exchange="algorithm-2"``) scores outdated clusters and finds worse facilities.
 """
 
 from __future__ import annotations
@@ -39,18 +39,18 @@ def facility_location_loss(
     normalize: bool = True,
     stochastic: float | None = None,
 ) -> Tensor:
-    """Distances to the medoids of the classes, less those to the best violating facilities, plus their margin (Eq. 6).
+    """Distances to the medoids of the classes, minus those to the best other facilities, plus the margin (Eq. 6).
 
     Args:
         embeddings: (batch, dim).
         labels: (batch,) integers.
         gamma: γ, the weight of the margin 1 − NMI.
-        exchange, exchange_steps, margin, stochastic: see `nearkin.clustering.facility_location`. What stochastic greedy
-            draws follows from torch's global generator.
-        normalize: divide the embeddings by their length first, as the paper does.
+        exchange, exchange_steps, margin, stochastic: see `nearkin.clustering.facility_location`. Stochastic greedy
+            draws from torch's global generator.
+        normalize: scale embeddings to unit length first, as the paper does.
 
     Returns:
-        A scalar; 0 where no clustering violates the margin.
+        A scalar; 0 if no clustering violates the margin.
 
     >>> points = torch.tensor([[0.0], [1.0], [10.0], [11.0]])
     >>> together = facility_location_loss(points, torch.tensor([0, 0, 1, 1]), normalize=False)
@@ -65,11 +65,11 @@ def facility_location_loss(
 
 @register_loss("facility-location")
 class FacilityLocationLoss(Loss):
-    """Facility-location loss (Song et al. 2017): clusters as a whole, instead of pairs or triplets.
+    """Facility-location loss (Song et al. 2017): scores the clustering of the whole batch, not pairs or triplets.
 
-    Needs classes with several items, and several classes: the paper holds the number of classes in a batch at a
-    quarter, a half or three quarters of its size. It also lets γ fall exponentially: call ``decay()`` now and then; the
-    present γ is part of the state_dict.
+    Needs several classes in a batch, with several items each. In the paper the number of classes is a quarter, a half
+    or three quarters of the batch size. The paper also lets γ decay exponentially: call ``decay()``, for example once
+    per epoch. γ is part of the state_dict.
 
     >>> loss = FacilityLocationLoss(gamma=2.0)
     >>> loss(torch.randn(8, 4), torch.tensor([0, 0, 1, 1, 2, 2, 3, 3])).shape
@@ -112,7 +112,7 @@ class FacilityLocationLoss(Loss):
         )
 
     def decay(self, rate: float = 0.94) -> None:
-        """Multiplies γ by the rate."""
+        """Multiplies γ by ``rate``."""
         if not 0 < rate <= 1:
             raise UserError(f"the rate of decay must be in 0…1, not {rate}")
         self.gamma *= rate
@@ -139,9 +139,9 @@ def _facility_location(
     normalize: bool,
     stochastic: float | None,
 ) -> tuple[Tensor, Tensor]:
-    """Value and gradient, computed on the host in float64: hundreds of small steps, one after the other.
+    """Computes value and gradient on the CPU in float64, because the search is hundreds of small sequential steps.
 
-    A batch on a GPU is solved by the very same code; its embeddings travel once in each direction.
+    A batch on a GPU is copied to the CPU, and its gradient back.
     """
     from nearkin.losses._facility_gradient import points_and_distances, slope_of
 

@@ -2,7 +2,7 @@
 
 Song, Xiang, Jegelka, Savarese: Deep Metric Learning via Lifted Structured Feature Embedding, 2016, written as in Song,
 Jegelka, Rathod, Murphy: Deep Metric Learning via Facility Location, 2017, Eq. 2. Embeddings are not normalised. The
-paper leaves two cases open; here a batch without positive pairs or without negatives has the loss 0.
+loss of a batch without positive pairs or without negatives is 0; the paper leaves these cases open.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from nearkin.losses.registry import register_loss
 def lifted_structure_loss(
     embeddings: Tensor, labels: Labels, margin: float = 1.0, **pairs: Unpack[PairArguments]
 ) -> Tensor:
-    """Compares every positive pair with all negatives of both of its ends, the nearest weighing most.
+    """Compares each positive pair with all negatives of both items; the nearest negatives count most.
 
     Args:
         embeddings: (batch, dim), not normalised in the paper.
         labels: (batch,) integers.
         margin: α in Eq. 2.
         pairs: ``indices_tuple``, ``ref_emb``, ``ref_labels``; see `nearkin.losses.pairs.compared`. The negatives of
-            a reference are the anchors that it is paired with.
+            a reference are the anchors in its negative pairs.
 
     Returns:
         A scalar.
@@ -55,7 +55,7 @@ def lifted_structure_loss(
 
 @register_loss("lifted")
 class LiftedStructureLoss(Loss):
-    """Lifted structure loss (Song et al. 2016): every positive pair against all negatives of both ends.
+    """Lifted structure loss (Song et al. 2016): compares each positive pair with all negatives of both items.
 
     Needs several items per class in a batch.
 

@@ -2,13 +2,13 @@
 
 Rippel, Paluri, Dollár, Bourdev: Metric Learning with Adaptive Density Discrimination, ICLR 2016, Eq. 4 and 5.
 
-The paper calls Σ|r − μ|²/(N − 1) the variance σ² in Eq. 4 and σ̂ in Eq. 5. Eq. 4 makes the loss independent of scale, as
-the paper wants it, and is the default; ``variance="eq5"`` squares the sum once more, as public implementations do.
-Means and variance come from the batch and are differentiated through. No ε is added: the sum is a log-sum-exp.
+The paper calls Σ|r − μ|²/(N − 1) the variance σ² in Eq. 4 but σ̂ in Eq. 5. Eq. 4 is the default: it makes the loss
+independent of scale, as the paper intends. ``variance="eq5"`` squares the sum once more, as public implementations do.
+Means and variance come from the batch, and the gradient flows through them. No ε is needed: the sum is a log-sum-exp.
 
-Where all examples lie on their means, the variance of 0 is taken as the least that float64 can tell from 0. This is the
-limit: an example away from other classes' means has a loss of 0, and one on m of them α + log m. In Eq. 5 the sum is
-kept above 1e-15, so that gradients stay finite.
+If all examples coincide with their means, the variance is 0 and the loss is its limit: 0 for an example away from the
+means of other classes, α + log m for an example on m of them. In Eq. 5 the sum is kept above 1e-15, so that gradients
+stay finite.
 """
 
 from __future__ import annotations
@@ -37,16 +37,16 @@ def magnet_loss(
     variance: str = "eq4",
     reduction: str = "mean",
 ) -> Tensor:
-    """Pulls examples to the mean of their cluster and pushes them off the means of other classes' clusters.
+    """Pulls examples to the mean of their cluster and pushes them away from clusters of other classes.
 
     Args:
         embeddings: (batch, dim).
         labels: (batch,) integers.
-        clusters: (batch,) integers, which cluster each row belongs to, numbered apart over all classes; without, a
-            class is one cluster.
-        alpha: α in Eq. 5, the gap between clusters that is asked for, in units of the variance.
-        variance: "eq4" or "eq5", see above.
-        reduction: "mean", or "none" for the losses of the examples.
+        clusters: (batch,) integers, the cluster of each row; two classes must not share a number. None makes each
+            class one cluster.
+        alpha: α in Eq. 5, the gap between clusters in units of the variance.
+        variance: "eq4", which does not depend on scale, or "eq5", which divides by σ⁴ as public implementations do.
+        reduction: "mean", or "none" for one loss per example.
 
     Returns:
         A scalar, or (batch,) losses.
@@ -87,10 +87,10 @@ def magnet_loss(
 
 @register_loss("magnet")
 class MagnetLoss(Loss):
-    """Magnet (Rippel et al. 2016): whole clusters, several to a class, attract and repel.
+    """Magnet loss (Rippel et al. 2016): separates clusters of different classes; a class can have several clusters.
 
-    Needs batches of some neighbouring clusters of several classes with a few examples each (the paper: 12 × 4), and
-    their cluster numbers as ``clusters``; without, each class is one cluster.
+    Needs a few examples each of neighbouring clusters (the paper: 4 examples of 12 clusters) from several classes, and
+    their cluster numbers as ``clusters``. Without ``clusters``, each class is one cluster.
 
     >>> loss = MagnetLoss()(torch.randn(8, 4), torch.tensor([0, 0, 0, 0, 1, 1, 2, 2]), clusters=torch.arange(8) // 2)
     >>> loss.shape

@@ -1,9 +1,9 @@
-"""Margin loss: one learnt boundary β between the distances of positives and those of negatives.
+"""Margin loss: a learnt boundary β between the distances of positives and of negatives.
 
-Wu, Manmatha, Smola, Krähenbühl: Sampling Matters in Deep Embedding Learning, 2017, section 4. As in the authors' code
-the sum is divided by the number of active terms, positive and negative terms counted apart, and distances are
-√(|a − b|² + 10⁻⁸). Deviations: β is one number or one per class, not also one per image; without an active term the
-loss is 0, the regulariser of β included.
+Wu, Manmatha, Smola, Krähenbühl: Sampling Matters in Deep Embedding Learning, 2017, section 4. As in the authors' code,
+the sum is divided by the number of active terms (the positive and the negative term of a triplet count separately), and
+distances are √(|a − b|² + 10⁻⁸). Deviations: β is one number or one per class, but not one per image. If no term is
+active, the loss is 0, including the regulariser of β.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from nearkin.losses.sampled_negatives import drawn_triplets
 def margin_loss(
     embeddings: Tensor, labels: Labels, triplets: Triplets, beta: Tensor, margin: float = 0.2, nu: float = 0.0
 ) -> Tensor:
-    """Wants positives nearer than β − margin to their anchor, and negatives farther than β + margin.
+    """Pulls positives closer than β − margin to their anchor and pushes negatives farther than β + margin.
 
     Args:
         embeddings: (batch, dim), of unit length in the paper.
         labels: (batch,) integers; in 0…classes−1 if there is one β per class.
-        triplets: The rows of anchors, positives and negatives, (triplets,) each.
-        beta: β, () or (classes,); the class is the anchor's.
+        triplets: the rows of anchors, positives and negatives, (triplets,) each.
+        beta: β, () or (classes,); each triplet uses the β of its anchor's class.
         margin: α in the paper.
-        nu: ν in the paper, the weight of β itself, added once for each triplet.
+        nu: ν in the paper, the weight of β, added once per triplet.
 
     Returns:
         A scalar, with a gradient for the embeddings and for β.
@@ -51,10 +51,10 @@ def margin_loss(
 
 @register_loss("margin")
 class MarginLoss(Loss):
-    """Margin loss with distance-weighted negatives (Wu et al. 2017): a learnt boundary between near and far.
+    """Margin loss (Wu et al. 2017): a learnt boundary between positives and negatives, distance-weighted sampling.
 
-    Needs several items per class in a batch. Draws its negatives from torch's global generator, among those of given
-    pairs if there are some; given triplets are taken as they are. β is a parameter: give ``loss.parameters()`` to the
+    Needs several items per class in a batch. Negatives are drawn with torch's global generator; if a miner gives pairs,
+    among these. Triplets of a miner are used as they are. β is a parameter: pass ``loss.parameters()`` to the
     optimiser.
 
     >>> loss = MarginLoss()
@@ -93,7 +93,7 @@ class MarginLoss(Loss):
 
 
 def _margin(batch: Comparison, beta: Tensor, margin: float, nu: float, cutoff: float) -> Tensor:
-    """The loss of the batch's triplets, or of triplets drawn from its pairs."""
+    """The loss of the given triplets, or of triplets drawn from the pairs."""
     boundary = beta[dense_labels(batch.labels, len(beta))] if beta.ndim else beta.expand(len(batch.labels))
     with full_precision(batch.embeddings):
         squared = pairwise_squared_distances(batch.embeddings, batch.references)

@@ -3,8 +3,8 @@
 Goldberger, Roweis, Hinton, Salakhutdinov: Neighbourhood Components Analysis, NIPS 2004, in the form that the magnet
 paper compares with (Rippel et al. 2016, Eq. 8).
 
-Both sums leave out the example itself, as in Goldberger et al.: its e⁰ = 1 would dominate them. An anchor alone in its
-class has an empty numerator; it drops out, and the mean is over the others.
+Both sums leave out the example itself, as in Goldberger et al.: its e⁰ = 1 would dominate them. An anchor without
+positives has an empty numerator; it is left out of the mean.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ def nca_loss(
     normalize: bool = False,
     **pairs: Unpack[PairArguments],
 ) -> Tensor:
-    """How unlikely an anchor is to pick one of its class, if it picks its neighbour by e^(−scale · distance²).
+    """−log of the probability that an anchor picks a neighbour of its class, with weights e^(−scale · distance²).
 
     Args:
         embeddings: (batch, dim).
         labels: (batch,) integers.
-        scale: how sharply nearness counts; 1 in Eq. 8.
-        normalize: whether embeddings are brought to unit length first.
-        pairs: ``indices_tuple``, ``ref_emb``, ``ref_labels``; see `nearkin.losses.pairs.compared`. A neighbour is
+        scale: factor of the squared distances; 1 in Eq. 8.
+        normalize: scale embeddings to unit length first.
+        pairs: ``indices_tuple``, ``ref_emb``, ``ref_labels``; see `nearkin.losses.pairs.compared`. The neighbour is
             picked among these pairs.
 
     Returns:
@@ -58,9 +58,9 @@ def nca_loss(
 
 @register_loss("nca")
 class NCALoss(Loss):
-    """NCA (Goldberger et al. 2004): the probability that a random near neighbour is of the same class.
+    """NCA loss (Goldberger et al. 2004): makes it likely that a neighbour drawn by distance has the anchor's class.
 
-    Needs at least two items of a class in a batch, and more than one class.
+    Needs two or more items of a class in a batch, and more than one class.
 
     >>> NCALoss(scale=16.0, normalize=True)
     NCALoss(scale=16.0, normalize=True)
@@ -80,7 +80,7 @@ class NCALoss(Loss):
 
 
 class _NCA(torch.autograd.Function):
-    """Written out because autograd would walk over the (batch, references) matrix several times more."""
+    """NCA with its own backward pass, because autograd would read the (batch, references) matrix several times more."""
 
     @staticmethod
     def forward(

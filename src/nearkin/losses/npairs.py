@@ -2,9 +2,9 @@
 
 Sohn: Improved Deep Metric Learning with Multi-class N-pair Loss Objective, 2016, written as in Song, Jegelka, Rathod,
 Murphy: Deep Metric Learning via Facility Location, 2017, Eq. 3. Deviations: the regulariser is λ/2 times the mean
-SQUARED length, as in TensorFlow's function, where Eq. 3 prints λ times the mean length; a batch without positive pairs
-or without negatives has the loss 0, regulariser included. Where labels repeat among pairs given apart, this follows
-Eq. 3: others of the anchor's class are left out, where TensorFlow shares the anchor's target among them.
+SQUARED length, as in TensorFlow's function; Eq. 3 prints λ times the mean length. The loss of a batch without positive
+pairs or without negatives is 0, including the regulariser. If labels repeat among ``positives``, other items of the
+anchor's class are ignored, as in Eq. 3; TensorFlow splits the anchor's target among them.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ def n_pairs_loss(
     positives: Tensor | None = None,
     **pairs: Unpack[PairArguments],
 ) -> Tensor:
-    """Softmax over dot products: every positive pair against all negatives of its anchor at once.
+    """A softmax over dot products: each positive pair against all negatives of its anchor.
 
-    Without ``positives`` the pairs are all ordered positive pairs of the batch. With them, row i of ``positives`` is
-    the only partner of embedding i, and the negatives of an anchor are the positives of other classes.
+    Without ``positives``, all ordered positive pairs of the batch are used. With ``positives``, row i is the only
+    positive of embedding i, and an anchor's negatives are the positives of other classes.
 
     Args:
         embeddings: (batch, dim), not normalised in the paper.
         labels: (batch,) integers.
-        regularization: λ in Eq. 3, holds the vectors short.
-        positives: (batch, dim), of the same labels.
+        regularization: λ in Eq. 3, keeps the vectors short.
+        positives: (batch, dim), with the same labels.
         pairs: ``indices_tuple``, ``ref_emb``, ``ref_labels``; see `nearkin.losses.pairs.compared`.
 
     Returns:
@@ -61,7 +61,7 @@ def n_pairs_loss(
     batch = compared(embeddings, labels, **pairs)
     positive = batch.positive if positives is None else torch.eye(len(positives), device=embeddings.device).bool()
     with full_precision(embeddings):
-        # The loss lives on differences of what may be large products.
+        # The loss depends on differences of products that may be large.
         anchors, partners = widened(batch.embeddings), widened(batch.others)
         similarity = anchors @ partners.T
         of_negatives = masked_logsumexp(similarity, batch.negative)
@@ -76,10 +76,10 @@ def n_pairs_loss(
 
 @register_loss("npairs")
 class NPairsLoss(Loss):
-    """N-pairs loss (Sohn 2016): softmax over dot products, every positive pair against all negatives of its anchor.
+    """N-pairs loss (Sohn 2016): a softmax over dot products, each positive pair against all negatives of its anchor.
 
-    Needs two or more items per class in a batch and many classes; two per class is the paper's. Instead, partners may
-    be given apart, as ``positives``. Embeddings are not normalised.
+    Needs two or more items per class in a batch (the paper: two), and many classes. Alternatively, pass the positive of
+    each embedding as ``positives``. Embeddings are not normalised.
 
     >>> loss = NPairsLoss()(torch.randn(8, 4), torch.tensor([0, 0, 1, 1, 2, 2, 3, 3]))
     >>> loss.shape

@@ -1,7 +1,7 @@
-"""Which pairs of a batch a loss compares: all of them, or those that a miner chose; in the batch, or with references.
+"""Which pairs a loss compares: all or those of a miner, within the batch or with references.
 
-The arguments are those of pytorch-metric-learning, so that its miners, its cross-batch memory and its distributed
-wrapper work with every loss here whose formula compares pairs. A pair counts once, however often it is named.
+The arguments are those of pytorch-metric-learning, so its miners, its cross-batch memory and its distributed wrapper
+work with every loss here that compares pairs. A pair counts once, even if it is given several times.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ IndicesTuple = Sequence[Tensor]  # pairs (anchors, positives, anchors, negatives
 
 
 class PairArguments(TypedDict, total=False):
-    """What a loss function takes to choose its pairs; see `compared`."""
+    """The arguments that choose the pairs of a loss; see `compared`."""
 
     indices_tuple: IndicesTuple | None
     ref_emb: Tensor | None
@@ -30,14 +30,14 @@ class PairArguments(TypedDict, total=False):
 
 
 class Comparison(NamedTuple):
-    """A checked batch and what of it is compared.
+    """A checked batch and its pairs.
 
     Attributes:
         embeddings: (batch, dim), the anchors.
         labels: (batch,).
-        references: (references, dim), what they are compared with, or None: each other.
+        references: (references, dim) what the anchors are compared with; None: with each other.
         positive, negative: (batch, references) masks of the pairs.
-        triplets: if these were named instead of pairs.
+        triplets: the given triplets; None if pairs or nothing was given.
     """
 
     embeddings: Tensor
@@ -49,7 +49,7 @@ class Comparison(NamedTuple):
 
     @property
     def others(self) -> Tensor:
-        """(references, dim) what the embeddings are compared with."""
+        """(references, dim) what the anchors are compared with."""
         return self.embeddings if self.references is None else self.references
 
 
@@ -61,16 +61,16 @@ def compared(
     ref_labels: Labels | None = None,
     normalize: bool = False,
 ) -> Comparison:
-    """A batch as a loss compares it.
+    """Checks a batch and finds its pairs.
 
     Args:
         embeddings: (batch, dim).
-        labels: (batch,) whole numbers.
+        labels: (batch,) integers.
         indices_tuple: pairs (anchors, positives, anchors, negatives) or triplets (anchors, positives, negatives), as
-            the miners of pytorch-metric-learning give them; all pairs of the batch if None.
-        ref_emb: (references, dim) what the anchors are compared with; the batch itself if None.
-        ref_labels: (references,) their labels.
-        normalize: whether all are brought to unit length.
+            the miners of pytorch-metric-learning return them; None compares all pairs.
+        ref_emb: (references, dim) what the anchors are compared with; None compares within the batch.
+        ref_labels: (references,) the labels of ``ref_emb``.
+        normalize: scale embeddings and references to unit length.
 
     >>> batch = compared(torch.zeros(2, 3), [0, 1], ref_emb=torch.zeros(3, 3), ref_labels=[0, 1, 1])
     >>> batch.positive.int().tolist()
@@ -103,9 +103,9 @@ def compared(
 
 
 def positive_columns(positive: Tensor) -> tuple[Tensor, Tensor]:
-    """The columns of each row's positives in ascending order, (batch, most of a row), and which of these are some.
+    """The columns of each row's positives in ascending order, (batch, most positives), and a mask without the padding.
 
-    Rows with fewer are padded. In a compiled loss, where shapes must not depend on the data, all rows are.
+    Shorter rows are padded. In a compiled loss, where shapes must not depend on the data, all rows have full width.
 
     >>> columns, there = positive_columns(torch.tensor([[False, True, True], [True, False, False]]))
     >>> columns[there].tolist(), there.tolist()
@@ -119,14 +119,14 @@ def positive_columns(positive: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def masked_logsumexp(values: Tensor, mask: Tensor) -> Tensor:
-    """(batch,) log Σ exp over a mask in rows of values; about the lowest number there is for a row without any."""
+    """(batch,) log Σ exp of the masked values of each row; about the lowest finite number for a row without any."""
     return values.where(mask, torch.finfo(values.dtype).min).logsumexp(dim=1)
 
 
 def refuse_pairs(
     why: str, indices_tuple: IndicesTuple | None, ref_emb: Tensor | None, ref_labels: Labels | None
 ) -> None:
-    """The error of a loss whose formula compares no pairs.
+    """Raises the error of a loss that does not compare pairs.
 
     >>> refuse_pairs("it compares clusters", (torch.tensor([0]),) * 3, None, None)
     Traceback (most recent call last):

@@ -1,7 +1,7 @@
-"""The losses of pytorch-metric-learning, each under its name and with its own arguments.
+"""The losses of pytorch-metric-learning, by class name and with their own arguments.
 
-Musgrave, Belongie, Lim: PyTorch Metric Learning, 2020. Formulas and edge cases are theirs; batches are checked and
-computed in full precision like everywhere here.
+Musgrave, Belongie, Lim: PyTorch Metric Learning, 2020. Formulas and edge cases are theirs. Batches are checked, and
+computed in full precision, as for all losses here.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ _WITHOUT_LABELS = {
 
 
 class PMLLoss(Loss):
-    """A loss of pytorch-metric-learning; its parameters, if it has any, are this module's too.
+    """A loss of pytorch-metric-learning, including its learnable parameters.
 
     Args:
-        name: the name of a class in ``pytorch_metric_learning.losses``.
-        settings: arguments of that class. Distances, reducers, miners and other losses are passed as objects.
+        name: class name in ``pytorch_metric_learning.losses``.
+        settings: arguments of that class. Pass distances, reducers, miners and other losses as objects.
 
     >>> PMLLoss("TripletMarginLoss", margin=0.1).loss.margin
     0.1
@@ -54,14 +54,14 @@ class PMLLoss(Loss):
         if self.counts_labels:
             labels = labels.unique(return_inverse=True)[1]
         with full_precision(embeddings):
-            # Not every loss of theirs has all of these arguments.
+            # Not every PML loss has all of these arguments.
             given = {name: value for name, value in pairs.items() if value is not None}
             loss: Tensor = self.loss(embeddings, labels, **given)
             return loss
 
 
 def pml_losses() -> dict[str, type[nn.Module]]:
-    """The losses of pytorch-metric-learning that work on labels, by name."""
+    """The losses of pytorch-metric-learning that take labels, by class name."""
     from pytorch_metric_learning import losses  # slow to import, and most never need it
 
     classes = {name: kind for name, kind in vars(losses).items() if inspect.isclass(kind)}
@@ -70,9 +70,9 @@ def pml_losses() -> dict[str, type[nn.Module]]:
 
 
 def for_pml(loss: nn.Module) -> nn.Module:
-    """A loss from here as one of pytorch-metric-learning's, for DistributedLossWrapper and CrossBatchMemory.
+    """Wraps a nearkin loss so that pytorch-metric-learning's DistributedLossWrapper and CrossBatchMemory accept it.
 
-    The wrapper looks for a base class, the memory for the name of a class that it knows.
+    DistributedLossWrapper checks the base class; CrossBatchMemory checks the class name.
 
     >>> from nearkin.losses import RankApproximationLoss
     >>> from pytorch_metric_learning.losses import CrossBatchMemory

@@ -1,9 +1,10 @@
-"""Proxy-NCA: each class is represented by one learnt point.
+"""Proxy-NCA loss: each class is represented by a learnt proxy.
 
 Movshovitz-Attias, Toshev, Leung, Ioffe, Singh: No Fuss Distance Metric Learning using Proxies, ICCV 2017, Eq. 4 with
-static assignment. As there, embeddings and proxies have unit length and distances are squared. The paper's denominator
-leaves out the example's own proxy, so that the loss may be negative (``positive_in_denominator=False``); by default it
-sums over all proxies, which makes it a softmax, as most implementations do. With a single class the loss is 0.
+static assignment. As there, embeddings and proxies have unit length and distances are squared. By default the
+denominator sums over all proxies, as in most implementations; the loss is then a softmax. The paper leaves out the
+proxy of the item's own class, so its loss can be negative (``positive_in_denominator=False``). With a single class the
+loss is 0.
 """
 
 from __future__ import annotations
@@ -25,15 +26,15 @@ def proxy_nca_loss(
     scale: float = 1.0,
     positive_in_denominator: bool = True,
 ) -> Tensor:
-    """Pulls embeddings to the proxy of their class and pushes them off all other proxies.
+    """Pulls embeddings to the proxy of their class and pushes them away from all other proxies.
 
     Args:
-        embeddings: (batch, dim), brought to unit length here.
+        embeddings: (batch, dim); scaled to unit length here.
         labels: (batch,) integers in 0…classes−1.
-        proxies: (classes, dim), brought to unit length here.
+        proxies: (classes, dim); scaled to unit length here.
         scale: factor of the squared distances; 1 in the paper.
-        positive_in_denominator: whether the denominator sums over all proxies or, as in the paper, over those of other
-            classes.
+        positive_in_denominator: sum over all proxies in the denominator; False leaves out the proxy of the item's own
+            class, as in the paper.
 
     Returns:
         A scalar.
@@ -58,10 +59,10 @@ def proxy_nca_loss(
 
 @register_loss("proxy-nca")
 class ProxyNCALoss(Loss):
-    """Proxy-NCA (Movshovitz-Attias et al. 2017): no pairs within the batch, one learnt proxy per class instead.
+    """Proxy-NCA loss (Movshovitz-Attias et al. 2017): compares items with one learnt proxy per class.
 
-    Needs no particular batches, but the number of classes beforehand and labels 0…classes−1. The proxies are
-    parameters of the loss: give them to the optimiser, usually with a higher learning rate.
+    Needs the number of classes in advance and labels in 0…classes−1; any batches will do. The proxies are parameters of
+    the loss: pass them to the optimiser, usually with a higher learning rate.
 
     >>> loss = ProxyNCALoss(classes=3, dim=4)(torch.randn(8, 4), torch.tensor([0, 0, 1, 1, 2, 2, 0, 1]))
     >>> loss.shape

@@ -1,15 +1,15 @@
-"""Nonlinear rank approximation (NRA).
+"""Rank approximation loss (NRA): nonlinear approximations of ranks instead of distances.
 
 Schall, Barthel, Hezel, Jung: Deep Metric Learning using Similarities from Nonlinear Rank Approximations, 2019,
-Eq. 5–13. The paper leaves three cases open; here an anchor without positives (or without negatives) drops that term,
-an anchor with all others at one distance drops both, and the mean is still taken over all anchors.
+Eq. 5–13. The paper leaves three cases open. Here an anchor without positives (or negatives) has a term of 0 for them.
+An anchor with all other items at the same distance has two terms of 0. The mean is always over all anchors.
 
-``gradient_everywhere`` is not in the paper, whose form has no gradient where it errs most: an anchor whose nearest
-point of all is a negative measures that distance from itself (r⁻ = 0 whatever the distance is), and the same holds
-where the farthest point of all is a positive. With it, r⁻ counts from the nearest positive and r⁺ up to the farthest
-negative, which is the same elsewhere; ranks outside 0…1 say how wrong the order is. From ¼ before the wrong end on,
-each term is its tangent at ¼, so that all such pairs are moved firmly. An anchor without positives (or without
-negatives) has nothing to count from and drops both terms.
+``gradient_everywhere`` is not in the paper. In the paper's form, if an anchor's nearest item is a negative, its rank r⁻
+is 0 at any distance: the loss of this term is greatest, but its gradient is 0. The same holds if an anchor's farthest
+item is a positive. With ``gradient_everywhere``, r⁻ is measured from the nearest positive and r⁺ up to the farthest
+negative. For all other anchors this gives the same ranks; for these, ranks leave 0…1. Where r⁻ is below ¼, or r⁺ above
+¾, the term is replaced by its tangent there, so its gradient does not vanish. An anchor without positives (or
+negatives) has no such reference, and both of its terms are 0.
 """
 
 from __future__ import annotations
@@ -37,23 +37,23 @@ def rank_approximation_loss(
     gradient_everywhere: bool = False,
     **pairs: Unpack[PairArguments],
 ) -> Tensor:
-    """Pulls in each anchor's farthest positive and pushes off its nearest negative, by approximated rank.
+    """Pulls each anchor's farthest positive closer and pushes its nearest negative away, by approximated rank.
 
-    Every distance of an anchor is mapped linearly to a rank in 0…1 (its nearest other point 0, its farthest 1), ranks
-    to similarities by a sigmoid-like curve, and the two hardest similarities to a loss.
+    The distances of an anchor are mapped linearly to ranks in 0…1: its nearest item has rank 0, its farthest rank 1. A
+    sigmoid-like curve maps ranks to similarities, and the loss is computed from the two hardest ones.
 
-    An anchor whose nearest point of all is a negative gets the full loss for it but, unless ``gradient_everywhere``, no
-    gradient from that term; other anchors of the batch still see the pair.
+    If an anchor's nearest item is a negative, or its farthest a positive, that term has no gradient unless
+    ``gradient_everywhere`` is set. The pair can still get a gradient from other anchors of the batch.
 
     Args:
         embeddings: (batch, dim), not normalised in the paper.
         labels: (batch,) integers.
         alpha: α in Eq. 10, the steepness of the curve.
-        eps: ε in Eq. 13, bounds each term by −log ε unless ``gradient_everywhere``.
-        gradient_everywhere: whether a term has a gradient also where the nearest point of all is a negative or the
-            farthest a positive.
-        pairs: ``indices_tuple``, ``ref_emb``, ``ref_labels``; see `nearkin.losses.pairs.compared`. Ranks are among
-            these pairs.
+        eps: ε in Eq. 13, bounds each term by −log ε unless ``gradient_everywhere`` is set.
+        gradient_everywhere: also give a gradient to anchors whose nearest item is a negative or whose farthest item is
+            a positive.
+        pairs: ``indices_tuple``, ``ref_emb``, ``ref_labels``; see `nearkin.losses.pairs.compared`. Ranks are computed
+            among these pairs.
 
     Returns:
         A scalar.
@@ -86,9 +86,9 @@ def rank_approximation_loss(
 
 @register_loss("rank")
 class RankApproximationLoss(Loss):
-    """NRA loss (Schall et al. 2019): ranks instead of distances, the two hardest pairs of every anchor.
+    """Rank approximation loss, NRA (Schall et al. 2019): ranks the two hardest pairs of each anchor.
 
-    Needs several items per class in a batch (n-group sampling, for example 16 classes × 8).
+    Needs several items per class in a batch (for example 16 classes × 8 items).
 
     >>> loss = RankApproximationLoss()(torch.randn(8, 4), torch.tensor([0, 0, 1, 1, 2, 2, 3, 3]))
     >>> loss.shape
@@ -110,9 +110,9 @@ class RankApproximationLoss(Loss):
 
 
 def _extremes(batch: Comparison, masks: Tensor, there_are: Tensor) -> tuple[Tensor, Tensor]:
-    """Per anchor the distances to the nearest and the farthest of each mask, (2, batch) each; 0 where there are none.
+    """Per anchor the distances to the nearest and the farthest item of each mask, (2, batch) each; 0 if it has none.
 
-    In float64, because ranks are differences of distances and 1/ε magnifies their rounding.
+    In float64, because ranks are differences of distances and 1/ε magnifies rounding errors.
     """
     references = None if batch.references is None else batch.references.detach()
     distances = pairwise_distances(batch.embeddings.detach(), references)
@@ -123,9 +123,9 @@ def _extremes(batch: Comparison, masks: Tensor, there_are: Tensor) -> tuple[Tens
 
 
 def _term(rank: Tensor, alpha: float, eps: float) -> Tensor:
-    """−log(w(r) + ε), Eq. 13; at rank 0 without gradient.
+    """−log(w(r) + ε), Eq. 13; no gradient at rank 0.
 
-    Both distances are the same pair there, and autograd would subtract two huge equal numbers (up to 1/ε each).
+    There both distances are of the same pair, and autograd would subtract two huge equal numbers (up to 1/ε each).
     """
     return -torch.log(_transfer(torch.where(rank > 0, rank, 0.0), alpha) + eps)
 

@@ -1,4 +1,4 @@
-"""Losses by name, for configurations and command lines. A loss registers itself in its own file."""
+"""Losses by name, for configuration files and the command line. Each loss registers itself in its own file."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ Module = TypeVar("Module", bound=type[nn.Module])
 
 
 def register_loss(name: str) -> Callable[[Module], Module]:
-    """Makes a loss known by name: a module whose call takes embeddings and labels and gives a scalar.
+    """Registers a loss under a name: a module that takes embeddings and labels and returns a scalar.
 
-    In a file of this package it is found without more; elsewhere importing the file is enough.
+    Files in this package are found automatically. Elsewhere, importing the file is enough.
 
     >>> @register_loss("length")  # doctest: +SKIP
     ... class LengthLoss(nn.Module):
@@ -41,19 +41,19 @@ def register_loss(name: str) -> Callable[[Module], Module]:
 
 
 def register_files(package: str, folders: list[str]) -> None:
-    """Imports the files of a package, which registers what they define."""
+    """Imports all files of a package, which registers the losses in them."""
     for file in iter_modules(folders):
         if not file.name.startswith("_"):
             import_module(f"{package}.{file.name}")
 
 
 def registered_losses() -> dict[str, type[nn.Module]]:
-    """The losses by name, without those of pytorch-metric-learning, in alphabetical order."""
+    """The registered losses by name, in alphabetical order, without those of pytorch-metric-learning."""
     return dict(sorted(_LOSSES.items()))
 
 
 def make_loss(name: str, **settings: Any) -> nn.Module:
-    """A loss by name, with some of its settings changed; ``pml:<Name>`` is a loss of pytorch-metric-learning.
+    """Makes a loss by name, with the given settings; ``pml:<Name>`` is a loss of pytorch-metric-learning.
 
     >>> make_loss("rank", alpha=2.0)
     RankApproximationLoss(alpha=2.0, eps=0.0001, gradient_everywhere=False)
@@ -68,7 +68,7 @@ def make_loss(name: str, **settings: Any) -> nn.Module:
 
 
 def known_losses() -> list[str]:
-    """All names that ``make_loss`` knows.
+    """All names that `make_loss` accepts.
 
     >>> {"rank", "pml:CircleLoss"} <= set(known_losses())
     True

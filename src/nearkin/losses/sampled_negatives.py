@@ -1,10 +1,10 @@
-"""Distance-weighted sampling: negatives drawn evenly over all distances, not mostly at the one where most points lie.
+"""Distance-weighted sampling: draws negatives evenly over all distances.
 
 Wu, Manmatha, Smola, Krähenbühl: Sampling Matters in Deep Embedding Learning, 2017, section 4. Points spread evenly on
-a unit sphere in n dimensions lie at distance D with density q(D) ∝ D^(n−2) (1 − D²/4)^((n−3)/2); a negative is drawn
-with probability ∝ 1/q(D). Deviations: as in the authors' code the distance is cut off below where the paper cuts off
-1/q; unlike it, there is no cut-off above; 1 − D²/4 is held above 0, for antipodes and for embeddings that are not of
-unit length.
+a unit sphere in n dimensions have distances D with density q(D) ∝ D^(n−2) (1 − D²/4)^((n−3)/2). A negative is drawn
+with probability ∝ 1/q(D). Deviations: the paper cuts off 1/q; here the distance is cut off from below, as in the
+authors' code. Their upper cut-off is left out. 1 − D²/4 is kept above 0, for opposite points and for embeddings that
+are not of unit length.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ ANTIPODAL = 1e-8  # below this 1 − D²/4 is rounding
 
 
 def distance_weighted_sampling(embeddings: Tensor, labels: Labels, cutoff: float = 0.5) -> Triplets:
-    """One triplet for every ordered positive pair of the batch, its negative drawn by distance from the anchor.
+    """Draws one triplet for each ordered positive pair of the batch, with the negative weighted by its distance.
 
-    Draws from torch's global generator. Without positive pairs or without negatives there are no triplets.
+    Uses torch's global generator. Without positive pairs or without negatives there are no triplets.
 
     Args:
         embeddings: (batch, dim), of unit length in the paper.
         labels: (batch,) integers.
-        cutoff: Negatives nearer than this are drawn as if they were at this distance.
+        cutoff: negatives closer than this are drawn as if they were at this distance.
 
     Returns:
         The rows of anchors, positives and negatives, (triplets,) each.
@@ -46,7 +46,7 @@ def distance_weighted_sampling(embeddings: Tensor, labels: Labels, cutoff: float
 
 
 def drawn_triplets(batch: Comparison, cutoff: float) -> tuple[Tensor, Tensor, Tensor]:
-    """The columns of each anchor's positives, those of a negative for each, and which of these are triplets.
+    """The columns of each anchor's positives, of a negative for each, and a mask of the valid triplets.
 
     All are (batch, most positives of an anchor). Anchors without negatives have no triplets.
     """
@@ -57,7 +57,7 @@ def drawn_triplets(batch: Comparison, cutoff: float) -> tuple[Tensor, Tensor, Te
 
 @torch.no_grad()
 def negative_probabilities(batch: Comparison, cutoff: float) -> Tensor:
-    """P(negative | anchor), (batch, references); rows add up to 1, also those of anchors without negatives."""
+    """P(negative | anchor), (batch, references); every row sums to 1, even if its anchor has no negatives."""
     dim = batch.embeddings.shape[1]
     references = None if batch.references is None else widened(batch.references)
     squared = pairwise_squared_distances(widened(batch.embeddings), references).clamp_(min=cutoff**2)

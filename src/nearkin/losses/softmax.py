@@ -1,4 +1,4 @@
-"""Softmax: a linear classifier on the embeddings, the baseline of the magnet paper (Rippel et al. 2016, 4.1)."""
+"""Softmax loss: a linear classifier on the embeddings, the baseline of the Magnet paper (Rippel et al. 2016, 4.1)."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ def softmax_loss(embeddings: Tensor, labels: Labels, weight: Tensor, bias: Tenso
 
 @register_loss("softmax")
 class SoftmaxLoss(Loss):
-    """Softmax (Rippel et al. 2016): a linear classifier with cross-entropy, of which the embeddings are kept.
+    """Softmax loss (Rippel et al. 2016): cross-entropy of a linear classifier on the embeddings.
 
-    Needs no particular batches, but the number of classes beforehand and labels 0…classes−1. The classifier belongs to
-    the loss: give its parameters to the optimiser.
+    Needs the number of classes in advance and labels in 0…classes−1; any batches will do. The classifier is part of the
+    loss: pass its parameters to the optimiser.
 
     >>> SoftmaxLoss(classes=3, dim=4)
     SoftmaxLoss(

@@ -1,10 +1,10 @@
-"""Deep spectral clustering learning (DSCL).
+"""Deep spectral clustering loss (DSCL).
 
 Law, Urtasun, Zemel: Deep Spectral Clustering Learning, ICML 2017, Eq. 7–10.
 
-Deviations: the gradient is the true one, Eq. 8; the paper's Algorithm 1 follows half of it (Eq. 9). Singular values
-that are rounding at the precision of the input (below max(batch, dim) · ε · the largest, with the ε of float32 for half
-precision too) count as 0. Computed in float64, so that nothing but the input is rounded.
+Deviations: the gradient is the exact one, Eq. 8; the paper's Algorithm 1 uses half of it (Eq. 9). Singular values below
+max(batch, dim) · ε · the largest one are rounding errors of the input and count as 0; ε is that of the input's dtype,
+of float32 for half precision. Everything is computed in float64.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from nearkin.losses.registry import register_loss
 
 
 def spectral_clustering_loss(embeddings: Tensor, labels: Labels) -> Tensor:
-    """How far the embeddings' column space is from containing the classes: k − tr(C F F⁺).
+    """k − tr(C F F⁺): how far the column space of the embeddings is from containing the classes.
 
-    F are the embeddings, C the projection onto the k classes of the batch, F F⁺ the one onto the columns of F: what
-    relaxed k-means would find. The loss is in 0…k and is 0 when every class indicator is a linear function of the
-    embeddings, so also whenever dim ≥ batch. Invertible linear maps of the embeddings, such as their scale, do not
-    change it.
+    F are the embeddings, C is the projection onto the indicators of the k classes of the batch, and F F⁺ the projection
+    onto the columns of F, the solution of relaxed k-means. The loss is in 0…k. It is 0 if every class indicator is a
+    linear function of the embeddings, for example whenever dim ≥ batch and the rows are linearly independent.
+    Invertible linear maps of the embeddings do not change it.
 
     Args:
         embeddings: (batch, dim), neither centred nor normalised in the paper.
@@ -47,10 +47,10 @@ def spectral_clustering_loss(embeddings: Tensor, labels: Labels) -> Tensor:
 
 @register_loss("spectral")
 class SpectralClusteringLoss(Loss):
-    """DSCL (Law et al. 2017): the whole batch as one clustering problem, with a gradient in closed form.
+    """Deep spectral clustering loss, DSCL (Law et al. 2017): solves one relaxed clustering problem for the whole batch.
 
-    Needs large batches, more items than dimensions, and about as many classes as dimensions or more (the paper:
-    1,260 items at random, 100 dimensions).
+    Needs large batches with more items than dimensions, and about as many classes as dimensions or more (the paper:
+    1,260 random items, 100 dimensions).
 
     >>> loss = SpectralClusteringLoss()(torch.randn(8, 4), torch.tensor([0, 0, 1, 1, 2, 2, 3, 3]))
     >>> loss.shape
@@ -78,8 +78,9 @@ def _spectral_clustering(embeddings: Tensor, labels: Tensor) -> tuple[Tensor, Te
 def _factors(points: Tensor, eps: float) -> tuple[Tensor, Tensor]:
     """U (batch, rank), an orthonormal basis of the columns of F (batch, dim), and W (rank, dim) with (F⁺)ᵀ = U W.
 
-    By Cholesky QR, many times as fast as an SVD. One pass leaves U orthogonal to ε κ², κ the condition of F and ε that
-    of float64; a second one to the last digits as long as κ is well below ε^−½ (Yamamoto et al. 2015).
+    By Cholesky QR, which is many times as fast as an SVD. After one pass, U is orthogonal up to ε κ², where κ is the
+    condition number of F and ε that of float64. After two passes it is orthogonal to the last digits, as long as κ is
+    well below ε^−½ (Yamamoto et al. 2015).
     """
     rounding, work_eps = max(points.shape) * eps, torch.finfo(points.dtype).eps
     one_pass, two_passes = (0.1 * eps / work_eps) ** 0.5, min(1 / rounding, 0.1 * work_eps**-0.5)

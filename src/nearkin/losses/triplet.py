@@ -1,9 +1,9 @@
 """Triplet loss with semi-hard negatives.
 
 Schroff, Kalenichenko, Philbin: FaceNet, 2015, in the form of Song, Jegelka, Rathod, Murphy: Deep Metric Learning via
-Facility Location, 2017, section 2.1. Distances are squared, pairs are ordered, and pairs without loss count in the
-mean. Deviations: embeddings are normalised here, as FaceNet does, unless told otherwise; a batch without positive
-pairs or without negatives has the loss 0, where TensorFlow's function gives NaN or a loss without meaning.
+Facility Location, 2017, section 2.1. Distances are squared, pairs are ordered, and the mean includes pairs with a loss
+of 0. Deviations: embeddings are normalised by default, as in FaceNet. The loss of a batch without positive pairs or
+without negatives is 0; TensorFlow's function returns NaN or a meaningless value.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ def triplet_semi_hard_loss(
     normalize: bool = True,
     **pairs: Unpack[PairArguments],
 ) -> Tensor:
-    """Wants each negative farther from the anchor than the positive, by a margin, and trains on negatives just beyond.
+    """Pushes a semi-hard negative farther from the anchor than the positive is, by a margin.
 
-    Every positive pair (anchor, positive) is compared with one negative: the nearest that is strictly farther from the
-    anchor than the positive is, or the farthest of all where none is. Given pairs are searched in the same way; given
-    triplets are taken as they are.
+    Each positive pair (anchor, positive) is compared with one negative: the nearest one that is strictly farther from
+    the anchor than the positive, or the farthest negative if none is. Pairs of a miner are searched in the same way;
+    triplets of a miner are used as they are.
 
     Args:
         embeddings: (batch, dim).
         labels: (batch,) integers.
         margin: α in section 2.1, in squared distance.
-        normalize: Whether embeddings are brought to unit length first.
+        normalize: scale embeddings to unit length first.
         pairs: ``indices_tuple``, ``ref_emb``, ``ref_labels``; see `nearkin.losses.pairs.compared`.
 
     Returns:
@@ -68,9 +68,9 @@ def triplet_semi_hard_loss(
 
 @register_loss("triplet")
 class TripletSemiHardLoss(Loss):
-    """Triplet loss with semi-hard negatives (Schroff et al. 2015): every positive pair and the next negative beyond it.
+    """Triplet loss (Schroff et al. 2015): compares each positive pair with a semi-hard negative.
 
-    Needs several items per class in a batch, and large batches: the more negatives, the nearer is the next one.
+    Needs several items per class in a batch, and large batches: more negatives give harder ones.
 
     >>> loss = TripletSemiHardLoss()(torch.randn(8, 4), torch.tensor([0, 0, 1, 1, 2, 2, 3, 3]))
     >>> loss.shape
@@ -91,9 +91,9 @@ class TripletSemiHardLoss(Loss):
 
 
 def _semi_hard(distances: Tensor, negative: Tensor, to_positives: Tensor) -> Tensor:
-    """Which negative goes with each of the positives, (batch, most positives) like ``to_positives``.
+    """The semi-hard negative of each positive, (batch, most positives) like ``to_positives``.
 
-    Sorted rows find it in O(B² log B) time and O(B²) memory, however many positives there are.
+    Sorting the rows takes O(B² log B) time and O(B²) memory, for any number of positives.
     """
     ascending, order = distances.masked_fill(~negative, math.inf).sort(dim=1)
     beyond = torch.searchsorted(ascending, to_positives.contiguous(), right=True)

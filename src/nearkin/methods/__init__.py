@@ -1,4 +1,4 @@
-"""One file per paper: which batches, which loss, when the whole space is embedded afresh.
+"""Methods, one file per paper: the loss, the batches, and when the training split is embedded again.
 
 >>> Magnet(alpha=2.0).settings()["alpha"]
 2.0

@@ -1,4 +1,4 @@
-"""What a method is: its loss, its batches, when it wants the whole space embedded afresh, and how it is read out."""
+"""What a method is: a loss, batches, when the training split is embedded again, and scores at test time."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from nearkin.space import Space
 
 @dataclass(frozen=True)
 class Every:
-    """How often a method wants a fresh space: every N epochs, or every N steps."""
+    """How often a method needs a fresh space: every N epochs or every N steps."""
 
     epochs: int = 0
     steps: int = 0
 
     def due(self, epoch: int, position: int, step: int) -> bool:
-        """Whether it is due now, before the batch at ``position`` of ``epoch``, the ``step``-th of all (from 0).
+        """Whether it is due before the batch at ``position`` of ``epoch``, which is batch ``step`` of all (from 0).
 
         >>> Every(epochs=2).due(epoch=4, position=0, step=400), Every(steps=10).due(epoch=0, position=5, step=5)
         (True, False)
@@ -46,7 +46,14 @@ class Every:
 
 @dataclass(frozen=True)
 class Batch:
-    """One global batch: the inputs this process embeds, labels and item numbers of all of it, batches before it."""
+    """One global batch.
+
+    Attributes:
+        inputs: what this process embeds, its share of the batch.
+        labels: (batch,) the labels of the global batch.
+        items: (batch,) the item numbers of the global batch.
+        step: how many batches came before it.
+    """
 
     inputs: Tensor
     labels: Tensor
@@ -55,20 +62,20 @@ class Batch:
 
 
 class Embed(Protocol):
-    """A process's share of the inputs -> the global batch's embeddings (batch, dim), or one learner's slice of them."""
+    """Maps a process's share of the inputs to the embeddings of the global batch (batch, dim), or a learner's slice."""
 
     def __call__(self, inputs: Tensor, learner: int | None = None) -> Tensor: ...
 
 
 @dataclass(frozen=True, eq=False)
 class Groups:
-    """How a method divides the training split at the moment.
+    """How a method currently divides the training split.
 
     Attributes:
-        title: a heading for all of them, such as "Clusters of classes".
-        name: what one of them is called, such as "cluster".
-        group_of: (items,) the number of each item's group.
-        within_classes: whether the items of a group are of one class.
+        title: heading in a report, such as "Clusters of classes".
+        name: what one group is called, such as "cluster".
+        group_of: (items,) the group of each item.
+        within_classes: whether all items of a group have the same class.
     """
 
     title: str
@@ -78,11 +85,11 @@ class Groups:
 
 
 class Method(ABC):
-    """A way to learn an embedding; its dataclass fields are its settings.
+    """A way to learn an embedding. Its dataclass fields are its settings.
 
-    The training loop calls ``check``, ``prepare`` and ``sampler`` in the beginning, ``start_epoch`` before an epoch (or
-    the rest of one, after a stop), ``on_refresh`` whenever ``refresh_every`` is due, ``step`` for every batch, and
-    ``read_out`` at test; it knows nothing else about a method.
+    The training loop calls ``check``, ``prepare`` and ``sampler`` before training, ``start_epoch`` before each epoch
+    (or, after a stop, before the rest of it), ``on_refresh`` whenever ``refresh_every`` is due, ``step`` for every
+    batch, and ``read_out`` at test time. It knows nothing else about a method.
     """
 
     name: ClassVar[str]
@@ -90,53 +97,53 @@ class Method(ABC):
     batches: ClassVar[str]
     minimises: ClassVar[str]
     readout: ClassVar[str] = "nearest neighbours"
-    # By prefix of the scores in ``read_out``: title and meaning of a way to read the space that a method adds.
+    # Title and meaning of the score variants that ``read_out`` adds, by the prefix of their names.
     readout_columns: ClassVar[Mapping[str, tuple[str, str]]] = MappingProxyType({})
-    ranges: ClassVar[Mapping[str, Range]] = MappingProxyType({})  # of its settings that a search should try
-    # The head's learning rate on a pretrained backbone (benchmarks/defaults.py): frozen, or trained at a tenth of it.
+    ranges: ClassVar[Mapping[str, Range]] = MappingProxyType({})  # the settings that tuning searches
+    # Learning rate of the head on a pretrained backbone (benchmarks/defaults.py): frozen, or trained at a tenth of it.
     frozen_rate: float = 3e-4
     finetune_rate: float = 3e-4
     usual_batch: int = 128
-    batch_unit: int = 2  # what a batch size that nobody chose must be a multiple of
-    listed: bool = True  # False for one that takes an object, which no setting can name
-    in_all: bool = True  # whether a comparison of all methods has it
-    needs_pairs: bool = True  # whether it learns from two items of a class, or from labels alone
-    normalize: str = "always"  # whether the paper trains on embeddings of unit length
-    slices: int = 1  # learners that share the embedding, a slice of its dimensions each
+    batch_unit: int = 2  # default batch sizes are multiples of this
+    listed: bool = True  # False for a method that takes an object, which no setting can describe
+    in_all: bool = True  # whether "all" methods of a comparison include it
+    needs_pairs: bool = True  # whether it needs two items of a class in a batch
+    normalize: str = "always"  # when the paper scales embeddings to unit length: always, at test, or never
+    slices: int = 1  # number of learners that share the embedding, one slice of its dimensions each
     refresh_every: Every | None = None
     loss: nn.Module
-    buffers: Mapping[str, float] = MappingProxyType({})  # what the read-out needs besides the model; kept with it
+    buffers: Mapping[str, float] = MappingProxyType({})  # what ``read_out`` needs besides the model; saved with it
 
     def check(self, labels: npt.ArrayLike, dim: int, batch_size: int, normalize: str) -> None:  # noqa: ARG002
-        """Refuses, before training starts, what cannot work, and names what would."""
+        """Raises an error before training starts if the settings cannot work with the data."""
         sizes = np.unique(np.asarray(labels), return_counts=True)[1]
         if len(sizes) < 2:
-            raise UserError("there is one class only to train on; every method needs at least two")
+            raise UserError("there is only one class to train on; every method needs at least two")
         if self.needs_pairs and sizes.max() < 2:
             raise UserError(
-                f"method '{self.name}' compares items of a class, but every class has a single item; "
+                f"method '{self.name}' compares items of the same class, but every class has only one; "
                 'use method="softmax", or add items'
             )
 
     def most_dimensions(self, batch_size: int) -> int:  # noqa: ARG002
-        """The longest embedding that can be trained with batches of this size."""
+        """The largest number of dimensions that can be trained with batches of this size."""
         return sys.maxsize
 
     def prepare(self, classes: int, dim: int, epochs: int) -> None:  # noqa: B027 (most methods need not know)
-        """Builds what depends on the data before training starts, such as a proxy per class; labels are 0…classes−1."""
+        """Builds what depends on the data before training, such as a proxy per class; labels are 0…classes−1."""
 
     @abstractmethod
     def sampler(self, labels: npt.ArrayLike, batch_size: int, seed: int) -> LabelBatchSampler:
-        """The batches to train on. Several may be made to try sizes; the last one is trained with."""
+        """Makes the batch sampler. May be called several times to try batch sizes; the last sampler is used."""
 
     def start_epoch(self, epoch: int) -> None:  # noqa: B027 (most methods do not change on the way)
-        """Sets what changes from epoch to epoch, from the epoch (counted from 0) and what is part of the state."""
+        """Sets what changes from epoch to epoch, as a function of the epoch (from 0) and the saved state."""
 
     def on_refresh(self, space: Space) -> None:  # noqa: B027 (most methods never do)
-        """Rebuilds an index or a partition from a fresh space."""
+        """Rebuilds a cluster index or a partition from freshly computed embeddings of the training split."""
 
     def step(self, embed: Embed, batch: Batch) -> Tensor:
-        """The loss of one batch."""
+        """Computes the loss of one batch."""
         loss: Tensor = self.loss(embed(batch.inputs), batch.labels)
         return loss
 
@@ -147,23 +154,24 @@ class Method(ABC):
         recall_at: Sequence[int] = (1, 2, 4, 8),  # noqa: ARG002
         clustering: str | None = "kmeans",  # noqa: ARG002
     ) -> dict[str, float]:
-        """Scores beyond those of `evaluate`: classification errors where the space's classes were trained on.
+        """Scores in addition to those of `evaluate`: classification errors if the classes were trained on.
 
         Args:
-            trained_on: the training split, embedded by the same model; None where its classes are others.
+            space: the embedded test split.
+            trained_on: the training split, embedded by the same model; None if its classes differ.
             recall_at: the K of Recall@K.
-            clustering: how clusters are found, as in `evaluate`; None for no scores of clusters.
+            clustering: how clusters are found, as in `evaluate`; None skips scores of clusters.
         """
         if trained_on is None:
             return {}
         return {"soft_knn_error": soft_knn_error(space, trained_on)}
 
     def groups(self) -> Groups | None:
-        """What a report may show: how the training split was divided at the last refresh; None where it was not."""
+        """How the training split was divided at the last refresh, for reports; None if it was not divided."""
         return None
 
     def state_dict(self) -> dict[str, Any]:
-        """All that must survive a stop, besides the sampler's own state; what ``on_refresh`` built belongs here too."""
+        """Everything that must be restored on resume, including what ``on_refresh`` built, without the sampler."""
         return {"loss": self.loss.state_dict(), "buffers": dict(self.buffers)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -175,15 +183,15 @@ class Method(ABC):
 
 
 class GroupedMethod(Method):
-    """A method whose loss asks for several items per class: its batches are k classes × ``per_class``."""
+    """A method whose loss needs several items per class: batches of k classes × ``per_class`` items."""
 
-    batches = "n-group: k classes × n"
+    batches = "k classes × n items"
     per_class: int
 
     def check(self, labels: npt.ArrayLike, dim: int, batch_size: int, normalize: str) -> None:
         super().check(labels, dim, batch_size, normalize)
         if self.per_class < 2:
-            raise UserError(f"method '{self.name}' needs pairs of a class in its batches; use per_class=2 or more")
+            raise UserError(f"method '{self.name}' needs two items per class in a batch; use per_class=2 or more")
 
     def sampler(self, labels: npt.ArrayLike, batch_size: int, seed: int) -> LabelBatchSampler:
         return GroupSampler(labels, batch_size, self.per_class, seed)
@@ -193,7 +201,7 @@ _registry: dict[str, type[Method]] = {}
 
 
 def register(method: type[Method]) -> type[Method]:
-    """Makes a method known under its name, and the names of its read-out to whoever prints scores."""
+    """Registers a method under its name, and the names of the score variants that it adds."""
     _registry[method.name] = method
     for prefix, words in method.readout_columns.items():
         variant(prefix, *words)
@@ -211,7 +219,7 @@ def method_class(name: str) -> type[Method]:
 
 
 def make_method(name: str, **settings: Any) -> Method:
-    """A method by name, with some of its settings changed.
+    """Makes a method by name, with the given settings.
 
     >>> make_method("rank", alpha=2.0).settings()["alpha"]
     2.0
@@ -221,7 +229,7 @@ def make_method(name: str, **settings: Any) -> Method:
 
 
 def parse_method(text: str) -> Method:
-    """A method from its name and, after a colon, its settings.
+    """Makes a method from a text: its name and, after a colon, its settings.
 
     >>> parse_method("rank:alpha=2.0,per_class=4").settings()["alpha"]
     2.0

@@ -1,12 +1,13 @@
-"""The method ``divide-and-conquer`` (Sanakoyeu, Tschernezki, Büchler, Ommer 2019): a regime around any other method.
+"""The method ``divide-and-conquer`` (Sanakoyeu, Tschernezki, Büchler, Ommer 2019), which wraps any other method.
 
-Every T epochs k-means divides the training items by their whole embedding into K clusters, and each goes to the
-learner that had most of its items before; learner k owns the k-th slice of the embedding (3.2). In each step one
-cluster is drawn uniformly and its learner alone is trained, with the loss and the batches of the method that is
-wrapped, on items of that cluster (3.3, Algorithm 1). At the end the slices are trained together on all data. What the
-paper leaves open is chosen so: a learner's slice is normalised on its own in training, the joined embedding as a whole;
-each learner has its own β or proxies, the joint training new ones; it takes the last tenth of the epochs; a cluster
-that cannot fill a batch borrows the items nearest to its mean.
+Every T epochs k-means divides the training items into K clusters by their whole embedding. Each cluster goes to the
+learner that had most of its items before; learner k owns the k-th slice of the embedding (3.2). Each step draws a
+cluster uniformly and trains only its learner, with the loss and the batches of the wrapped method (3.3, Algorithm 1).
+At the end all slices are trained together on all data.
+
+The paper leaves some choices open. Here a slice is normalised on its own while its learner trains, and the joined
+embedding as a whole. Each learner has its own β or proxies, and the joint training new ones. The joint training takes
+the last tenth of the epochs. A cluster that cannot fill a batch borrows the items nearest to its mean.
 """
 
 from __future__ import annotations
@@ -35,24 +36,24 @@ PARTITIONS = ("k-means", "random", "labels")
 @register
 @dataclass
 class DivideAndConquer(Method):
-    """Learners for slices of the embedding, each trained on the items of its own cluster, then together.
+    """Trains slices of the embedding on clusters of the data, and all slices together at the end.
 
     Args:
-        wraps: the method whose loss and batches are used, its settings after a colon: "margin:beta=1.2,per_class=4".
-        learners: clusters and slices (K); the embedding's length must be a multiple.
-        recluster_epochs: epochs between two divisions (T).
-        partition: "k-means" in the embedding space; or, fixed at the start, "random" or "labels" (whole classes,
-            grouped by k-means of their means) as in Table 6.
-        split_embedding: whether learners own a slice each; without, batches come from clusters but train everything
-            (Table 6).
-        finetune: share of the epochs, at the end, in which the slices are trained together on all data.
+        wraps: the wrapped method, with its settings after a colon: "margin:beta=1.2,per_class=4".
+        learners: number of clusters and slices (K); must divide the embedding's dimensions.
+        recluster_epochs: epochs between two clusterings (T).
+        partition: "k-means" in the embedding space; or, fixed at the start as in Table 6, "random" or "labels" (whole
+            classes, grouped by k-means of their means).
+        split_embedding: give each learner its own slice; False draws batches from clusters but trains the whole
+            embedding (Table 6).
+        finetune: share of the epochs, at the end, that train all slices together.
     """
 
     name = "divide-and-conquer"
     paper = "Sanakoyeu et al. 2019, divide and conquer the embedding space"
-    batches = "from one cluster at a time, as the wrapped method makes them"
-    minimises = "any method's loss, on the cluster's slice of the embedding"
-    readout = "slices joined, nearest neighbours"
+    batches = "from one cluster at a time, drawn as the wrapped method draws them"
+    minimises = "the wrapped method's loss, on the cluster's slice of the embedding"
+    readout = "nearest neighbours of the joined slices"
     ranges: ClassVar = {
         "learners": OneOf((2, 4, 8)),
         "recluster_epochs": OneOf((1, 2, 4)),
@@ -68,7 +69,7 @@ class DivideAndConquer(Method):
 
     def __post_init__(self) -> None:
         if self.learners < 1 or self.recluster_epochs < 1 or not 0 <= self.finetune <= 1:
-            raise UserError("divide-and-conquer needs learners and recluster_epochs from 1, and finetune in 0…1")
+            raise UserError("learners and recluster_epochs must be at least 1, and finetune between 0 and 1")
         if self.partition not in PARTITIONS:
             raise unknown_name("partition", self.partition, PARTITIONS)
         self.slices = self.learners if self.split_embedding else 1
@@ -84,11 +85,13 @@ class DivideAndConquer(Method):
     def check(self, labels: npt.ArrayLike, dim: int, batch_size: int, normalize: str) -> None:
         super().check(labels, dim, batch_size, normalize)
         if 1 < self.slices == dim and normalize == "always":
-            raise UserError(f"a slice of one dimension and unit length cannot learn; use dim={2 * dim} or more")
+            raise UserError(f"each learner gets one dimension, which cannot be normalised; use dim={2 * dim} or more")
         divided = np.unique(labels) if self.partition == "labels" else np.asarray(labels)
         if self.learners > len(divided):
             what = "classes" if self.partition == "labels" else "items"
-            raise UserError(f"{len(divided)} {what} cannot be divided among {self.learners} learners; use fewer")
+            raise UserError(
+                f"{len(divided)} {what} cannot be divided among {self.learners} learners; use fewer learners"
+            )
         for method, share in self._shares(dim):
             method.check(labels, share, batch_size, normalize)
 
@@ -144,11 +147,11 @@ class DivideAndConquer(Method):
         self.drawing.divide([items.cpu().numpy() for items in state["parts"]])
 
     def _shares(self, dim: int) -> list[tuple[Method, int]]:
-        """Every wrapped method with the number of dimensions that it sees."""
+        """Every wrapped method with its number of dimensions."""
         return [*((method, dim // self.slices) for method in self.alone), (self.together, dim)]
 
     def _divided(self, space: Space) -> Tensor:
-        """(items,) a cluster 0…K−1 for every item."""
+        """(items,) the cluster of every item, 0…K−1."""
         match self.partition:
             case "k-means":
                 return kmeans(space.embeddings, self.learners, self.drawing.seed).assignment
@@ -159,7 +162,7 @@ class DivideAndConquer(Method):
         return kmeans(group_means(space.embeddings, own, sizes), self.learners, self.drawing.seed).assignment[own]
 
     def _filled(self, space: Space, groups: Tensor) -> Sequence[npt.NDArray[np.int64]]:
-        """The items of each cluster, those too small for a batch joined by the items nearest to their mean."""
+        """The items of each cluster; a cluster too small for a batch also gets the items nearest to its mean."""
         return [self._with_neighbours(space, groups == group) for group in range(self.learners)]
 
     def _with_neighbours(self, space: Space, own: Tensor) -> npt.NDArray[np.int64]:

@@ -1,9 +1,9 @@
 """The method ``facility-location``: deep metric learning via facility location (Song, Jegelka, Rathod, Murphy 2017).
 
-Random batches in which the number of classes is held at a ratio C/m (0.25 for CUB and Cars, 0.75 for products), and a
-margin weight γ that falls exponentially. The paper gives the rate, 0.94, but neither γ nor when: here it falls once an
-epoch. Its future work, gradients averaged over random subsets of the batch in the spirit of the bag of little
-bootstraps, is ``sub_batches``.
+Random batches with a fixed ratio C/m of classes to items (0.25 for CUB and Cars, 0.75 for products), and a margin
+weight γ that decays exponentially. The paper gives the factor, 0.94, but neither the first γ nor how often it decays;
+here it decays after every epoch. ``sub_batches`` is the paper's future work: gradients averaged over random subsets of
+the batch, a bag of little bootstraps.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ from nearkin.sampling import ClassRatioSampler, LabelBatchSampler
 @register
 @dataclass
 class FacilityLocation(Method):
-    """The labels' clustering of a batch against the best violating one.
+    """Makes the clustering by labels better than any other clustering of a batch, by a margin.
 
     Args:
-        gamma: γ in Eq. 6 at the start.
-        gamma_decay: what γ is multiplied with after each epoch.
-        class_ratio: classes in a batch over its items (C/m).
+        gamma: γ in Eq. 6, the weight of the margin, in the first epoch.
+        gamma_decay: factor applied to γ after each epoch.
+        class_ratio: number of classes in a batch divided by its size (C/m).
         exchange: how the local search scores exchanges: "objective", "algorithm-2" or "all".
-        sub_batches: random subsets of the batch whose losses are averaged; 1: the batch itself.
-        sub_batch_share: their size as a share of the batch.
+        sub_batches: number of random subsets of a batch whose losses are averaged; 1 uses the batch itself.
+        sub_batch_share: size of a subset as a share of the batch.
     """
 
     name = "facility-location"
     paper = "Song et al. 2017, deep metric learning via facility location"
-    batches = "random, with a chosen share of classes"
-    minimises = "labels' clustering against the best violating one"
+    batches = "random, with a fixed ratio of classes to items"
+    minimises = "how far the best other clustering beats that of the labels"
     readout = "k-means, nearest neighbours"
     finetune_rate = 1e-3
     ranges: ClassVar = {"gamma": Between(1.0, 100.0, log=True), "class_ratio": OneOf((0.125, 0.25, 0.5))}
@@ -68,7 +68,9 @@ class FacilityLocation(Method):
                 "use class_ratio=0.5 or larger batches"
             )
         if self.sub_batches > 1 and self.sub_batch_share * batch_size < 4:
-            raise UserError(f"{self.sub_batch_share} of {batch_size} items is not a batch; use sub_batch_share=0.5")
+            raise UserError(
+                f"{self.sub_batch_share} of {batch_size} items are too few for a batch; use sub_batch_share=0.5"
+            )
 
     def sampler(self, labels: npt.ArrayLike, batch_size: int, seed: int) -> LabelBatchSampler:
         return ClassRatioSampler(labels, batch_size, self.class_ratio, self.class_ratio, seed)

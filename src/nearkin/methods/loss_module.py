@@ -1,4 +1,4 @@
-"""Any loss module as a method: batches of several classes with several items each, and the loss of the whole batch."""
+"""Any loss module as a method, with batches of several classes and several items each."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from nearkin.methods.base import Batch, Embed, GroupedMethod, register
 @register
 @dataclass
 class LossModule(GroupedMethod):
-    """A loss of one's own, or of another library: a module with ``loss(embeddings, labels) -> scalar``.
+    """Your own loss, or one of another library: a module with ``loss(embeddings, labels) -> scalar``.
 
     Args:
-        loss_class: what it is, for people to read; the module itself is given with `of`.
-        per_class: items of one class in a batch.
+        loss_class: the class of the module, for display; use `of` to pass the module itself.
+        per_class: items of each class in a batch.
 
     >>> LossModule.of(nn.TripletMarginLoss()).loss_class
     'torch.nn.modules.loss.TripletMarginLoss'
     """
 
     name = "loss"
-    paper = "a loss module of one's own, in Python: nearkin.train(data, loss=module)"
+    paper = "your own loss module, in Python: nearkin.train(data, loss=module)"
     minimises = "that loss"
     listed = in_all = False
 
@@ -43,12 +43,10 @@ class LossModule(GroupedMethod):
         return method
 
     def check(self, labels: npt.ArrayLike, dim: int, batch_size: int, normalize: str) -> None:
-        """Also tries a copy of the loss on made-up embeddings, so that one that cannot work leaves no run behind."""
+        """Also tries a copy of the loss on random embeddings, so that a loss that cannot work leaves no run behind."""
         super().check(labels, dim, batch_size, normalize)
         if not hasattr(self, "loss"):
-            raise UserError(
-                f"the loss is a module of your own, {self.loss_class or 'unnamed'}; pass it again: loss=..."
-            )
+            raise UserError(f"the loss is your own module, {self.loss_class or 'unnamed'}; pass it again: loss=...")
         try:
             loss = deepcopy(self.loss)
         except Exception:  # some modules cannot be copied; they are tried by the first batch
@@ -61,13 +59,13 @@ class LossModule(GroupedMethod):
         with torch.random.fork_rng(devices=[]):
             value = self._value(loss, points.requires_grad_(), classes.to(held.device))
         if not torch.isfinite(value):
-            raise UserError(f"{self.loss_class} returned {value.item()} for ordinary embeddings; check its formula")
+            raise UserError(f"{self.loss_class} returned {value.item()} for ordinary embeddings; check the loss")
 
     def step(self, embed: Embed, batch: Batch) -> Tensor:
         return self._value(self.loss, embed(batch.inputs), batch.labels)
 
     def _value(self, loss: nn.Module, embeddings: Tensor, labels: Tensor) -> Tensor:
-        """One number with a gradient; whatever else somebody's loss does is said in a sentence."""
+        """The loss as a scalar with a gradient; raises a one-sentence error if it is anything else."""
         try:
             value: object = loss(embeddings, labels)
         except (UserError, torch.OutOfMemoryError):

@@ -1,11 +1,13 @@
 """The method ``magnet``: adaptive density discrimination (Rippel, Paluri, Dollár, Bourdev 2016).
 
-Every class is a few clusters, found by k-means++ in a fresh space at every refresh (3.2). A batch is one neighbourhood:
-a seed cluster, drawn in proportion to its loss, and its nearest clusters of other classes. At test, classes are read
-off the nearest clusters (3.3, Eq. 6). What the paper leaves open is chosen so: a cluster not met yet is drawn like an
-average one and every cluster keeps a small chance; the losses that draw a batch are those of at least 33 steps before
-it, because batches are read ahead; small classes get fewer clusters, so that a cluster has ``per_cluster`` items on
-average; a batch has a share of 0.05 in the running average of σ². Embeddings are not normalised.
+Every class has several clusters, found by k-means++ at every refresh (3.2). A batch is a neighbourhood: a seed cluster,
+drawn in proportion to its loss, and its nearest clusters of other classes. At test time the nearest clusters decide the
+class (3.3, Eq. 6). The paper does not normalise embeddings; with a pretrained backbone nearkin does by default.
+
+The paper leaves some choices open. Here a cluster that was not drawn yet counts as average, and every cluster keeps a
+small probability. A batch is drawn by losses that are at least 33 steps old, because batches are read ahead. Small
+classes get fewer clusters, so that a cluster has at least ``per_cluster`` items on average. Each batch has a weight of
+0.05 in the running average of σ².
 """
 
 from __future__ import annotations
@@ -34,21 +36,21 @@ FORGETTING = 0.05  # share of a new batch in the running average of σ²
 @register
 @dataclass
 class Magnet(Method):
-    """Clusters of a class attract their examples and repel those of other classes.
+    """Pulls examples to their cluster and pushes them away from clusters of other classes.
 
     Args:
-        alpha: the gap between clusters, in units of the variance (α in Eq. 5).
+        alpha: α in Eq. 5, the gap between clusters in units of the variance.
         per_cluster: examples of each cluster in a batch (D); a batch holds batch_size / per_cluster clusters (M).
-        clusters: clusters per class (K), at most; small classes get fewer.
-        choose_clusters: choose the number of each class from 1 to ``clusters``, anew at each refresh.
-        refresh_epochs: epochs between refreshes of the cluster index.
-        refresh_steps: steps between them instead; 0: by epochs.
+        clusters: largest number of clusters per class (K); small classes get fewer.
+        choose_clusters: choose the number for each class, from 1 to ``clusters``, at each refresh.
+        refresh_epochs: epochs between two refreshes of the cluster index.
+        refresh_steps: steps between two refreshes; 0 counts epochs instead.
     """
 
     name = "magnet"
     paper = "Rippel et al. 2016, adaptive density discrimination"
-    batches = "a seed cluster ∝ its loss, its nearest impostor clusters, a few of each"
-    minimises = "variance-standardised cluster separation"
+    batches = "a few items each of a seed cluster, drawn by its loss, and of its nearest clusters of other classes"
+    minimises = "distance to the own cluster against other classes' clusters, in units of the variance"
     readout = "nearest neighbours; k-nearest-cluster on known classes"
     normalize = "never"
     frozen_rate = finetune_rate = 1e-4
@@ -63,9 +65,11 @@ class Magnet(Method):
 
     def __post_init__(self) -> None:
         if self.clusters < 1 or self.refresh_epochs < 1 or self.refresh_steps < 0:
-            raise UserError("magnet needs clusters and refresh_epochs of at least 1, and refresh_steps not negative")
+            raise UserError("clusters and refresh_epochs must be at least 1, and refresh_steps 0 or more")
         if self.per_cluster < 2:
-            raise UserError("method 'magnet' measures the spread of clusters; use per_cluster=2 or more")
+            raise UserError(
+                "method 'magnet' needs two items per cluster to measure its variance; use per_cluster=2 or more"
+            )
         self.loss = MagnetLoss(self.alpha, reduction="none")
         self.refresh_every = (
             Every(steps=self.refresh_steps) if self.refresh_steps else Every(epochs=self.refresh_epochs)
@@ -75,7 +79,9 @@ class Magnet(Method):
     def check(self, labels: npt.ArrayLike, dim: int, batch_size: int, normalize: str) -> None:
         super().check(labels, dim, batch_size, normalize)
         if normalize == "test":
-            raise UserError("method 'magnet' clusters the space that it trains; use normalize=never or always")
+            raise UserError(
+                'magnet clusters the embeddings that it trains; use normalize="always" or normalize="never"'
+            )
 
     def sampler(self, labels: npt.ArrayLike, batch_size: int, seed: int) -> LabelBatchSampler:
         self.drawing = NeighbourhoodSampler(labels, batch_size, self.per_cluster, seed)
@@ -122,7 +128,7 @@ class Magnet(Method):
         return kmeans_per_group(space.embeddings, space.labels, most)
 
     def _remember(self, variance: float) -> None:
-        """The running average of σ² that Eq. 6 reads classes off with."""
+        """Updates the running average of σ² for Eq. 6."""
         before = self.buffers.get("variance", variance)
         self.buffers = {"variance": FORGETTING * variance + (1 - FORGETTING) * before}
 

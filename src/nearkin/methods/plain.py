@@ -1,4 +1,4 @@
-"""The usual baselines, and any loss of pytorch-metric-learning: a loss, a sampler, nothing else."""
+"""The usual baselines, and any loss of pytorch-metric-learning: just a loss and a sampler."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ from nearkin.sampling import LabelBatchSampler, PairSampler, RandomBatchSampler
 @register
 @dataclass
 class Triplet(GroupedMethod):
-    """Semi-hard triplets.
+    """Triplet loss with semi-hard negatives.
 
     Args:
-        margin: α, between squared distances of unit vectors.
-        per_class: items of one class in a batch.
+        margin: α, in squared distance of unit vectors.
+        per_class: items of each class in a batch.
     """
 
     name = "triplet"
     paper = "Schroff et al. 2015, FaceNet"
-    minimises = "semi-hard triplets"
+    minimises = "distance to positives against that to semi-hard negatives"
     ranges: ClassVar = {"margin": Between(0.05, 1.0, log=True), "per_class": OneOf((2, 4, 8))}
 
     margin: float = 0.2
@@ -50,11 +50,11 @@ class Triplet(GroupedMethod):
 @register
 @dataclass
 class Lifted(GroupedMethod):
-    """Lifted structure: each positive pair against all negatives of both.
+    """Lifted structure loss: each positive pair against all negatives of both items.
 
     Args:
-        margin: of the negatives' distances.
-        per_class: items of one class in a batch.
+        margin: α, how far negatives should be apart.
+        per_class: items of each class in a batch.
     """
 
     name = "lifted"
@@ -74,17 +74,17 @@ class Lifted(GroupedMethod):
 @register
 @dataclass
 class NPairs(Method):
-    """N-pairs: each anchor's positive against the items of all other pairs.
+    """N-pairs loss: each anchor's positive against the items of all other pairs.
 
     Args:
-        regularization: weight of the embeddings' squared lengths.
+        regularization: λ, weight of the squared lengths of the embeddings.
     """
 
     name = "npairs"
     paper = "Sohn 2016, multi-class N-pair loss"
     batches = "pairs of different classes"
     finetune_rate = 1e-3
-    minimises = "softmax over inner products with one positive"
+    minimises = "cross-entropy of a softmax over dot products with one positive"
     normalize = "test"
     ranges: ClassVar = {"regularization": Between(1e-4, 0.5, log=True)}
 
@@ -103,15 +103,15 @@ class Contrastive(GroupedMethod):
     """Contrastive loss over all pairs of the batch.
 
     Args:
-        margin: negatives farther apart than this are left alone.
-        squared: the paper's form, squares averaged over all pairs.
-        per_class: items of one class in a batch.
+        margin: negatives farther apart than this have no loss.
+        squared: use the paper's form, squared distances averaged over all pairs.
+        per_class: items of each class in a batch.
     """
 
     name = "contrastive"
     paper = "Hadsell et al. 2006, learning an invariant mapping"
     frozen_rate = finetune_rate = 1e-4
-    minimises = "positive distances, negative ones up to a margin"
+    minimises = "distances of positives, and how much closer than a margin negatives are"
     ranges: ClassVar = {"margin": Between(0.3, 1.9), "per_class": OneOf((2, 4, 8))}
 
     margin: float = 1.0
@@ -129,16 +129,16 @@ class Margin(GroupedMethod):
 
     Args:
         margin: α, on both sides of the boundary.
-        beta: the boundary β at the start; it is learnt, at ``loss_learning_rate``.
-        nu: weight of β itself.
-        beta_per_class: one boundary for each class.
-        cutoff: negatives nearer than this are drawn as if they were at this distance.
-        per_class: items of one class in a batch.
+        beta: the boundary β at the start; it is learnt at ``loss_learning_rate``.
+        nu: ν, weight of β in the loss.
+        beta_per_class: learn one β for each class.
+        cutoff: negatives closer than this are drawn as if they were at this distance.
+        per_class: items of each class in a batch.
     """
 
     name = "margin"
     paper = "Wu et al. 2017, sampling matters"
-    minimises = "pairs on the wrong side of a learnt distance"
+    minimises = "how far pairs are on the wrong side of a learnt distance"
     ranges: ClassVar = {
         "margin": Between(0.05, 0.5, log=True),
         "beta": Between(0.6, 1.4),
@@ -168,14 +168,14 @@ class NCA(GroupedMethod):
     """Neighbourhood components analysis within the batch.
 
     Args:
-        scale: of the squared distances.
-        per_class: items of one class in a batch.
+        scale: factor of the squared distances.
+        per_class: items of each class in a batch.
     """
 
     name = "nca"
     paper = "Goldberger et al. 2004, neighbourhood components analysis"
     finetune_rate = 1e-4
-    minimises = "the chance that a random neighbour is of another class"
+    minimises = "the probability that a random neighbour has another class"
     normalize = "test"
     ranges: ClassVar = {"scale": Between(0.1, 10.0, log=True), "per_class": OneOf((2, 4, 8))}
 
@@ -189,17 +189,17 @@ class NCA(GroupedMethod):
 @register
 @dataclass
 class ProxyNCA(Method):
-    """A learnt proxy for each class.
+    """Proxy-NCA: compares items with a learnt proxy for each class.
 
     Args:
-        scale: of the unit vectors.
-        positive_in_denominator: false is the paper's form, which sums over the other classes' proxies alone.
+        scale: factor of the squared distances between unit vectors.
+        positive_in_denominator: False is the paper's form, whose denominator sums over the other classes' proxies.
     """
 
     name = "proxy-nca"
     paper = "Movshovitz-Attias et al. 2017, no fuss metric learning"
     batches = "random"
-    minimises = "distance to the own class's proxy against the others'"
+    minimises = "distance to the proxy of the own class against all others"
     needs_pairs = False
     finetune_rate = 1e-4
     ranges: ClassVar = {"scale": Between(1.0, 30.0, log=True)}
@@ -217,7 +217,7 @@ class ProxyNCA(Method):
 @register
 @dataclass
 class Softmax(Method):
-    """Classification; the embedding is what its last layer reads."""
+    """Softmax classification of the training classes by a linear layer on the embedding."""
 
     name = "softmax"
     paper = "the classification baseline of the five papers"
@@ -237,11 +237,11 @@ class Softmax(Method):
 @register
 @dataclass
 class PML(GroupedMethod):
-    """Any loss of pytorch-metric-learning that reads embeddings and labels, with its own default settings.
+    """Any loss of pytorch-metric-learning that takes embeddings and labels, with its own defaults.
 
     Args:
-        loss_name: its class.
-        per_class: items of one class in a batch.
+        loss_name: class name in ``pytorch_metric_learning.losses``.
+        per_class: items of each class in a batch.
     """
 
     name = "pml"
@@ -256,6 +256,6 @@ class PML(GroupedMethod):
     def prepare(self, classes: int, dim: int, epochs: int) -> None:  # noqa: ARG002
         kind = pml_losses().get(self.loss_name)
         needed = {name for name, must in arguments_of(kind).items() if must} if kind else set()
-        # Of those that learn weights or proxies of the classes.
+        # For losses that learn weights or proxies of the classes.
         sizes = {"num_classes": classes, "embedding_size": dim, "descriptors_dim": dim}
         self.loss = make_loss(f"pml:{self.loss_name}", **{name: sizes[name] for name in needed & sizes.keys()})

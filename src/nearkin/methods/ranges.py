@@ -1,4 +1,4 @@
-"""Where to look for the best value of a method's setting; each method's class names those of its own."""
+"""Ranges in which tuning searches a method's settings; each method declares its own."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Between:
-    """A number from ``low`` to ``high``; with ``log`` every factor is as likely as its inverse.
+    """A number from ``low`` to ``high``; with ``log``, uniform on a logarithmic scale.
 
     >>> 0.2 in Between(0.05, 1.0, log=True)
     True

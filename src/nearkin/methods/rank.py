@@ -1,6 +1,6 @@
 """The method ``rank``: nonlinear rank approximation (Schall, Barthel, Hezel, Jung 2019).
 
-Batches of k classes × n items; embeddings are not normalised in training, but at test (IV-C of the paper).
+Batches of k classes × n items. Embeddings are normalised at test time, but not in training (IV-C of the paper).
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from nearkin.methods.ranges import Between, OneOf
 @register
 @dataclass
 class Rank(GroupedMethod):
-    """Approximated ranks of each anchor's hardest pair.
+    """Nonlinear rank approximation of each anchor's two hardest pairs.
 
     Args:
-        alpha: steepness of the transfer function (α in Eq. 10).
-        eps: bounds the loss of one pair by −log ε (Eq. 13).
-        gradient_everywhere: whether an anchor's nearest point moves if it is a negative, and its farthest if it is a
-            positive; in the paper's form neither does.
-        per_class: items of one class in a batch (n of the n-group; 8 for CUB and Cars, 4 for products).
+        alpha: α in Eq. 10, the steepness of the transfer function.
+        eps: ε in Eq. 13, bounds the loss of one pair by −log ε.
+        gradient_everywhere: also give a gradient to an anchor whose nearest item is a negative, or whose farthest item
+            is a positive; the paper's form gives it none.
+        per_class: items of each class in a batch (in the paper 8 for CUB and Cars, 4 for products).
     """
 
     name = "rank"
     paper = "Schall et al. 2019, nonlinear rank approximation"
-    minimises = "nonlinear approximated ranks of the hardest pair"
+    minimises = "the rank error of each anchor's farthest positive and nearest negative"
     normalize = "test"
     finetune_rate = 5e-4
     ranges: ClassVar = {"alpha": Between(1.0, 16.0, log=True), "per_class": OneOf((4, 8))}

@@ -1,8 +1,8 @@
 """The method ``spectral``: deep spectral clustering learning, DSCL (Law, Urtasun, Zemel 2017).
 
-Large random batches (the paper: 1,260 images, in pieces of 18: ``micro_batch``), few steps (100 of the whole network,
-or 200 of the last layer alone: ``freeze_backbone``), stopped early (``patience``). At test the paper normalises the
-embeddings, or takes the left singular vectors of the whole test set ("with SC", Algorithm 2): both are measured.
+Large random batches (the paper: 1,260 images, in pieces of 18: ``micro_batch``), few steps (100 for the whole network,
+or 200 for the last layer: ``freeze_backbone``), and early stopping (``patience``). At test time the paper normalises
+the embeddings, or uses the left singular vectors of the whole test set ("with SC", Algorithm 2). Both are measured.
 """
 
 from __future__ import annotations
@@ -28,16 +28,17 @@ WITH_SC = "with_sc_"
 @register
 @dataclass
 class Spectral(Method):
-    """The whole batch as one relaxed clustering problem.
+    """Deep spectral clustering: solves one relaxed clustering problem for the whole batch.
 
     Args:
-        class_ratio: classes in a batch over its items; 0: items at random, as in the paper where classes are large.
+        class_ratio: number of classes in a batch divided by its size; 0 draws items at random, as the paper does where
+            classes are large.
     """
 
     name = "spectral"
     paper = "Law et al. 2017, deep spectral clustering learning"
     batches = "random and large"
-    minimises = "k − tr(C F F⁺)"
+    minimises = "how far the embeddings are from separating the classes linearly, k − tr(C F F⁺)"
     readout = "nearest neighbours, plain and with SC (Algorithm 2)"
     readout_columns: ClassVar = {
         WITH_SC: ("with SC", "of the left singular vectors of all items instead of the embeddings")
@@ -59,7 +60,7 @@ class Spectral(Method):
         if batch_size <= dim:
             most = self.most_dimensions(batch_size)
             raise UserError(
-                f"the loss of method 'spectral' is always 0 where a batch ({batch_size}) has no more items than the "
+                f"the loss of method 'spectral' is always 0 if a batch ({batch_size}) has no more items than the "
                 f"embedding has dimensions ({dim}); use dim={most} or a larger batch_size"
             )
 

@@ -11,14 +11,14 @@ from nearkin.models.model import ModelSpec
 
 NORMALIZED = {
     "always": "unit length",
-    "test": "unit length (not during training)",
-    "never": "any length: the model was trained without unit length",
+    "test": "unit length (not normalised in training)",
+    "never": "not normalised",
 }
 
 LIMITS = (
-    "Near means alike in what told the training classes apart, on data like the training data. Elsewhere it can fail "
-    "without a sign, and it repeats whatever bias the data have: measure it on your own data before you rely on it, "
-    "`nearkin evaluate MODEL --data DATA`."
+    "Embeddings are close if items share what distinguished the training classes. On other kinds of data the model can "
+    "fail silently, and it inherits the biases of its training data. Evaluate it on your own data before you rely on "
+    "it: `nearkin evaluate MODEL --data DATA`."
 )
 
 
@@ -63,18 +63,18 @@ def model_card(spec: ModelSpec, training: Training) -> str:
     >>> made = ("rank", {"epochs": 5}, {}, {}, {}, "Not measured.", "last epoch", False, {}, "2026-01-31")
     >>> training = Training("shoes", splits, True, *made)
     >>> print(model_card(ModelSpec("linear", dim=2, features=3), training).split("\\n\\n")[1])
-    # shoes: an embedding by nearkin
+    # shoes: a nearkin embedding model
     """
     data = escaped(training.data) or "unnamed data"
-    kind = "vectors" if spec.preprocess is None else "pictures"
+    kind = "vectors" if spec.preprocess is None else "images"
     sections = [
         _front_matter(spec),
-        f"# {data}: an embedding by nearkin",
-        f"Turns {kind} into {spec.dim} numbers, so that things of a kind lie near each other (Euclidean distance). "
-        f"Trained on {data} with the method {escaped(training.method)} of nearkin, {escaped(training.date)}.",
+        f"# {data}: a nearkin embedding model",
+        f"Embeds {kind} in {spec.dim} dimensions, with similar ones close together (Euclidean distance). "
+        f"Trained on {data} with nearkin's method {escaped(training.method)}, {escaped(training.date)}.",
         "## Use",
         _use(spec),
-        "## What it takes and gives",
+        "## Inputs and outputs",
         _table(("property", "value"), _properties(spec)),
         "## Data",
         _table(("split", "classes", "items"), ((split, *sizes) for split, sizes in training.splits.items())),
@@ -117,7 +117,7 @@ def _use(spec: ModelSpec) -> str:
     ]
     commands = ["nearkin index MODEL photos/ -o photos.index", "nearkin search photos.index query.jpg"]
     blocks = ["\n".join(["```python", *python, "```"]), *(["\n".join(["```sh", *commands, "```"])] if pictures else [])]
-    said = "`MODEL` is the folder that holds this file. It is safetensors and JSON: loading it runs no code."
+    said = "`MODEL` is the folder of this file. It contains safetensors and JSON only; loading it runs no code."
     return "\n\n".join([*blocks, said])
 
 
@@ -125,23 +125,23 @@ def _properties(spec: ModelSpec) -> list[tuple[str, object]]:
     return [
         *([("input", f"{spec.features} features")] if spec.preprocess is None else _of_pictures(spec.preprocess)),
         ("backbone", spec.backbone),
-        *([("head", "none: the numbers are the backbone's own features")] if spec.head == "none" else []),
-        ("output", f"{spec.dim} numbers, float32, {NORMALIZED[spec.normalize]}"),
-        *([("learners", f"{spec.slices}, {spec.dim // spec.slices} numbers each")] if spec.slices > 1 else []),
+        *([("head", "none: the embedding is the features of the backbone")] if spec.head == "none" else []),
+        ("output", f"{spec.dim} dimensions, float32, {NORMALIZED[spec.normalize]}"),
+        *([("learners", f"{spec.slices}, {spec.dim // spec.slices} dimensions each")] if spec.slices > 1 else []),
     ]
 
 
 def _of_pictures(preprocess: Preprocess) -> list[tuple[str, object]]:
     size, colours = preprocess.size, "grey" if preprocess.channels == 1 else "RGB"
     mean, std = (" ".join(f"{number:g}" for number in numbers) for numbers in (preprocess.mean, preprocess.std))
-    resized = f"short side to {preprocess.resize} pixels ({preprocess.interpolation}), the central {size} × {size}"
-    return [("input", f"{colours} pictures: {resized}"), ("pixels", f"0…1, less {mean}, divided by {std}")]
+    resized = f"short side resized to {preprocess.resize} ({preprocess.interpolation}), centre crop {size} × {size}"
+    return [("input", f"{colours} images: {resized}"), ("pixels", f"scaled to 0…1, mean {mean}, std {std}")]
 
 
 def _which_classes(training: Training) -> str:
     if training.new_classes:
-        return "The test classes are others than those that were trained on."
-    return "Some or all of the test classes were trained on too, with other items."
+        return "The model was not trained on any of the test classes."
+    return "The model was trained on some or all of the test classes, with other items."
 
 
 def _scores(training: Training) -> str:
@@ -151,9 +151,9 @@ def _scores(training: Training) -> str:
     columns = {"backbone alone": training.backbone, "before": training.before, "after": training.after}
     columns = {name: column for name, column in columns.items() if column}
     rows = ((score, *(column.get(score, "–") for column in columns.values())) for score in training.after)
-    said = f"On the test split; the model kept: {escaped(training.chosen)}."
+    said = f"On the test split. Model kept: {escaped(training.chosen)}."
     if training.chosen_on_test:
-        said += " **It was chosen on the test split itself, so these scores are optimistic.**"
+        said += " **It was chosen on the test split, so these scores are optimistic.**"
     return f"{verdict}\n\n{said}\n\n{_table(('score', *columns), rows)}"
 
 

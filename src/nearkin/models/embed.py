@@ -103,8 +103,8 @@ def apply(forward: Callable[[Tensor], Tensor], inputs: Tensor, device: torch.dev
     unusable = int((~outputs.isfinite()).any(dim=1).sum())
     if unusable:
         raise UserError(
-            f"the model gives NaN or infinity for {unusable:,} of {len(outputs):,} items; its weights are damaged: "
-            "take another model, or train it again"
+            f"the model gives NaN or infinity for {unusable:,} of {len(outputs):,} items; its weights are damaged; "
+            "use another model, or train it again"
         )
     return outputs
 

@@ -174,7 +174,7 @@ def _most_bytes() -> float:
     except ValueError:
         limit = math.nan
     if not limit >= 0:
-        raise UserError(f"NEARKIN_CACHE_GB={wanted} must be a number of gigabytes, such as 10; 0 keeps no features")
+        raise UserError(f"NEARKIN_CACHE_GB={wanted} must be a number of gigabytes, such as 10, or 0 for no cache")
     return limit * 1e9
 
 
@@ -194,4 +194,4 @@ def _make_room(folder: Path, limit: float) -> None:
 
 @cache
 def _warn(reason: str) -> None:
-    log.warning("computed features are not kept (%s); the work goes on without", reason)
+    log.warning("cannot cache features (%s); continuing without the cache", reason)

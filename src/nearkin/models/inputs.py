@@ -99,7 +99,7 @@ def _vectors(data: Any) -> tuple[Vectors, bool]:
     single, values = values.ndim == 1, np.atleast_2d(values).astype(np.float32)
     if len(unusable := np.flatnonzero(~np.isfinite(values).all(axis=1))):
         raise UserError(
-            f"{len(unusable)} of {len(values)} vectors hold NaN or infinity, the first in row {unusable[0]}"
+            f"{len(unusable)} of {len(values)} vectors contain NaN or infinity, the first in row {unusable[0]}"
         )
     return Vectors(values), single
 
@@ -139,7 +139,7 @@ def _image_batches(images: Any, preprocess: Preprocess, batch_size: int) -> Iter
         elif isinstance(item, str | Path):
             item = read_image(Path(item).expanduser())
             if isinstance(item, Unreadable):
-                raise UserError(f"{item}; mend this file or leave it out")
+                raise UserError(f"{item}; fix this file or leave it out")
         elif not isinstance(item, Image.Image):
             raise UserError(
                 f"item {place} is a {type(item).__name__}; an image is a path, a Pillow image, an array or a tensor"
@@ -147,7 +147,7 @@ def _image_batches(images: Any, preprocess: Preprocess, batch_size: int) -> Iter
         try:
             return transform(to_rgb(item))
         except Exception as error:  # an image that was opened but not yet read may turn out to be damaged
-            raise UserError(f"image {place} cannot be decoded ({error}); mend it or leave it out") from error
+            raise UserError(f"image {place} cannot be decoded ({error}); fix it or leave it out") from error
 
     for start in range(0, len(images), batch_size):
         squares = [square(place) for place in range(start, min(start + batch_size, len(images)))]
@@ -170,16 +170,16 @@ def _pixels(image: Array | Tensor, preprocess: Preprocess) -> Tensor | Image.Ima
     if image.dtype == np.uint8:
         return torch.from_numpy(_channels_first(image)) if fits else Image.fromarray(image)
     if image.dtype.kind != "f":
-        raise UserError(f"images are uint8 (0…255) or floating point (0…1), not {image.dtype}")
+        raise UserError(f"images must be uint8 (0…255) or floating point (0…1), not {image.dtype}")
     if not fits:
         raise UserError(
-            f"images in floating point must have the size of the model's input, {side} × {side} pixels and "
-            f"{preprocess.channels} channels, not {image.shape}; give uint8, which is resized here"
+            f"floating-point images must have the model's input size, {side} × {side} pixels and "
+            f"{preprocess.channels} channels, not {image.shape}; uint8 images are resized for you"
         )
     if not (image.min() >= RANGE[0] and image.max() <= RANGE[1]):  # also for NaN
         raise UserError(
-            f"images in floating point must be in 0…1, not {image.min():.3g}…{image.max():.3g}; "
-            "leave the standardisation to the model, or give uint8"
+            f"floating-point images must be in 0…1, not {image.min():.3g}…{image.max():.3g}; "
+            "do not standardise them (the model does), or give uint8"
         )
     return torch.from_numpy(_channels_first(image).astype(np.float32))
 

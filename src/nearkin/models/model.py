@@ -98,7 +98,7 @@ class Head(nn.Module):
         if kind == "none" and (dim != features or slices != 1):
             raise UserError(
                 f"without a head the embedding is the backbone's {features} features for one learner, "
-                f'not {dim} numbers for {slices}; use dim={features}, slices=1 or head="linear"'
+                f'not {dim} dimensions for {slices}; use dim={features}, slices=1 or head="linear"'
             )
         learners = slices if kind == "linear" else 0
         self.project = nn.ModuleList(nn.Linear(features, dim // slices) for _ in range(learners))

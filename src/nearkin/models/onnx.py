@@ -57,7 +57,7 @@ def export_onnx(network: EmbeddingModel, file: str | Path, check_on: Encodable |
     """
     missing = [name for name in ("onnx", "onnxruntime", "onnxscript") if find_spec(name) is None]
     if missing:
-        raise UserError(f"exporting needs {' and '.join(missing)}; install with: pip install 'nearkin[onnx]'")
+        raise UserError(f"export needs {' and '.join(missing)}; install with: pip install 'nearkin[onnx]'")
     network.eval()
     content = _converted(network)
     made = [*_noise(network, BATCHES), *_smooth(network)]
@@ -65,8 +65,8 @@ def export_onnx(network: EmbeddingModel, file: str | Path, check_on: Encodable |
     difference = _largest_difference(network, content, made + real)
     if not difference <= TOLERANCE:
         raise UserError(
-            f"{file} was not written: its embeddings would differ from torch's by up to {difference:.1e} "
-            f"(at most {TOLERANCE:.0e} is taken for equal); try another version of torch or onnxruntime"
+            f"{file} was not written: its embeddings differ from PyTorch's by up to {difference:.1e} "
+            f"(more than the tolerance of {TOLERANCE:.0e}); try another version of torch or onnxruntime"
         )
     out = Path(file).expanduser()
     write_bytes(out, content)
@@ -77,7 +77,7 @@ def _converted(network: EmbeddingModel) -> bytes:
     import onnx
 
     if sum(tensor.nbytes for tensor in network.state_dict().values()) > LARGEST_FILE:
-        raise UserError("the model is larger than the 2 GB that one ONNX file can hold; choose a smaller backbone")
+        raise UserError("the model is larger than 2 GB, the limit of an ONNX file; choose a smaller backbone")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of torch to its own developers
         try:
@@ -94,7 +94,7 @@ def _converted(network: EmbeddingModel) -> bytes:
         # Exporters of many layers raise many kinds, with pages of advice to those who write them.
         except Exception as error:
             reason = str(error.__cause__ or error).split("\n")[0]
-            raise UserError(f"backbone '{network.spec.backbone}' cannot be written as ONNX ({reason})") from error
+            raise UserError(f"backbone '{network.spec.backbone}' cannot be exported to ONNX ({reason})") from error
     onnx.helper.set_model_props(proto, _metadata(network.spec))
     content: bytes = proto.SerializeToString()
     return content

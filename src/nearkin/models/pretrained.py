@@ -31,12 +31,12 @@ def load_model(model: str | Path, weights: str | Path | None = None, backbone: n
     name = network_name(model)
     if name is None:
         if weights is not None:
-            raise UserError(f"{model} is not the name of a network, so it has weights of its own; leave weights out")
+            raise UserError(f"{model} is a saved model and has its own weights; leave out weights")
         return Embedder.load(model, backbone)
     if backbone is not None:
-        raise UserError(f"{model} is the name of a network, which nearkin builds itself; leave backbone out")
+        raise UserError(f"{model} is a network that nearkin builds itself; leave out backbone")
     if weights in ("none", ""):
-        raise UserError(f"without weights {model} would give random embeddings; give a file, or leave weights out")
+        raise UserError(f"{model} without weights gives random embeddings; give a weights file, or leave out weights")
     # Built before the weights are looked for: a wrong name is said at once.
     network = EmbeddingModel(ModelSpec(name, 0, "always", preprocess_of(name), head="none"))
     load_weights(network.backbone, name, "imagenet" if weights is None else str(weights))
@@ -58,13 +58,13 @@ def network_name(model: str | Path) -> str | None:
             return name
         raise UserError(f"timm has no network '{name}'{_nearest(name)}")
     if text.startswith("torchvision:"):
-        raise UserError(f"of torchvision's networks only torchvision:googlenet is known, not {text}; use timm:NAME")
+        raise UserError(f"{text} is not supported, only torchvision:googlenet; use timm:NAME")
     if Path(text).expanduser().exists() or not re.fullmatch(r"[A-Za-z0-9_.-]+", text):
         return None
     if _in_timm(text):
         return text
     if hint := _nearest(text):
-        raise UserError(f"there is neither a folder nor a network '{text}'{hint}")
+        raise UserError(f"'{text}' is neither a folder nor a known network{hint}")
     return None
 
 

@@ -85,9 +85,11 @@ def _model_folder(path: str | Path) -> Path:
     for each in (folder / "model", folder):
         if os.path.lexists(each / "model.json"):
             if each != folder and each.is_symlink():
-                raise UserError(f"{each} is a link, and is not followed; give the folder that it leads to")
+                raise UserError(
+                    f"{each} is a symbolic link, which nearkin does not follow; give the folder it points to"
+                )
             return each
-    raise UserError(f"{path} holds no model (model.json is missing); give a run folder or its model/ folder")
+    raise UserError(f"{path} has no model (model.json is missing); give a run folder or its model/ folder")
 
 
 def _file(folder: Path, name: str) -> Path:
@@ -120,7 +122,7 @@ def _read_model(folder: Path, backbone: nn.Module | None) -> EmbeddingModel:
 def _fill(model: EmbeddingModel, weights: Mapping[str, Tensor]) -> None:
     _check_fit(model, weights)
     if broken := [name for name, tensor in weights.items() if not tensor.isfinite().all()]:
-        raise UserError(f"its weights are not all finite numbers, the first of '{broken[0]}'; train it again")
+        raise UserError(f"its weights contain NaN or infinity, first in '{broken[0]}'; train it again")
     model.load_state_dict(weights)
 
 
@@ -153,8 +155,8 @@ def _shape(tensors: Mapping[str, Tensor], name: str) -> tuple[int, ...] | str:
 def _refuse(misfits: list[str]) -> None:
     if misfits:
         raise UserError(
-            f"its weights are not those of its description ({len(misfits)} tensors are missing, unknown or of another "
-            f"shape, the first '{misfits[0]}'); copy model.json and model.safetensors of one and the same model"
+            f"model.safetensors does not match model.json ({len(misfits)} tensors are missing, unknown or of another "
+            f"shape, the first '{misfits[0]}'); copy both files from the same model"
         )
 
 
@@ -167,11 +169,9 @@ def _checked_spec(values: dict[str, Any], backbone: nn.Module | None) -> ModelSp
     own = re.fullmatch(rf"{MODULE}[\w.]+", spec.backbone)
     # timm would look elsewhere for names such as hf-hub:someone/model or local-dir:folder.
     if not own and spec.backbone not in known_backbones() and not re.fullmatch(r"[A-Za-z0-9_.-]+", spec.backbone):
-        raise UserError(
-            f"backbone {spec.backbone!r} is not a plain name of a network; nothing is fetched from elsewhere"
-        )
+        raise UserError(f"backbone {spec.backbone!r} is not a plain network name; nearkin downloads nothing else")
     if backbone is not None and not own:
-        raise UserError(f"its backbone is '{spec.backbone}', which nearkin builds itself; leave backbone out")
+        raise UserError(f"its backbone is '{spec.backbone}', which nearkin builds itself; leave out backbone")
     kind = find_backbone(spec.backbone if backbone is None else backbone)
     if spec.preprocess is not None:
         _check_preprocess(spec.preprocess, (1, 3) if kind.grey else (3,))
@@ -184,5 +184,5 @@ def _check_preprocess(found: Preprocess, channels: tuple[int, ...]) -> None:
     sides = 1 <= found.size <= LARGEST_SIDE and 1 <= found.resize <= LARGEST_SIDE
     colours = found.channels in channels and len(found.mean) == len(found.std) == found.channels
     if not (sides and colours and all(map(math.isfinite, found.mean)) and all(0 < each < 1e6 for each in found.std)):
-        raise UserError("model.json: preprocess does not describe an image that a network could read")
+        raise UserError("model.json: preprocess does not describe a valid network input")
     make_transform(found)  # refuses an interpolation that does not exist

@@ -75,7 +75,7 @@ def init_from(model: EmbeddingModel, source: Embedder | str | Path) -> bool:
     if {key: value.shape for key, value in wanted.items()} != {key: value.shape for key, value in state.items()}:
         was = trained.spec.preprocess
         fix = f"use image_size={was.size}" if was else "use the same module"
-        raise UserError(f"the backbone of {name} has weights of another shape than this one's; {fix}")
+        raise UserError(f"the weights of {name} do not fit this backbone; {fix}")
     model.backbone.load_state_dict(state)
     if model.spec.preprocess is None:
         model.standardise.load_state_dict(trained.standardise.state_dict())
@@ -93,20 +93,20 @@ def _check_alike(new: ModelSpec, trained: ModelSpec, name: str) -> None:
     if new.backbone != trained.backbone and not own:
         raise UserError(
             f"{name} has backbone '{trained.backbone}', not '{new.backbone}'; "
-            f'leave backbone out, or use backbone="{trained.backbone}"'
+            f'leave out backbone, or use backbone="{trained.backbone}"'
         )
     if new.features != trained.features:
         raise UserError(f"{name} reads vectors of {trained.features} features, not {new.features}; give it such data")
     if trained.head == "linear" and new.dim != trained.dim:
         raise UserError(
-            f"{name} gives embeddings of {trained.dim} numbers, not {new.dim}; leave dim out, or use dim={trained.dim}"
+            f"{name} has {trained.dim} embedding dimensions, not {new.dim}; leave out dim, or use dim={trained.dim}"
         )
 
 
 def read_weights(file: Path) -> dict[str, Tensor]:
     """Tensors from a .safetensors or torch file; nothing in the file is ever executed."""
     if not file.is_file():
-        raise UserError(f'there is no weights file {file}; give a path, "imagenet" or "none"')
+        raise UserError(f'weights file {file} does not exist; give a path, "imagenet" or "none"')
     try:
         if file.suffix == ".safetensors":
             from safetensors.torch import load_file
@@ -130,14 +130,14 @@ def read_torch_file(file: Path, device: torch.device, follow: bool = True) -> An
         try:
             return torch.load(opened, map_location=device, weights_only=True)
         except UnpicklingError:  # whose advice is to execute what the file holds
-            raise ValueError("it holds more than tensors and plain values, or is damaged") from None
+            raise ValueError("it contains more than tensors and plain values, or is damaged") from None
 
 
 def _downloaded(name: str) -> dict[str, Tensor]:
     fetch = find_backbone(name).imagenet
     if fetch is None:
-        raise UserError(f"backbone '{name}' has no ImageNet weights; use weights=\"none\" or the path of a file")
-    log.info("fetching the ImageNet weights of %s", name)
+        raise UserError(f"backbone '{name}' has no ImageNet weights; use weights=\"none\" or give a file")
+    log.info("downloading the ImageNet weights of %s", name)
     for chatty in ("timm", "huggingface_hub"):  # their retries would bury the one sentence below
         logging.getLogger(chatty).setLevel(logging.CRITICAL)
     try:
@@ -146,6 +146,6 @@ def _downloaded(name: str) -> dict[str, Tensor]:
     except Exception as error:
         reason = str(error).split("\n")[0]
         raise UserError(
-            f"the ImageNet weights of '{name}' could not be fetched ({reason}); "
+            f"the ImageNet weights of '{name}' could not be downloaded ({reason}); "
             'connect to the internet, or give a file: weights="FILE"'
         ) from error

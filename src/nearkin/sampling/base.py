@@ -1,4 +1,4 @@
-"""The contract of every batch sampler: lists of item numbers, a function of (seed, epoch, what it was last told)."""
+"""The base class of batch samplers. Batches follow from the seed, the epoch and the sampler's state."""
 
 from __future__ import annotations
 
@@ -19,16 +19,17 @@ Labels = npt.ArrayLike | Sequence[str] | Tensor  # (items,) of numbers or texts
 
 
 class LabelBatchSampler(Sampler[list[int]], ABC):
-    """Yields the batches of one epoch after another: ``DataLoader(dataset, batch_sampler=sampler)``.
+    """Base class of batch samplers: ``DataLoader(dataset, batch_sampler=sampler)``. Each pass yields one epoch.
 
-    ``epoch`` and ``position`` say where the next batch comes from. Both may be set, and are all that is needed to
-    continue in the middle of an epoch, because the batches of an epoch follow from seed and epoch; and, for samplers
-    that a method tells something on the way, from that, which is then part of the state.
+    ``epoch`` and ``position`` point to the next batch. Set them to continue in the middle of an epoch: the batches of
+    an epoch follow from seed and epoch alone. If a method updates its sampler during training (a partition, a cluster
+    index, losses), the update is part of ``state_dict``.
 
     Args:
-        labels: (items,) the class of every item, as numbers or texts; kept in ``labels`` as 0, 1, … in their order.
+        labels: (items,) the class of every item, as numbers or strings; stored in ``labels`` as 0, 1, … in sorted
+            order.
         batch_size: items in a batch.
-        seed: every epoch of another seed has other batches.
+        seed: random seed.
     """
 
     def __init__(self, labels: Labels, batch_size: int, seed: int = 0) -> None:
@@ -45,26 +46,26 @@ class LabelBatchSampler(Sampler[list[int]], ABC):
         self.epoch = 0
         self.position = 0
 
-    larger_batches_by = ""  # what else than a smaller batch would help, for the message
+    larger_batches_by = ""  # for the error: what would help besides a smaller batch
 
     def largest_batch(self) -> int:
-        """The most items a batch could hold."""
+        """The largest batch that the items can fill."""
         return len(self.labels)
 
     @abstractmethod
     def batches(self, rng: np.random.Generator) -> Iterator[Indices]:
-        """The batches of an epoch, as many as are asked for: exactly ``batch_size`` items each, drawn with ``rng``."""
+        """Yields batches without end, exactly ``batch_size`` items each, drawn with ``rng``."""
 
     def batches_from(self, position: int, rng: np.random.Generator) -> Iterator[Indices]:
-        """The same without the first ``position`` of them."""
+        """The same batches without the first ``position`` of them."""
         return islice(self.batches(rng), position, None)
 
     def set_epoch(self, epoch: int) -> None:
-        """Goes to the first batch of an epoch."""
+        """Moves to the first batch of an epoch."""
         self.epoch, self.position = epoch, 0
 
     def __len__(self) -> int:
-        """Batches in an epoch: as many as the items would fill."""
+        """Number of batches in an epoch: items // batch_size."""
         return len(self.labels) // self.batch_size
 
     def __iter__(self) -> Iterator[list[int]]:
@@ -84,7 +85,7 @@ class LabelBatchSampler(Sampler[list[int]], ABC):
 
 
 def share_of(batch: Indices, rank: int, world_size: int) -> Indices:
-    """The consecutive part of a global batch that one process embeds.
+    """The consecutive share of a global batch that one process embeds.
 
     >>> share_of(np.arange(6), rank=1, world_size=2).tolist()
     [3, 4, 5]
@@ -96,7 +97,7 @@ def share_of(batch: Indices, rank: int, world_size: int) -> Indices:
 
 
 def class_numbers(labels: Labels) -> Indices:
-    """(items,) the number of every item's class: 0, 1, … in the order of the labels.
+    """(items,) the class of every item as a number 0, 1, … in the sorted order of the labels.
 
     >>> class_numbers(["dog", "cat", "dog"])
     array([1, 0, 1])

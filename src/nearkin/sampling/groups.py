@@ -1,4 +1,4 @@
-"""n-group batches (papers: nonlinear rank approximation, III) and the pairs of N-pairs as their special case."""
+"""Batches of k classes × n items (rank approximation paper, III), and pairs as the special case n = 2."""
 
 from __future__ import annotations
 
@@ -12,10 +12,9 @@ from nearkin.sampling.base import Indices, LabelBatchSampler, Labels, items_by_c
 
 
 class GroupSampler(LabelBatchSampler):
-    """Batches of k classes × n items; where a class is short of n, more classes fill the batch.
+    """Batches of k classes × n items. If a class has fewer than n items, further classes fill the batch.
 
-    Classes come in random order without return, so that each is met equally often; the n items of a class are drawn
-    anew each time.
+    Classes come in random order, each once before any comes again. The n items of a class are drawn anew each time.
 
     >>> labels = np.array(["cat", "cat", "cat", "dog", "dog", "dog"])
     >>> [sorted(labels[batch].tolist()) for batch in GroupSampler(labels, batch_size=4, per_class=2)]
@@ -56,7 +55,7 @@ class GroupSampler(LabelBatchSampler):
 
 
 class PairSampler(GroupSampler):
-    """Batches of N pairs from N different classes, the two of a pair side by side (Sohn 2016).
+    """Batches of N pairs from N different classes (Sohn 2016); the two items of a pair are adjacent.
 
     >>> sampler = PairSampler([0, 0, 1, 1, 2], batch_size=4)
     >>> [sampler.labels[batch].tolist() for batch in sampler] in ([[0, 0, 1, 1]], [[1, 1, 0, 0]])

@@ -1,4 +1,4 @@
-"""The losses of single items, remembered for samplers that draw by them (paper: Magnet, 3.2)."""
+"""A cache of the losses of single items, for samplers that draw by loss (Magnet paper, 3.2)."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from nearkin.sampling.base import Indices
 
 Losses = npt.NDArray[np.float64]
 
-LAG = 33  # steps until a loss counts: batches are read up to 32 ahead, and must not depend on how far that really is
+LAG = 33  # steps until a loss counts: up to 32 batches are read ahead, and must not depend on the actual number
 
 
 class CachedLosses:
-    """The latest known loss of every item, NaN where there is none; a loss of 0 is known like any other.
+    """The latest known loss of every item; NaN if it is not known yet.
 
-    A batch may be drawn while those before it are still in training. So that it is the same however far the reading is
-    ahead, and after a stop, it is drawn by the losses of batches at least ``LAG`` steps before it.
+    Batches are drawn ahead, while earlier ones are still in training. So that batches do not depend on how far ahead
+    they are drawn, or on a stop, each is drawn by losses that are at least ``LAG`` steps old.
 
     >>> losses = CachedLosses(items=2)
     >>> losses.hear(0, np.array([1]), np.array([0.5]))
@@ -32,18 +32,18 @@ class CachedLosses:
         self.recent: list[tuple[int, Indices, Losses]] = []
 
     def hear(self, step: int, items: Indices, losses: Losses) -> None:
-        """Takes note of what a step found; steps must come in order."""
+        """Records the losses of a step; steps must come in order."""
         self.recent.append((step, items, losses))
         # The next batch to be drawn is at least the one after this.
         self._settle(step + 1 - LAG)
 
     def catch_up(self) -> None:
-        """Settles everything: between this step and the next nothing is drawn ahead."""
+        """Makes all losses count at once; call it only if no batch is drawn ahead."""
         if self.recent:
             self._settle(self.recent[-1][0])
 
     def known_at(self, step: int) -> Losses:
-        """(items,) what the batch of a step is drawn by."""
+        """(items,) the losses by which the batch of a step is drawn."""
         known = self.settled.copy()
         for heard_at, items, losses in self.recent:
             if heard_at <= step - LAG:

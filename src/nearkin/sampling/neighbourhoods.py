@@ -1,4 +1,4 @@
-"""Neighbourhoods of clusters (paper: Magnet, 3.2): a seed cluster, its nearest impostors, a few examples of each."""
+"""Neighbourhoods of clusters (Magnet paper, 3.2): a few items each of a seed cluster and its nearest impostors."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from nearkin.errors import UserError
 from nearkin.sampling.base import Indices, LabelBatchSampler, Labels
 from nearkin.sampling.losses import CachedLosses
 
-FAIR_SHARE = 0.01  # of the mean loss, added to every cluster's: none is ever out of the draw
+FAIR_SHARE = 0.01  # of the mean loss, added to every cluster's, so that every cluster can be drawn
 
 
 @dataclass(frozen=True, eq=False)
 class ClusterIndex:
-    """The clusters of all classes at one moment.
+    """The clusters of all classes at the last refresh.
 
     Attributes:
         cluster_of: (items,) the cluster of every item.
@@ -34,11 +34,11 @@ class ClusterIndex:
 
 
 class NeighbourhoodSampler(LabelBatchSampler):
-    """Batches of a seed cluster and its nearest clusters of other classes, ``per_cluster`` items of each.
+    """Batches of a seed cluster and its nearest clusters of other classes (impostors), ``per_cluster`` items of each.
 
-    A cluster becomes the seed with a chance in proportion to the mean loss of its items, as far as they are known;
-    one that was not met yet counts as average. Small clusters give items twice; where there are too few impostors,
-    clusters give more items each.
+    The probability that a cluster is the seed is proportional to the mean known loss of its items. A cluster that was
+    not drawn yet counts as average. Small clusters repeat items. If there are too few impostors, each cluster gives
+    more items.
 
     >>> sampler = NeighbourhoodSampler([0, 0, 1, 1, 2, 2], batch_size=4, per_cluster=2)
     >>> sampler.refresh(ClusterIndex(np.array([0, 0, 1, 1, 2, 2]), np.array([[0.0], [1.0], [9.0]]), np.arange(3)))
@@ -59,7 +59,7 @@ class NeighbourhoodSampler(LabelBatchSampler):
         self.refresh(ClusterIndex(self.labels, np.zeros((len(classes), 1)), classes))  # until there is a better one
 
     def refresh(self, index: ClusterIndex) -> None:
-        """Draws from these clusters from now on, by all losses heard of so far."""
+        """Draws from these clusters from now on, using all losses recorded so far."""
         self.index = index
         self.losses.catch_up()
         order = np.argsort(index.cluster_of, kind="stable")
@@ -67,7 +67,7 @@ class NeighbourhoodSampler(LabelBatchSampler):
         self.members = np.split(order, np.cumsum(sizes)[:-1])
 
     def neighbourhood(self, seed: int) -> Indices:
-        """A cluster and its nearest impostors: clusters of other classes, nearest first."""
+        """A cluster and its nearest impostors, nearest first."""
         centroids, class_of = self.index.centroids, self.index.class_of
         distances = np.square(centroids - centroids[seed]).sum(1)
         impostors = np.flatnonzero(class_of != class_of[seed])
@@ -75,7 +75,7 @@ class NeighbourhoodSampler(LabelBatchSampler):
         return np.concatenate([[seed], nearest[: self.clusters_in_batch - 1]])
 
     def chances(self, step: int) -> npt.NDArray[np.float64]:
-        """(clusters,) how likely each is to be the seed of a batch."""
+        """(clusters,) the probability that each is the seed of a batch."""
         losses = self.losses.known_at(step)
         heard = ~np.isnan(losses)
         clusters, number = self.index.cluster_of[heard], len(self.index.class_of)

@@ -1,4 +1,4 @@
-"""Batches from one part of the items at a time (paper: divide and conquer, 3.3 and Algorithm 1)."""
+"""Batches from one part of the items at a time (divide-and-conquer paper, 3.3 and Algorithm 1)."""
 
 from __future__ import annotations
 
@@ -9,12 +9,14 @@ import numpy as np
 from nearkin.errors import UserError
 from nearkin.sampling.base import Indices, LabelBatchSampler, Labels
 
-# Of labels, batch size and seed: batches of these items.
+# Makes the sampler of a part from its labels, the batch size and the seed.
 Inside = Callable[[Indices, int, int], LabelBatchSampler]
 
 
 class PartitionSampler(LabelBatchSampler):
-    """Each batch from one part, drawn uniformly; within it, batches as ``inside`` makes them. One part until `divide`.
+    """Draws each batch from one part, chosen uniformly; ``inside`` makes the sampler of a part.
+
+    Until `divide` is called, all items are one part.
 
     >>> from nearkin.sampling.random import RandomBatchSampler
     >>> sampler = PartitionSampler([0, 1] * 6, batch_size=3, inside=RandomBatchSampler)
@@ -32,7 +34,7 @@ class PartitionSampler(LabelBatchSampler):
         self.unite()
 
     def divide(self, parts: Sequence[Indices]) -> None:
-        """Draws from these parts, lists of item numbers, from now on."""
+        """Draws from these parts, arrays of item numbers, from now on."""
         self.parts = parts
         self.samplers = [self.inside(self.labels[items], self.batch_size, self.seed) for items in parts]
 
@@ -41,9 +43,10 @@ class PartitionSampler(LabelBatchSampler):
         self.divide([np.arange(len(self.labels))])
 
     def can_fill_a_batch(self, items: Indices) -> bool:
-        """Whether these items alone make batches to learn from.
+        """Whether these items alone make useful batches.
 
-        That is: they are enough, of several classes, and, where pairs are needed, not much rarer paired than all items.
+        They must be enough items of several classes. If pairs are needed, the share of items that have one must be at
+        least a quarter of that share among all items.
         """
         try:
             self.inside(self.labels[items], self.batch_size, self.seed)
@@ -53,7 +56,7 @@ class PartitionSampler(LabelBatchSampler):
         return len(np.unique(labels)) > 1 and _paired_share(labels) >= self.needed_pairs
 
     def part_of(self, step: int) -> int:
-        """The part that a batch is from, batches counted from 0 over all epochs."""
+        """The part that a batch is drawn from; batches are counted from 0 over all epochs."""
         epoch, position = divmod(step, len(self))
         return int(self._order(epoch)[position])
 
@@ -67,6 +70,6 @@ class PartitionSampler(LabelBatchSampler):
 
 
 def _paired_share(labels: Indices) -> float:
-    """The share of items with another of their class."""
+    """The share of items that have another item of their class."""
     sizes = np.unique(labels, return_counts=True)[1]
     return float(sizes[sizes > 1].sum() / len(labels))

@@ -1,4 +1,4 @@
-"""Random batches: every item about once an epoch."""
+"""Random batches: every item at most once per epoch."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from nearkin.sampling.base import Indices, LabelBatchSampler
 
 
 class RandomBatchSampler(LabelBatchSampler):
-    """Items in random order, cut into batches; an incomplete last batch is left out.
+    """Items in random order, cut into batches; an incomplete last batch is dropped.
 
     >>> sampler = RandomBatchSampler([0, 0, 1, 1], batch_size=2)
     >>> sorted(item for batch in sampler for item in batch)

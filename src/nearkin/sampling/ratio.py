@@ -1,4 +1,4 @@
-"""Batches with a chosen share of classes (paper: facility location, 4): C classes among m items, C/m held in range."""
+"""Batches with a given ratio of classes to items (facility-location paper, 4): C classes among m items."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from nearkin.sampling.base import Indices, LabelBatchSampler, Labels, items_by_c
 
 
 class ClassRatioSampler(LabelBatchSampler):
-    """Random items of C random classes, every one of them present, C/m between ``lowest`` and ``highest``.
+    """Random items of C random classes, at least one of each, with C/m between ``lowest`` and ``highest``.
 
     >>> sampler = ClassRatioSampler([0, 0, 0, 1, 1, 1, 2, 2, 2], batch_size=6, lowest=0.3, highest=0.4)
     >>> [len(set(sampler.labels[batch])) for batch in sampler]
@@ -50,7 +50,7 @@ class ClassRatioSampler(LabelBatchSampler):
             yield np.concatenate([one_each, more])
 
     def _enough(self, order: list[int], count: int) -> list[int]:
-        """The first ``count`` classes of ``order``; too small ones give way to the next larger in line."""
+        """The first ``count`` classes of ``order``; classes that are too small are replaced by later, larger ones."""
         chosen, line = order[:count], order[count:]
         while sum(self.sizes[group] for group in chosen) < self.batch_size:
             smallest = min(chosen, key=self.sizes.__getitem__)

@@ -37,7 +37,7 @@ def backbone_space(settings: Settings, dataset: Dataset | None = None, backbone:
     torch.manual_seed(settings.training.seed)  # for backbones without weights
     splits = load_splits(settings.data, settings.training.seed, dataset)
     if splits.test is None:
-        raise UserError(f"{settings.data.source} has no test split here to measure; use another split")
+        raise UserError(f"{settings.data.source} has no test split to evaluate; choose another split")
     settings = resolved(settings, splits, settings.make_method(), backbone)
     device = make_fabric(settings.training).device
     model = build_model(settings, splits.train, 1, backbone).to(device)

@@ -65,7 +65,7 @@ def load_checkpoint(file: Path, parts: dict[str, Stateful], device: torch.device
         saved = {name: state[name] for name in parts}
     except Exception as error:
         reason = str(error).split("\n")[0] or type(error).__name__
-        raise UserError(f"checkpoint {file} cannot be read ({reason}); remove it to start the run over") from error
+        raise UserError(f"checkpoint {file} cannot be read ({reason}); delete it to start the run again") from error
     for name, part in parts.items():
         try:
             _check_kinds(part.state_dict(), saved[name], name)
@@ -73,7 +73,7 @@ def load_checkpoint(file: Path, parts: dict[str, Stateful], device: torch.device
         except Exception as error:
             reason = " ".join(str(error).split())
             raise UserError(
-                f"checkpoint {file} is of another {name} ({reason}); pass the objects that the run was begun with"
+                f"checkpoint {file} does not fit this {name} ({reason}); pass the objects that the run was started with"
             ) from error
     return position
 

@@ -37,8 +37,8 @@ def hold_decoded(
         squares = squares.to(device)
     except torch.OutOfMemoryError:
         needed = f"{squares.nbytes / 1e9:.1f} GB of decoded images"
-        advice = "run fewer at a time, or leave keep_decoded out"
-        raise OutOfRoom(f"{needed} do not fit into the device's free memory; {advice}") from None
+        advice = "start fewer runs at a time, or leave out keep_decoded"
+        raise OutOfRoom(f"{needed} do not fit in the device's free memory; {advice}") from None
 
     def held(split: Dataset) -> Dataset:
         if not isinstance(split.items, ImageFiles):

@@ -170,7 +170,7 @@ def _usual_batch(method: Method, train: Dataset) -> int:
             problem = problem or error.with_traceback(None)
         else:
             if size < method.usual_batch:
-                log.info("batches of %d items: the data cannot fill larger ones", size)
+                log.info("batch size reduced to %d: the dataset is too small for larger batches", size)
             return size
     assert problem is not None
     raise problem

@@ -33,11 +33,11 @@ def fit_all(run: Run, folder: str | Path | None = None, **objects: Unpack[Object
     """
     scores = run.scores
     settings = settings_for_all(run.settings(), scores["best_epoch"])
-    log.info("training once more, on all classes: %s", counted(scores["best_epoch"], "epoch"))
+    log.info("training again on all classes: %s", counted(scores["best_epoch"], "epoch"))
     beside = run.folder.with_name(f"{run.folder.name}-all")
     final = train(settings, folder or NewRun(beside), **objects)
     own = final.scores
-    verdict = f"Trained on all classes, as a run that saw half of them: {scores['verdict']}"
+    verdict = f"Trained on all classes. With the same settings on the training classes alone: {scores['verdict']}"
     final.write_scores(own | {"outcome": scores["outcome"], "verdict": verdict, "measured_by": run.folder.name})
     replace_verdict(final, own["verdict"], verdict)
     return final

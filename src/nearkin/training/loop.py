@@ -78,7 +78,7 @@ def resume(folder: str | Path, tested: bool = True, epochs: int | None = None, *
     begun = run.checkpoint_file.is_file()
     done = load_checkpoint(run.checkpoint_file, {}, torch.device("cpu")).epoch if begun else 0
     if epochs <= done:  # refused before the trainer opens the run's files
-        raise UserError(f"{folder} has trained for {counted(done, 'epoch')} already; use epochs={done + 1} or more")
+        raise UserError(f"{folder} has already trained for {counted(done, 'epoch')}; use epochs={done + 1} or more")
     settings = settings.changed(training={"epochs": epochs, "stop_after": 0})
     trainer = make_trainer(settings, run, resumed=True, tested=tested, **objects)
     trainer.position.stale_evaluations = 0
@@ -92,8 +92,8 @@ def check_same_method(method: Method, settings: Settings) -> None:
     for name, value in begun.items():
         if given.get(name) != value:
             raise UserError(
-                f"the run was begun with another method or loss ({name} is {value}, not {given.get(name)}); "
-                "pass the same again, or start a new run"
+                f"the run was started with another method or loss ({name} was {value}, not {given.get(name)}); "
+                "pass the same one, or start a new run"
             )
 
 
@@ -235,8 +235,8 @@ class Trainer:
         frozen = self.settings.model.freeze_backbone or next(self.model.backbone.parameters(), None) is None
         if frozen and not self.model.head.project:
             raise UserError(
-                "there is nothing to train: the backbone does not learn and there is no head; train a head with "
-                "dim=512, or use the backbone as it is: `nearkin index NAME PHOTOS`"
+                "there is nothing to train: the backbone is frozen and there is no head; add a head with dim=512, or "
+                "use the backbone without training: `nearkin index NAME PHOTOS`"
             )
 
     def _learner(self) -> tuple[EmbeddingModel | Head, Any]:
@@ -418,7 +418,7 @@ class Trainer:
     def _start_in_words(self) -> str:
         """What the model is before its first step, on a pretrained backbone."""
         if not self.model.head.project:
-            return "the backbone's features as they are"
+            return "the backbone without a head"
         if self.settings.model.head_init == "random":
             return "the backbone with an untrained head"
         return f"the backbone's features projected to {self.model.spec.dim} dimensions"

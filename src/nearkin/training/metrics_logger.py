@@ -73,7 +73,7 @@ class MetricsLogger:
         except Exception as error:  # somebody else's code, files and services may raise anything
             assert self.loggers is not None
             self.loggers.pop(name, None)
-            log.warning("logger %s failed and is left out from here on (%s); metrics.jsonl has it all", name, error)
+            log.warning("logger %s failed and is now off (%s); metrics.jsonl still has all metrics", name, error)
 
 
 def check_loggers(names: str) -> None:

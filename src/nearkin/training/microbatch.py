@@ -26,7 +26,7 @@ def micro_batched(model: nn.Module, size: int, batch: int) -> nn.Module:
         return model
     model.train()
     if any(module.training for module in model.modules() if isinstance(module, _BatchNorm)):
-        log.warning("batch norm will see %d items at a time; freeze_batch_norm=true avoids it", size)
+        log.warning("batch norm sees only %d items at a time; to avoid this, use freeze_batch_norm=true", size)
     return MicroBatched(model, size)
 
 

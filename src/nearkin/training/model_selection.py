@@ -16,7 +16,7 @@ log = logging.getLogger("nearkin")
 PRIMARY = EvaluationResult.primary
 # Which model is kept: the kind of protocol, "fair" or "paper", and the same in words.
 KEEP = {
-    "last": ("fair", "fair: the model of the last epoch, nothing chosen by test scores"),
+    "last": ("fair", "fair: the model of the last epoch, not chosen by test scores"),
     "best-on-validation": ("fair", "fair: models chosen on held-out training classes"),
     "best-on-test": ("paper", "paper: the best point of the test curve, which is optimistic"),
 }
@@ -32,15 +32,15 @@ def watched_split(training: TrainingSettings, splits: Mapping[str, Dataset | Non
     """The split that is measured on the way; refuses a choice that has nothing to judge by."""
     keep = training.keep
     if keep == "last" and training.patience:
-        raise UserError("patience needs something to judge by; hold out classes with validation=0.1")
+        raise UserError("patience needs validation classes; hold some out with validation=0.1")
     if keep != "last" and not training.evaluate_every:
-        raise UserError(f"keeping the {keep} needs evaluations on the way; set evaluate_every to 1 or more")
+        raise UserError(f'keep="{keep}" needs evaluations during training; use evaluate_every=1 or more')
     if keep == "best-on-test" and splits["test"] is None:
-        raise UserError("there is no test split to choose on; use another split")
+        raise UserError("there is no test split to choose the model on; choose another split")
     if keep == "best-on-validation" and splits["validation"] is None:
-        raise UserError("there are no validation classes to choose on; hold some out with validation=0.1")
+        raise UserError("there are no validation classes to choose the model on; hold some out with validation=0.1")
     if keep == "best-on-test":
-        log.warning("the model is chosen on the test split, as many papers do: its scores there are optimistic")
+        log.warning("the model is chosen on the test split, as in many papers, so its test scores are optimistic")
     return "test" if keep == "best-on-test" or splits["validation"] is None else "validation"
 
 
@@ -57,8 +57,8 @@ def _check_measurable(name: str, split: Dataset) -> None:
     available = np.bincount(split.labels[in_gallery], minlength=len(split.classes))[split.labels]
     if len(split.present_classes) < 2 or not (available - in_gallery)[is_query].any():
         raise UserError(
-            f"the {name} split ({len(split)} items, {len(split.present_classes)} classes) cannot be measured: it needs "
-            "two classes and a query with another item of its class; add items, or change split or validation"
+            f"the {name} split ({len(split)} items, {len(split.present_classes)} classes) cannot be evaluated: "
+            "it needs two classes and a query with another item of its class; add items, or change split or validation"
         )
 
 

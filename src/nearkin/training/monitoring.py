@@ -22,8 +22,8 @@ def stop_unless_finite(loss: float, gradient_norm: float, step: int) -> None:
     for what, value in (("loss", loss), ("gradient", gradient_norm)):
         if not math.isfinite(value):
             raise UserError(
-                f"the {what} became {value} at step {step}, and the run stopped before it reached the weights: "
-                "lower the learning rate, use clip_norm=1.0, or look for odd values in the data"
+                f"the {what} became {value} at step {step}, so training stopped before updating the weights; "
+                "lower the learning rate, use clip_norm=1.0, or check the data for extreme values"
             )
 
 
@@ -42,7 +42,7 @@ def spread(embeddings: Tensor) -> float:
 
 def collapse_advice(spread: float) -> str:
     return (
-        f"the embedding is collapsing: all points lie within {spread:.2%} of their length from one place; "
+        f"the embeddings are collapsing to one point (spread: {spread:.2%} of their length); "
         'lower the learning rate, use larger batches with more classes, or use normalize="always"'
     )
 

@@ -54,7 +54,7 @@ def take_objects(
         objects["method"] = method
     if loss is not None:
         if method is not None:
-            raise UserError("a method has a loss of its own; give either method=... or loss=...")
+            raise UserError("a method has its own loss; give either method=... or loss=...")
         objects["method"] = LossModule.of(loss, **batches_of(settings))
     if isinstance(settings.get("backbone"), nn.Module):
         objects["backbone"] = settings["backbone"]
@@ -84,8 +84,8 @@ def copied(objects: Objects) -> Objects:
             copies["backbone"] = deepcopy(objects["backbone"])
     except Exception as error:  # somebody else's code may raise anything
         raise UserError(
-            f"a backbone or loss of your own cannot be copied ({type(error).__name__}: {error}), but every run trains "
-            "a copy of it; leave out of it what copy.deepcopy refuses"
+            f"your backbone or loss cannot be copied ({type(error).__name__}: {error}), but every run trains a copy; "
+            "remove what copy.deepcopy cannot copy"
         ) from error
     return copies
 
@@ -125,7 +125,7 @@ def _check_kinds(method: Any, loss: Any, callbacks: Any, settings: dict[str, Any
     if not isinstance(loss, nn.Module | None):
         fix = f"give {_called(loss)}" if isinstance(loss, type) else "wrap a function in an nn.Module"
         if isinstance(loss, str):
-            fix = f'a method is chosen by name: method="{loss}"'
+            fix = f'to choose a method by name, use method="{loss}"'
         raise UserError(f"loss must be a torch module, not {kind_of(loss)}; {fix}")
     backbone = settings.get("backbone", "")
     if not isinstance(backbone, str | nn.Module):

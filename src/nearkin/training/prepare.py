@@ -43,7 +43,7 @@ def load_data(settings: DataSettings) -> Dataset:
 
 def report_unreadable(unreadable: list[Unreadable]) -> None:
     if unreadable:
-        log.warning("going on without images that cannot be read (%d):\n  %s", len(unreadable), listed(unreadable))
+        log.warning("skipped images that cannot be read (%d):\n  %s", len(unreadable), listed(unreadable))
 
 
 def build_model(settings: Settings, train: Dataset, slices: int, backbone: nn.Module | None = None) -> EmbeddingModel:
@@ -54,10 +54,10 @@ def build_model(settings: Settings, train: Dataset, slices: int, backbone: nn.Mo
     choice = settings.model
     if backbone is None and choice.backbone.startswith(MODULE):
         raise UserError(
-            f"the backbone is a module of your own, {choice.backbone.removeprefix(MODULE)}; pass it again: backbone=..."
+            f"the backbone is your own module, {choice.backbone.removeprefix(MODULE)}; pass it again: backbone=..."
         )
     if slices > 1 and not choice.dim:
-        raise UserError(f"{slices} learners share the head's dimensions, so they need a head; use dim=512")
+        raise UserError(f"{slices} learners share the dimensions of the head, so there must be one; use dim=512")
     head = "linear" if choice.dim else "none"
     spec = ModelSpec(choice.backbone, choice.dim, choice.normalize, slices=slices, head=head)
     if isinstance(train.items, Vectors):

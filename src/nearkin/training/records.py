@@ -35,7 +35,7 @@ def read_records(file: Path) -> list[Record]:
     try:
         *lines, unfinished = read_text(file).split("\n")
     except ValueError as error:
-        raise UserError(f"{file} is not text ({error}); bring back the file as it was written") from error
+        raise UserError(f"{file} is not a text file ({error}); restore the original") from error
     return [*_records(file, lines), *_last(unfinished)]
 
 
@@ -44,7 +44,7 @@ def _records(file: Path, lines: Iterable[str]) -> Iterator[Record]:
         try:
             yield parse_record(line)
         except ValueError as error:
-            raise UserError(f"line {number} of {file} is not a record ({error}); remove that line") from error
+            raise UserError(f"line {number} of {file} is damaged ({error}); delete that line") from error
 
 
 def _last(line: str) -> Iterator[Record]:

@@ -68,10 +68,10 @@ class Run:
         if not self.folder.exists() or self._barely_begun():
             return
         if not self.digest_file.is_file():
-            raise UserError(f"{self.folder} exists already and is not a run; choose another folder: out=...")
+            raise UserError(f"{self.folder} already exists and is not a run; choose another folder: out=...")
         if self.checkpoint_file.is_file() or self.model_folder.is_dir():
             raise UserError(
-                f"{self.folder} exists already; continue it with `{self.resume_command}`, "
+                f"{self.folder} already exists; continue it with `{self.resume_command}`, "
                 "or choose another folder: out=..."
             )
 
@@ -86,11 +86,9 @@ class Run:
     def open(cls, folder: str | Path) -> Run:
         run = cls(folder)
         if run._barely_begun():
-            raise UserError(f"{folder} is empty: a run there had not begun; train again into the same folder")
+            raise UserError(f"{folder} has no checkpoint yet; train again with the same folder")
         if not run.config_file.is_file():
-            raise UserError(
-                f"{folder} is not a run (config.toml is missing); give the folder that `nearkin train` wrote"
-            )
+            raise UserError(f"{folder} is not a run (config.toml is missing); give a folder written by `nearkin train`")
         run.sweep()
         return run
 
@@ -132,8 +130,8 @@ class Run:
     def check_data(self, digest: str) -> None:
         if not self.same_data(digest):
             raise UserError(
-                f"the data of {self.folder} are not what they were when it began (items, classes or split differ); "
-                "bring them back, or start a new run"
+                f"the data of {self.folder} have changed since the run started (items, classes or split differ); "
+                "restore them, or start a new run"
             )
 
     def log(self, record: dict[str, Any]) -> None:
@@ -200,7 +198,7 @@ class Run:
             return scores
         except ValueError as error:
             raise UserError(
-                f"{self.scores_file} is damaged ({error}); delete it and measure again with: {self.resume_command}"
+                f"{self.scores_file} is damaged ({error}); delete it and evaluate again with: {self.resume_command}"
             ) from error
 
 

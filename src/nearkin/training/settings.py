@@ -18,22 +18,22 @@ HEAD_INIT = ("svd", "random", "init")
 
 @dataclass(frozen=True)
 class DataSettings:
-    """What is trained on.
+    """The data of a run.
 
     Attributes:
-        source: a folder, .csv, .npz, or a dataset's name.
-        root: where to look for a benchmark.
-        split: official, classes (half of them at random), first-half or all; empty: official where there is one, else
-            classes.
-        split_seed: which classes "classes" draws; the training seed does not change them.
-        validation: share of the training classes held out to choose the model; -1: a tenth (a fifth of few classes),
-            unless there is a validation split already or ``keep`` does not ask for one.
-        collapse_pairs: train on random pairs of classes as one class each; the test split keeps its classes.
+        source: a folder, a .csv or .npz file, or a dataset name.
+        root: folder that holds the benchmark datasets.
+        split: how to split the data: official, classes (random halves), first-half or all (no test split); empty:
+            official if there is an official split, else classes.
+        split_seed: random seed of the split "classes"; it does not depend on the training seed.
+        validation: fraction of the training classes held out to choose the best epoch; 0: none; -1: 0.1, or up to 0.2
+            if there are few classes, unless there is a validation split or ``keep`` does not need one.
+        collapse_pairs: merge random pairs of classes into one for training; the test split keeps its classes.
         augment: none, crop-flip or resized-crop-flip; empty: crop-flip for files, none for arrays.
-        unreadable: skip or stop.
-        check_counts: whether a benchmark must be complete.
-        workers: processes that decode images; -1: as many as there are cores, up to 16.
-        keep_decoded: decode every image file once and hold all of them in the device's memory, cut to squares.
+        unreadable: what to do with images that cannot be decoded: skip or stop.
+        check_counts: whether to require a benchmark dataset to be complete.
+        workers: number of processes that decode images; -1: the number of cores, up to 16.
+        keep_decoded: decode every image file once and keep all of them in device memory, cropped to squares.
     """
 
     source: str
@@ -54,9 +54,9 @@ class DataSettings:
         if self.split_seed < 0:
             raise UserError(f"split_seed must be 0 or more, not {self.split_seed}")
         if self.workers < -1:
-            raise UserError(f"workers must be 0 or more, or -1 for as many as there are cores, not {self.workers}")
+            raise UserError(f"workers must be 0 or more, or -1 for the number of cores, not {self.workers}")
         if self.keep_decoded and self.augment not in ("", "none", "crop-flip"):
-            raise UserError(f"decoded images are cut with crop-flip or none; leave keep_decoded out for {self.augment}")
+            raise UserError(f"keep_decoded needs crop-flip or no augmentation; leave it out for {self.augment}")
 
     @property
     def processes(self) -> int | None:
@@ -66,23 +66,23 @@ class DataSettings:
 
 @dataclass(frozen=True)
 class ModelSettings:
-    """What is trained.
+    """The model of a run.
 
     Attributes:
-        backbone: small, mlp, linear, torchvision:googlenet, or any name of timm; empty: by the kind of data. A module
-            of the user's own is named ``module:`` and its class.
-        weights: imagenet, none or a file; empty: imagenet for timm, none for the built-in ones; own: those that a
-            module of the user's comes with.
-        init: a run or model folder whose weights are the start; empty: none.
-        dim: length of the embedding; 0: the backbone's features as they are, without a head; -1: for a pretrained
-            backbone 512, or as many as it has features where the training items are fewer than 2,048; otherwise 128.
-        head_init: svd (the main directions of the training features), random, or init (the head of ``init``); empty:
-            svd for a pretrained backbone.
-        normalize: always, test or never; empty: as the method's paper does, but never
-            without on a pretrained backbone.
-        image_size: side of the network's input; 0: the backbone's own.
-        freeze_backbone: train the head alone, on features computed once.
-        freeze_batch_norm: keep batch norm's statistics as they come with the weights; None: for a pretrained backbone.
+        backbone: small, mlp, linear, torchvision:googlenet or any timm model; empty: depends on the data. Your own
+            module is called ``module:`` and the name of its class.
+        weights: backbone weights: imagenet, none or a file; empty: imagenet for timm, none for the built-in ones; own:
+            those of your own module.
+        init: trained model to start from: a run folder or a model folder; empty: none.
+        dim: embedding dimension; 0: no head, the embedding is the backbone's features; -1: 512 for a pretrained
+            backbone (or its number of features, with fewer than 2,048 training items), else 128.
+        head_init: initialisation of the head: svd (of the training features), random, or init (the head of ``init``);
+            empty: svd for a pretrained backbone, else random.
+        normalize: whether embeddings have unit length: always, test (not in training) or never; empty: as in the
+            method's paper, but not "never" for a pretrained backbone.
+        image_size: input size of the network in pixels; 0: the backbone's own.
+        freeze_backbone: train only the head, on features that are computed once.
+        freeze_batch_norm: keep the batch norm statistics of the weights; None: only for a pretrained backbone.
     """
 
     backbone: str = ""
@@ -97,42 +97,39 @@ class ModelSettings:
 
     def __post_init__(self) -> None:
         if self.dim < -1 or self.image_size < 0:
-            raise UserError(
-                f"dim ({self.dim}) and image_size ({self.image_size}) must be positive, or 0: for dim, no head"
-            )
+            raise UserError(f"dim ({self.dim}) and image_size ({self.image_size}) must not be negative")
         if self.head_init not in ("", *HEAD_INIT):
             raise unknown_name("head_init", self.head_init, HEAD_INIT)
 
 
 @dataclass(frozen=True)
 class TrainingSettings:
-    """How it is trained.
+    """The training of a run.
 
     Attributes:
-        epochs: passes over the data; -1: 10 to 100, as many as make 100,000 items in all; 10 where no classes
-            are held out on a pretrained backbone.
-        batch_size: items in a global batch, over all devices; 0: the method's usual number, or as many as the data
-            can fill.
-        micro_batch: items embedded at once on a device; the gradient is that of the whole batch; 0: all of them.
+        epochs: number of epochs; -1: 10 to 100, so that training sees about 100,000 items; 10 for a pretrained
+            backbone without validation classes.
+        batch_size: batch size, over all devices; 0: the method's, or the largest that the data allow.
+        micro_batch: items to embed at a time on a device; the gradient is that of the whole batch; 0: all of them.
         optimizer: adam, adamw, sgd or rmsprop.
-        learning_rate: for the head (and for everything where the next two are 0); 0: the method's for a pretrained
-            backbone, otherwise 1e-3.
-        backbone_learning_rate: for the backbone; 0: a tenth of the head's if it is pretrained, otherwise the same.
-        loss_learning_rate: for what a loss itself learns; 0: the head's.
-        momentum: of sgd and rmsprop.
-        weight_decay: of the optimiser.
-        schedule: constant, cosine, linear or step.
-        warmup_steps: steps over which the rates rise from zero; -1: a twentieth of all for a pretrained backbone,
-            otherwise none.
+        learning_rate: learning rate of the head (and of everything, if the next two are 0); 0: the method's for a
+            pretrained backbone, else 1e-3.
+        backbone_learning_rate: learning rate of the backbone; 0: a tenth of the head's if it is pretrained, else the
+            same.
+        loss_learning_rate: learning rate of the loss's own parameters; 0: the head's.
+        momentum: momentum of sgd and rmsprop.
+        weight_decay: weight decay of the optimizer.
+        schedule: learning rate schedule: constant, cosine, linear or step.
+        warmup_steps: number of warm-up steps; -1: a twentieth of all steps for a pretrained backbone, else none.
         decay_every, decay_factor: epochs and factor of the step schedule.
-        clip_norm: largest gradient norm; 0: not clipped.
-        evaluate_every: epochs between evaluations; 0: only at the end; -1: about 20 in all.
-        keep: last, best-on-validation, or best-on-test (the papers' protocol: it chooses on what it reports).
-        patience: evaluations without improvement after which training stops; 0: never; -1: 5 where the model is chosen
-            on validation classes.
-        stop_after: epochs after which training stops, with the rates as if it went on; 0: all of them.
+        clip_norm: largest gradient norm; 0: no clipping.
+        evaluate_every: epochs between evaluations; 0: only at the end; -1: about 20 evaluations in all.
+        keep: model to keep: last, best-on-validation or best-on-test (optimistic, but common in papers).
+        patience: evaluations without improvement before training stops; 0: never stop early; -1: 5 if the model is
+            chosen on validation classes.
+        stop_after: epoch to stop after, without changing the schedule; 0: train for all epochs.
         checkpoint_steps: steps between checkpoints; 0: one per epoch.
-        logger: tensorboard, csv, wandb, mlflow, or several with commas between; none.
+        logger: loggers, separated by commas: tensorboard, csv, wandb, mlflow; or none.
         device: auto, cpu or cuda.
         precision: 32-true or bf16-mixed; empty: bf16-mixed on CUDA.
         seed: random seed.
@@ -165,7 +162,7 @@ class TrainingSettings:
 
 @dataclass(frozen=True)
 class Settings:
-    """All that is needed to repeat a run."""
+    """All settings of a run, enough to repeat it."""
 
     data: DataSettings
     model: ModelSettings = field(default_factory=ModelSettings)
@@ -184,7 +181,7 @@ class Settings:
         try:
             tables = read_toml(Path(file))
         except FileNotFoundError:
-            raise UserError(f"there is no settings file {file}") from None
+            raise UserError(f"settings file {file} does not exist") from None
         except OSError as error:
             raise UserError(f"{file} cannot be read ({error.strerror or error}); give a settings file") from error
         return cls.from_tables(tables, str(file))
@@ -198,7 +195,9 @@ class Settings:
             if not isinstance(table, dict):
                 raise UserError(f"{where}: [{section}] must be a table of settings")
         if "source" not in tables.get("data", {}):
-            raise UserError(f"{where}: no data given; name a folder, a .csv, a .npz or a dataset as data.source")
+            raise UserError(
+                f"{where}: no data given; set data.source to a folder, a .csv or .npz file, or a dataset name"
+            )
         method = dict(tables.get("method", {}))
         return cls(
             data=DataSettings(**checked_fields(DataSettings, tables["data"], where)),
@@ -243,7 +242,7 @@ class Settings:
         again = "".join(f", {name}=..." for name in names)
         measured = "".join(f", {name}=..." for name in names if name != "loss")
         return [
-            f"# {' and '.join(names)}: objects in Python, which no setting describes. Pass the same ones again:\n"
+            f"# {' and '.join(names)}: Python objects, which are not saved here. Pass the same ones again:\n"
             f"# nearkin.resume(run{again}), nearkin.evaluate(run{measured}), nearkin.train(config=...{again})\n"
         ]
 

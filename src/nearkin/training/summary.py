@@ -27,35 +27,35 @@ def describe_run(splits: Splits, settings: Settings, fabric: Fabric, steps: int)
     >>> tables = {"data": {"source": "glyphs"}, "training": {"batch_size": 4, "epochs": 20}}
     >>> settings = Settings.from_tables(tables).changed(model={"backbone": "small", "dim": 128})
     >>> print(describe_run(splits, settings, make_fabric(settings.training), steps=3))
-    data          glyphs: 8 images of 4 classes
-      split       the dataset's own
+    data          glyphs: 8 images, 4 classes
+      split       official
       train       4 images, 2 classes
-      test        4 images, 2 classes (none of them trained on)
+      test        4 images, 2 classes (unseen in training)
       size        16×16 pixels, grey
-    model         small, embedding of 128 numbers
-    training      rank on cpu, batches of 4, 3 steps per epoch, 20 epochs
+    model         small, 128-dimensional embedding
+    training      rank on cpu, batch size 4, 3 steps per epoch, 20 epochs
     """
     training = settings.training
     where = fabric.device.type + (f" in {fabric.world_size} processes" if fabric.world_size > 1 else "")
-    most = " at most" if training.patience > 0 else ""
-    amount = f"{counted(steps, 'step')} per epoch, {counted(training.epochs, 'epoch')}{most}"
+    most = "at most " if training.patience > 0 else ""
+    amount = f"{counted(steps, 'step')} per epoch, {most}{counted(training.epochs, 'epoch')}"
     data, *details = describe_splits(splits)
     lines = [
         data,
         labelled("  split", _split(splits, settings.data)),
         *details,
         labelled("model", _model(settings.model)),
-        labelled("training", f"{settings.method} on {where}, batches of {training.batch_size:,}, {amount}"),
+        labelled("training", f"{settings.method} on {where}, batch size {training.batch_size:,}, {amount}"),
     ]
     return "\n".join(lines)
 
 
 def _split(splits: Splits, data: DataSettings) -> str:
     sayings = {
-        "official": "the dataset's own",
-        "classes": f"half of the classes, drawn at random (split_seed {data.split_seed})",
-        "first-half": "the first half of the classes in their order",
-        "all": "everything is trained on",
+        "official": "official",
+        "classes": f"a random half of the classes to train, the rest to test (split_seed {data.split_seed})",
+        "first-half": "the first half of the classes to train, the rest to test",
+        "all": "all data to train",
     }
     return sayings[data.split or usual_split(splits.train)]
 
@@ -66,6 +66,6 @@ def _model(model: ModelSettings) -> str:
     if backbone != "linear":  # which has none
         backbone += f" from {model.init}" if model.init else weights.get(model.weights, " with your weights")
     if backbone.startswith(MODULE) and model.image_size:
-        backbone += f", images of {model.image_size}×{model.image_size} pixels (image_size)"
-    embedding = f"embedding of {counted(model.dim, 'number')}" if model.dim else "without a head"
+        backbone += f", input size {model.image_size}×{model.image_size} (image_size)"
+    embedding = f"{model.dim}-dimensional embedding" if model.dim else "no head"
     return f"{backbone}{', frozen' if model.freeze_backbone else ''}, {embedding}"

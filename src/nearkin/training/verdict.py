@@ -12,8 +12,8 @@ log = logging.getLogger("nearkin")
 
 CLEARLY = 0.05  # relative: a last epoch that far below the best one is worth a warning
 ADVICE = (
-    "Try more classes or images, another method, a lower learning rate, a stronger backbone, or the features as they "
-    "are (dim=0)."
+    "Try more classes or images, another method, a lower learning rate, a stronger backbone, or the backbone without a "
+    "head (dim=0)."
 )
 Scores = Mapping[str, float]
 
@@ -75,15 +75,15 @@ def _verdict(
     """The outcome ("better", "not better", or "unknown" where nothing can be compared) and a sentence that says it."""
     base = backbone or before
     if not base or not after:
-        return "unknown", "Not measured: there is no split to measure before and after on."
+        return "unknown", "Not evaluated: there is no test split and no validation split."
     name = "backbone alone" if backbone else "untrained network"
     if not trained:
         return "unknown", f"Not trained. Recall@1 on {where}: {after['recall@1']:.3f} ({name}: {base['recall@1']:.3f})."
     if best_epoch == 0:
         saved = start if backbone else "the untrained network"
         return "not better", (
-            f"Training did not beat the {name} (Recall@1 on {where}: {base['recall@1']:.3f}); the model that was saved "
-            f"is {saved} ({after['recall@1']:.3f}). {ADVICE}"
+            f"Training did not beat the {name} (Recall@1 on {where}: {base['recall@1']:.3f}). "
+            f"The saved model is {saved} ({after['recall@1']:.3f}). {ADVICE}"
         )
     figures = (
         f"Recall@1 on {where}: {base['recall@1']:.3f} → {after['recall@1']:.3f} ({name} → trained); "
@@ -91,14 +91,14 @@ def _verdict(
     )
     if after[PRIMARY] > base[PRIMARY]:
         return "better", figures
-    return "not better", f"{figures} Training did not help, and the model that was saved is the trained one. {ADVICE}"
+    return "not better", f"{figures} Training did not help; the saved model is the trained one. {ADVICE}"
 
 
 def _warn_of_fall(best: Scores, last: Scores, best_epoch: int) -> None:
     if last and best and last[PRIMARY] < (1 - CLEARLY) * best[PRIMARY]:
         log.warning(
-            "the last epoch (MAP@R %.3f on validation classes) is clearly below the best (%.3f, %s), which was kept; a "
-            "lower learning rate or fewer epochs may do better",
+            "the last epoch (MAP@R %.3f on validation classes) is clearly worse than the best (%.3f, %s), which was "
+            "kept; try a lower learning rate or fewer epochs",
             *(last[PRIMARY], best[PRIMARY], f"epoch {best_epoch}" if best_epoch else "before training"),
         )
 

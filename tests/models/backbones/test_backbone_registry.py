@@ -96,7 +96,7 @@ def test_features_of_code_that_may_change_are_not_kept(
 
 
 def test_a_name_is_given_once() -> None:
-    with pytest.raises(UserError, match="there is a backbone 'small' already"):
+    with pytest.raises(UserError, match="backbone 'small' already exists"):
 
         @register_backbone("small")
         def another(channels: int) -> nn.Module:  # noqa: ARG001

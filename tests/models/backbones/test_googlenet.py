@@ -90,7 +90,7 @@ def test_a_failed_download_of_googlenet_says_what_to_do(monkeypatch: pytest.Monk
         raise ConnectionError("no route to host")
 
     monkeypatch.setattr("torchvision.models._api.load_state_dict_from_url", offline)
-    with pytest.raises(UserError, match=r"googlenet' could not be fetched \(no route to host\).*weights=\"FILE\""):
+    with pytest.raises(UserError, match=r"googlenet' could not be downloaded \(no route to host\).*weights=\"FILE\""):
         weights._downloaded(NAME)
 
 

@@ -77,7 +77,7 @@ def register_backbone(
     def register(build: Build) -> Build:
         known = _BACKBONES.get(name)
         if known is not None and known.build.__qualname__ != build.__qualname__:
-            raise UserError(f"there is a backbone '{name}' already; choose another name")
+            raise UserError(f"backbone '{name}' already exists; choose another name")
         _BACKBONES[name] = Backbone(
             name=name,
             build=build,
@@ -117,7 +117,7 @@ def find_backbone(backbone: str | nn.Module) -> Backbone:
     if backbone.startswith(MODULE):
         name = backbone.removeprefix(MODULE)
         raise UserError(
-            f"the backbone is {name}, a module of your own, which nearkin never imports by itself; "
+            f"the backbone is {name}, your own module, which nearkin does not import by itself; "
             f"pass it: nearkin.load(path, backbone={name.split('.')[-1]}(...))"
         )
     name = backbone.removeprefix(TIMM)
