@@ -52,5 +52,5 @@ def test_links_of_the_hubs_cache_that_lead_out_of_it_are_not_followed(name: str,
     blob = (snapshot / name).resolve()
     blob.unlink()
     blob.symlink_to(made / name)
-    with pytest.raises(UserError, match="a link, which is not followed"):
+    with pytest.raises(UserError, match="link, which is not followed"):
         load_model(snapshot)

@@ -102,7 +102,7 @@ class _TensorBoard:
 
         folder = run.folder / "tensorboard"
         folder.mkdir(parents=True, exist_ok=True)
-        self.stream = (folder / f"events.out.tfevents.{time.time_ns()}.{os.getpid()}").open("wb")
+        self.stream = (folder / f"events.out.tfevents.{time.time_ns()}.{os.getpid()}").open("wb", buffering=0)
         self.writer = RecordWriter(self.stream)
         self._write(Event(file_version="brain.Event:2"))
         if step:  # readers forget what a killed process drew beyond the checkpoint
