@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from io import BytesIO
@@ -326,6 +326,25 @@ def test_after_a_map_there_is_a_rest_in_which_items_only_vanish(
             answer = client.get("/api/map")
             assert answer.status_code == 200
             assert {point["id"] for point in answer.json()["points"]} == {*range(1, 25)} - {3}
+
+
+def test_the_end_of_the_server_in_the_middle_of_a_map_is_quiet(
+    gallery: Gallery, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    reading, read = threading.Event(), gallery.store.entries_of
+
+    def slowly(ids: Sequence[int]) -> dict[int, Entry]:
+        reading.set()
+        time.sleep(0.2)
+        return read(ids)
+
+    monkeypatch.setattr(gallery.store, "entries_of", slowly)
+    with TestClient(make_app(gallery)) as client:
+        client.get("/api/map")
+        assert reading.wait(10)
+    gallery.close()
+    time.sleep(0.3)
+    assert not caplog.records
 
 
 def look_at_every_question(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -98,7 +98,8 @@ class SearchService:
         self._decode.close()
         self._thumbnails.close()
         self._encode.close()
-        self._store_thread.shutdown(wait=False, cancel_futures=True)
+        self._map.close()
+        self._store_thread.shutdown(cancel_futures=True)  # the gallery closes next, and must not be read then
 
     async def _ask(self, query: Callable[[], T]) -> T:
         """The answer of the store, whose queries run in one thread."""

@@ -30,6 +30,11 @@ class SpaceMap:
         self._failure: Exception | None = None
         self._thread: Thread | None = None
         self._paused_until = 0.0
+        self._closed = False
+
+    def close(self) -> None:
+        """A map that is being drawn may fail without a word from now on: what it reads from is about to close."""
+        self._closed = True
 
     def update(self, ids: list[int], items: Items) -> bool:
         """Begins to draw these items, unless they are drawn or it pauses; False while some are being drawn.
@@ -62,7 +67,7 @@ class SpaceMap:
             ]
             self._paused_until = time.monotonic() + PAUSE * (time.monotonic() - began)
         except Exception as error:
-            if not isinstance(error, UserError):
+            if not (self._closed or isinstance(error, UserError)):
                 log.exception("the map could not be drawn")
             self._ids, self._failure = None, error
 
