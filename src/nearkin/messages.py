@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import sys
 
-from nearkin.names import printable
+from nearkin.names import as_message
 from nearkin.progress import is_quiet, speaks
 
 
@@ -29,4 +29,4 @@ class StderrHandler(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         if record.levelno >= logging.WARNING or not is_quiet():
-            print(printable(self.format(record)), file=sys.stderr, flush=True)
+            print(as_message(self.format(record)), file=sys.stderr, flush=True)

@@ -48,3 +48,13 @@ def _spelled(letter: str) -> str:
     # Controls, invisible marks that change the direction of writing, and bytes that are not text.
     hidden = letter not in "\n\t" and unicodedata.category(letter) in ("Cc", "Cf", "Cs", "Zl", "Zp")
     return ascii(letter)[1:-1] if hidden else letter
+
+
+def as_message(text: str, most: int = 20_000) -> str:
+    """Printable text no longer than a terminal is for: a file may hold a name of megabytes.
+
+    >>> as_message("abcdef", most=3)
+    'abc… (3 more characters)'
+    """
+    left = len(text) - most
+    return printable(text if left <= 0 else f"{text[:most]}… ({left:,} more characters)")

@@ -16,7 +16,7 @@ from nearkin.cli import experiments  # noqa: F401  # isort: skip
 from nearkin.cli import listing  # noqa: F401  # isort: skip
 from nearkin.cli.app import app
 from nearkin.cli.wording import OptionFormatter, worded_for
-from nearkin.names import check_names, printable
+from nearkin.names import as_message, check_names
 from nearkin.signals import sigterm_as_ctrl_c
 
 STOPPED = 130  # the exit code of what Ctrl-C ended
@@ -65,7 +65,7 @@ def _fail(message: str, code: int) -> None:
         for number in (signal.SIGINT, signal.SIGTERM):  # another Ctrl-C ends what is still to be tidied up, in silence
             signal.signal(number, signal.SIG_DFL)
     if speaks():
-        print(f"nearkin: {printable(message)}", file=sys.stderr)
+        print(f"nearkin: {as_message(message)}", file=sys.stderr)
     raise SystemExit(code)
 
 

@@ -11,6 +11,7 @@ from PIL import Image
 
 from nearkin.errors import UserError
 from nearkin.files import atomic_path
+from nearkin.names import printable
 from nearkin.reports.figures import plain_figure
 from nearkin.search import SearchResult
 
@@ -39,7 +40,7 @@ def draw_hits(file: Path, results: Sequence[SearchResult], thumbnail: Thumbnail,
             _draw(axis, thumbnail(Path(hit.path), SIDE), f"{hit.distance:.3f}\n{_short(hit.label)}", FOUND)
         for axis in axes[1 + len(result) :]:
             axis.set_axis_off()
-    figure.suptitle(title, fontsize=10, parse_math=False)
+    figure.suptitle(printable(title), fontsize=10, parse_math=False)
     with atomic_path(file) as partial:
         figure.savefig(partial, dpi=110)
 
@@ -59,4 +60,5 @@ def _draw(axis: Any, picture: Image.Image | None, title: str, colour: str) -> No
 
 
 def _short(label: str, most: int = 18) -> str:
+    label = printable(label)
     return label if len(label) <= most else label[: most - 1] + "…"
