@@ -272,9 +272,11 @@ class Watch:
 
 
 def _writes(arguments: tuple[Any, ...]) -> bool:
-    """Whether an ``open`` event (path, mode, flags) is for writing."""
-    flags = arguments[2]
-    return isinstance(flags, int) and bool(flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC))
+    """Whether an ``open`` event (path, mode, flags) is for writing; of a link that must not be followed, it is not."""
+    path, _, flags = arguments[:3]
+    if not isinstance(flags, int) or (flags & os.O_NOFOLLOW and os.path.islink(path)):  # noqa: PTH114
+        return False
+    return bool(flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC))
 
 
 def _is_local(arguments: tuple[Any, ...]) -> bool:
