@@ -1,6 +1,6 @@
 """Draws the pictures of these pages that show what training does, on the built-in glyphs.
 
-    python docs/pictures.py                # all of them: about three minutes on one core
+    python docs/pictures.py                # all of them, in a few minutes
     python docs/pictures.py rank story     # some of them
 
 ``learning-<method>.png`` shows new examples of ten known classes while a method learns, each panel a t-SNE map of the

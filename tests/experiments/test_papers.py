@@ -11,7 +11,7 @@ from conftest import TINY_GLYPHS
 
 from nearkin.errors import UserError
 from nearkin.experiments.paper_figures import KINDS
-from nearkin.experiments.papers import PaperTable, Row, known_papers, known_tables, read_paper, read_table, read_toml
+from nearkin.experiments.papers import PaperTable, Row, known_papers, known_tables, paper_file, read_paper, read_table
 from nearkin.experiments.recipes import known_recipes, recipe_description, recipe_tables
 from nearkin.experiments.reproduction_plan import datasets, make_plans
 from nearkin.methods import make_method
@@ -110,7 +110,7 @@ def test_every_note_of_a_paper_and_of_a_table_is_used() -> None:
     for paper in known_papers():
         tables = [read_table(paper, name) for name in known_tables(paper)]
         used = {note for table in tables for row in table.rows for note in row.notes}
-        written = [read_paper(paper).notes, *(read_toml(table.name).get("notes", {}) for table in tables)]
+        written = [read_paper(paper).notes, *(paper_file(table.name).get("notes", {}) for table in tables)]
         assert used == {sentence for notes in written for sentence in notes.values()}
 
 

@@ -12,7 +12,7 @@ from typing import Any
 from nearkin.data.benchmarks import find, is_benchmark
 from nearkin.data.sources import is_dataset_name
 from nearkin.errors import UserError, unknown_name
-from nearkin.experiments.papers import PaperTable, Row, read_paper, read_toml
+from nearkin.experiments.papers import PaperTable, Row, paper_file, read_paper
 from nearkin.experiments.recipes import read_recipe, recipe_tables
 from nearkin.experiments.runs import full_tables
 from nearkin.training import Settings
@@ -158,7 +158,7 @@ def _settings_here(row: Row, paper: Settings, source: str, overrides: Mapping[st
     on_glyphs: dict[str, Any] = {}
     name, _, options = source.partition(":")
     if name == "glyphs":
-        on_glyphs = read_toml("glyphs") | row.on_glyphs
+        on_glyphs = paper_file("glyphs") | row.on_glyphs
         if row.test_per_class:
             source = f"glyphs:test_per_class={row.test_per_class},{options}".rstrip(",")
     own = {name: value for name, value in overrides.items() if knows(paper.method, name)}

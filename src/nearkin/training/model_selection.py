@@ -8,6 +8,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from nearkin.data import Dataset
+from nearkin.data.summary import counted
 from nearkin.errors import UserError, unknown_name
 from nearkin.evaluation import EvaluationResult
 from nearkin.training.settings import TrainingSettings
@@ -57,7 +58,8 @@ def _check_measurable(name: str, split: Dataset) -> None:
     available = np.bincount(split.labels[in_gallery], minlength=len(split.classes))[split.labels]
     if len(split.present_classes) < 2 or not (available - in_gallery)[is_query].any():
         raise UserError(
-            f"the {name} split ({len(split)} items, {len(split.present_classes)} classes) cannot be evaluated: "
+            f"the {name} split ({counted(len(split), 'item')}, {counted(len(split.present_classes), 'class')}) "
+            "cannot be evaluated: "
             "it needs two classes and a query with another item of its class; add items, or change split or validation"
         )
 

@@ -93,7 +93,7 @@ def read_paper(paper: str) -> Paper:
     >>> read_paper("rank").authors
     'Schall et al. 2019'
     """
-    return Paper(**read_toml(f"{paper}/paper"))
+    return Paper(**paper_file(f"{paper}/paper"))
 
 
 def read_table(paper: str, table: str) -> PaperTable:
@@ -104,17 +104,17 @@ def read_table(paper: str, table: str) -> PaperTable:
     """
     if table not in known_tables(paper):
         raise unknown_name(f"table or figure of {paper}", table, known_tables(paper))
-    values = dict(read_toml(f"{paper}/{table}"))
+    values = dict(paper_file(f"{paper}/{table}"))
     notes = read_paper(paper).notes | values.pop("notes", {})
     rows = tuple(_row({**group, **row}, notes) for group in values.pop("groups") for row in group["rows"])
     return PaperTable(name=f"{paper}/{table}", title=read_paper(paper).title, rows=rows, **values)
 
 
 @cache
-def read_toml(name: str) -> dict[str, Any]:
+def paper_file(name: str) -> dict[str, Any]:
     """One of the files as it is written; "glyphs" is what is set where glyphs stand for photographs.
 
-    >>> read_toml("glyphs")["backbone"]
+    >>> paper_file("glyphs")["backbone"]
     'small'
     """
     return tomllib.loads(files(__name__).joinpath(f"{name}.toml").read_text(encoding="utf-8"))
