@@ -217,7 +217,8 @@ def _check_head(stream: BinaryIO) -> None:
     """Raises `_TooMuch` for what is cheap to make and dear to open: segments without end, an image in 33,000 scans."""
     head = stream.read(2**15)
     if head.startswith(JPEG):
-        _is_sequential(head) or ((rest := stream.read()) and _is_sequential(head + rest))
+        if not _is_sequential(head) and (rest := stream.read()):
+            _is_sequential(head + rest)
     elif head.startswith(PNG):
         _check_png(stream)
     elif head[:2] in (b"P1", b"P2", b"P3") and (head + stream.read()).count(b"#") > MAX_COMMENTS:
