@@ -32,7 +32,7 @@ def test_truncated_files_are_found_and_listed_by_path(tmp_path: Path) -> None:
     assert [unreadable.path for unreadable in found] == paths[1:]
     assert "truncated" in found[0].reason
     assert found[2].reason == "no such file"
-    assert found[3].reason == "a folder, not a picture"
+    assert found[3].reason == "is a folder, not an image"
 
 
 @pytest.mark.filterwarnings("ignore")

@@ -12,7 +12,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from nearkin.data.images import without_long_ends
+from nearkin.data.images import limit_aspect_ratio
 from nearkin.errors import unknown_name
 
 AUGMENTATIONS = ("none", "crop-flip", "resized-crop-flip")
@@ -64,7 +64,7 @@ def make_transform(preprocess: Preprocess, augment: str = "none") -> Transform:
         ],
     }[augment]
     colours = v2.Grayscale(preprocess.channels) if preprocess.channels == 1 else v2.Identity()
-    chain: Transform = v2.Compose([without_long_ends, *steps, colours, v2.PILToTensor()])
+    chain: Transform = v2.Compose([limit_aspect_ratio, *steps, colours, v2.PILToTensor()])
     return chain
 
 
