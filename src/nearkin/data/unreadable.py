@@ -48,16 +48,17 @@ def without_unreadable(dataset: Dataset, action: str = "skip") -> tuple[Dataset,
     return replace(readable, notes=(*dataset.notes, note)), found
 
 
-def find_unreadable(files: ImageFiles) -> list[Unreadable]:
-    """Decodes every file once and lists those that cannot be read.
+def find_unreadable(files: ImageFiles, remember: bool = True) -> list[Unreadable]:
+    """Decodes every file once, under the limits of `DecoderPool`, and lists those that cannot be read.
 
-    That all can be read is remembered until a file changes; a failure is not, for it may be mended in many ways.
+    Args:
+        remember: keeps a mark in the cache when all files are readable, and skips the check until one changes.
     """
-    mark = _mark(files)  # of the files as they are now, should one change meanwhile
-    if mark.exists():
+    mark = _mark(files) if remember else None  # taken first, in case a file changes meanwhile
+    if mark and mark.exists():
         return []
     found = [verdict for verdict in track(_verdicts(files), "checking images", len(files)) if verdict]
-    if not found:
+    if mark and not found:
         _write(mark)
     return found
 
