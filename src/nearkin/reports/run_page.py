@@ -213,7 +213,7 @@ def _neighbours(split: EmbeddedSplit, sheet: Sheet, random: Sequence[int], worst
     ]
     if len(worst):
         text.append("<h2>Hardest queries</h2>")
-        text.append('<p class="legend">The queries with the lowest-ranked first right neighbour, one per class.</p>')
+        text.append('<p class="legend">The queries whose first right neighbour has the worst rank, one per class.</p>')
     assert split.result is not None
     ranks = split.result.retrieval.first_rank
     for query in worst:
@@ -298,5 +298,5 @@ def _repeat(report: RunReport) -> str:
     return (
         f"<h2>Settings</h2><pre>{escape(report.config)}</pre>"
         f"<h2>Repeat this run</h2><pre>{escape(report.command)}</pre>"
-        f"<footer>Report made with {escape(words)}</footer>"
+        f"<footer>About this report: {escape(words)}</footer>"
     )

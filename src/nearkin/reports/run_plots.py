@@ -72,7 +72,7 @@ def spectrum_figure(found: Diagnostics) -> Figure:
     )
     axes.axhline(1 / len(values), color=SOFT, linestyle=":", label="uniform")
     axes.set_yscale("log")
-    axes.set_xlabel("singular value", color=INK)
+    axes.set_xlabel("index of the singular value", color=INK)
     axes.legend(frameon=False, labelcolor=INK, fontsize=9)
     axes.grid(axis="y", color=FAINT)
     return figure

@@ -108,7 +108,7 @@ def random_queries(result: EvaluationResult, number: int, seed: int = 0) -> Indi
 
 
 def worst_queries(space: Space, result: EvaluationResult, number: int) -> Indices:
-    """The queries whose first right neighbour ranks lowest, one per class, as positions in ``space.queries``."""
+    """The queries whose first right neighbour has the worst rank, one per class, as positions in ``space.queries``."""
     rank = result.retrieval.first_rank.numpy()
     labels = space.labels[space.queries].numpy()
     order = np.argsort(-rank, kind="stable")
