@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import struct
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from benchmarks.campaign.worker import peak_of, reset_peak
 
 from nearkin.search import Entry, vector_index
 from nearkin.search.local import LocalStore
@@ -123,6 +125,18 @@ def test_the_index_is_rebuilt_after_a_tenth_has_changed(store: LocalStore, tmp_p
     store.finish()
     assert built_of() == 1010
     assert share_found(store, vectors(900, 1060)) >= 0.95
+
+
+@pytest.mark.usefixtures("store")
+def test_a_length_in_the_file_cannot_reserve_memory(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    file = tmp_path / "approximate.faiss"
+    content = file.read_bytes()
+    ids = 8 * 1000  # bytes, at the end; before them comes their number
+    file.write_bytes(content[: -8 - ids] + struct.pack("<Q", 2**28) + content[-ids:])
+    reset_peak()
+    before = peak_of(os.getpid())
+    assert vector_index.ApproximateIndex.load(file, DIM) is None and "is damaged" in caplog.text
+    assert peak_of(os.getpid()) < before + 500  # megabytes; the ids would take 2,048
 
 
 def test_a_reader_loads_a_new_index(store: LocalStore, tmp_path: Path) -> None:

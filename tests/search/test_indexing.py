@@ -433,7 +433,7 @@ def test_data_without_image_files_is_refused(model: Path, tmp_path: Path, vector
 
 def test_an_empty_folder_is_refused(model: Path, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
-    with pytest.raises(UserError, match="empty holds no images"):
+    with pytest.raises(UserError, match="empty contains no images"):
         index(model, str(tmp_path / "empty"), tmp_path / "g")
 
 

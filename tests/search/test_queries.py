@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from reference import hostile_images
 from reference.untrained import save_untrained
 
 from nearkin.errors import UserError
@@ -108,3 +109,10 @@ def test_a_folder_without_images_is_refused(model: Embedder, tmp_path: Path) -> 
     (tmp_path / "empty").mkdir()
     with pytest.raises(UserError, match="empty contains no images"):
         embed_queries(tmp_path / "empty", model)
+
+
+def test_a_query_file_is_decoded_under_limits(model: Embedder, tmp_path: Path) -> None:
+    file = tmp_path / "slow.ppm"
+    file.write_bytes(hostile_images.ppm_of_numbers())
+    with pytest.raises(UserError, match=r"slow\.ppm: takes more than 2 seconds to decode"):
+        embed_queries(file, model)

@@ -11,6 +11,8 @@ import numpy as np
 from torch import Tensor
 
 from nearkin.data.folder import images_below
+from nearkin.data.items import ImageFiles
+from nearkin.data.unreadable import find_unreadable
 from nearkin.errors import UserError
 from nearkin.models import Embedder
 from nearkin.models.inputs import Item
@@ -43,6 +45,7 @@ def embed_queries(queries: Queries, model: Embedder) -> EmbeddedQueries:
         kind, images = "embedding", None
     else:
         kind, images = "image", _without_folders(queries)
+        _check_files(images)
         found = model.encode(images)
     embeddings = np.atleast_2d(found)
     given = images if isinstance(images, list) else [images] * len(embeddings)
@@ -52,6 +55,13 @@ def embed_queries(queries: Queries, model: Embedder) -> EmbeddedQueries:
         embeddings=embeddings,
         single=found.ndim == 1,
     )
+
+
+def _check_files(images: Any) -> None:
+    """Raises for a file that cannot be decoded within the limits of `DecoderPool`: `encode` itself has none."""
+    files = [each for each in (images if isinstance(images, list) else [images]) if isinstance(each, Path)]
+    if found := find_unreadable(ImageFiles(files), remember=False):
+        raise UserError(f"{found[0]}; fix this file or leave it out")
 
 
 def _are_embeddings(queries: Any) -> bool:

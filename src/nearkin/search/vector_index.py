@@ -6,6 +6,7 @@ import importlib
 import importlib.util
 import logging
 import math
+import os
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -122,6 +123,8 @@ class ApproximateIndex:
             faiss = _faiss()
             try:
                 with open_regular(path, follow=False) as file:
+                    # Lengths in the file are not trusted: no part of it is longer than the whole.
+                    faiss.set_deserialization_vector_byte_limit(os.fstat(file.fileno()).st_size)
                     index = faiss.read_index(faiss.PyCallbackIOReader(file.read, BUFFER))
                 if index.d != dim:
                     raise ValueError(index.d)
