@@ -27,7 +27,9 @@ Store = Annotated[
 ]
 AllowPath = Annotated[
     list[Path] | None,
-    typer.Option(metavar="FOLDER", help="Also show images from this folder, which you did not index. Can be repeated."),
+    typer.Option(
+        metavar="FOLDER", help="Also show images from this folder, even if you did not index it. Can be repeated."
+    ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one line of JSON per query.")]
 

@@ -44,7 +44,7 @@ class EmbeddedSplit:
 
 @dataclass(frozen=True)
 class ClassScores:
-    """The scores of one class: means over its queries that have a positive."""
+    """One class: its number of items, and mean scores over its queries that have a positive."""
 
     label: int
     items: int
