@@ -213,7 +213,7 @@ def test_bad_objects_are_one_sentence(vectors: tuple[Any, Any], changes: dict[st
             lambda: nearkin.evaluate(np.eye(4), [0, 0, 1, 1], recall_at=1.5),
             r"recall_at=\[1.5\] must hold whole numbers",
         ),
-        (lambda: nearkin.load(3), "give a run, a folder or a name, not of type int"),
+        (lambda: nearkin.load(3), "pass a run, a folder or a name, not of type int"),
     ],
 )
 def test_other_wrong_kinds_are_one_sentence(call: Callable[[], Any], message: str) -> None:

@@ -140,7 +140,7 @@ class TestNotebook:
         monkeypatch.setitem(sys.modules, "IPython.display", module)
         monkeypatch.setattr("rich.console.Console.is_jupyter", True, raising=False)
         monkeypatch.setattr(progress, "_new_display", progress.Notebook)
-        monkeypatch.setattr(progress.Notebook, "cells", (-1, ""))
+        monkeypatch.setattr(progress.Notebook, "last_cell", (-1, ""))
         return shell
 
     def test_a_cell_has_one_place_that_is_cleared_at_the_end(self, cell: SimpleNamespace, clock: Clock) -> None:
