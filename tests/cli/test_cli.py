@@ -237,7 +237,7 @@ def one_class(folder: Path) -> Path:
         (["train", TINY_GLYPHS, "--method", "ranks"], ["method 'ranks' is unknown; did you mean 'rank'?"]),
         (["train", TINY_GLYPHS, "--backbone", "resnet5O", *QUICK], ["backbone 'resnet5O' is unknown", "did you mean"]),
         (["train", TINY_GLYPHS, "--weights", "x.pt", *QUICK], ["weights file x.pt does not exist"]),
-        (["train", TINY_GLYPHS, "--batch-size", "1000"], ["48 training items can fill"]),
+        (["train", TINY_GLYPHS, "--batch-size", "1000"], ["48 training items cannot fill a batch of 1000"]),
         (["train", TINY_GLYPHS, "--set", "momentun=1"], ["did you mean 'momentum'"]),
         (["train", TINY_GLYPHS, "--set", "momentum"], ["write NAME=VALUE"]),
         (["train", TINY_GLYPHS, "--set", "seed=x"], ["seed must be an integer, not 'x'"]),

@@ -48,17 +48,19 @@ def without_unreadable(dataset: Dataset, action: str = "skip") -> tuple[Dataset,
     return replace(readable, notes=(*dataset.notes, note)), found
 
 
-def find_unreadable(files: ImageFiles) -> list[Unreadable]:
-    """Decodes every file once and lists those that cannot be read.
+def find_unreadable(files: ImageFiles, remember: bool = True) -> list[Unreadable]:
+    """Decodes every file once, under the limits of `DecoderPool`, and lists those that cannot be read.
 
-    If all can be read, the result is cached until a file changes. Failures are not cached: their cause may lie outside
-    the files.
+    Failures are never cached: their cause may lie outside the files.
+
+    Args:
+        remember: if all files can be read, cache the result until a file changes.
     """
-    mark = _mark(files)  # taken first, in case a file changes meanwhile
-    if mark.exists():
+    mark = _mark(files) if remember else None  # taken first, in case a file changes meanwhile
+    if mark and mark.exists():
         return []
     found = [verdict for verdict in track(_verdicts(files), "checking images", len(files)) if verdict]
-    if not found:
+    if mark and not found:
         _write(mark)
     return found
 
