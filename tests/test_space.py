@@ -1,4 +1,4 @@
-"""A space knows which of its rows search, which are searched, and where a query meets itself."""
+"""A space knows its queries, its gallery, and the position of each query in the gallery."""
 
 from __future__ import annotations
 
@@ -42,14 +42,14 @@ def test_a_query_finds_its_own_row_in_the_gallery(
     [["b", "a", "b"], np.array([7, 3, 7]), [[7], [3], [7]], torch.tensor([1.5, 0.5, 1.5]), [True, False, True]],
     ids=["words", "array", "column", "float", "bool"],
 )
-def test_a_space_is_made_of_whatever_people_have(embeddings: Any, labels: Any) -> None:
+def test_a_space_is_made_from_tensors_arrays_and_lists(embeddings: Any, labels: Any) -> None:
     space = Space.of(embeddings, labels, is_query=[True, False, True], is_gallery=np.array([False, True, True]))
     assert space.embeddings.tolist() == [[0, 1], [2, 3], [4, 5]] and not space.embeddings.requires_grad
     assert space.labels.tolist() == [1, 0, 1]
     assert space.queries.tolist() == [0, 2] and space.gallery.tolist() == [1, 2]
 
 
-def test_float64_and_labels_of_a_tensor_stay_as_they_are() -> None:
+def test_float64_and_tensor_labels_are_unchanged() -> None:
     space = Space.of(np.eye(2), torch.tensor([5, 9]))
     assert space.embeddings.dtype == torch.float64 and space.labels.tolist() == [5, 9]
 
@@ -77,6 +77,6 @@ def test_float64_and_labels_of_a_tensor_stay_as_they_are() -> None:
         ),
     ],
 )
-def test_what_is_not_a_space_is_one_sentence(embeddings: Any, labels: Any, masks: Any, sentence: str) -> None:
+def test_invalid_arguments_give_one_sentence(embeddings: Any, labels: Any, masks: Any, sentence: str) -> None:
     with pytest.raises(UserError, match=sentence):
         Space.of(embeddings, labels, **masks)
