@@ -240,7 +240,7 @@ def one_class(folder: Path) -> Path:
         (["train", TINY_GLYPHS, "--batch-size", "1000"], ["48 training items cannot fill a batch of 1000"]),
         (["train", TINY_GLYPHS, "--set", "momentun=1"], ["did you mean 'momentum'"]),
         (["train", TINY_GLYPHS, "--set", "momentum"], ["write NAME=VALUE"]),
-        (["train", TINY_GLYPHS, "--set", "seed=x"], ["seed must be a whole number, not 'x'"]),
+        (["train", TINY_GLYPHS, "--set", "seed=x"], ["seed must be an integer, not 'x'"]),
         (["train", "--config", "no.toml"], ["settings file no.toml does not exist"]),
         (["train", "one"], ["only one class"]),
         (["evaluate", "nowhere"], ["nowhere"]),

@@ -119,7 +119,7 @@ def test_their_batches_are_checked_too() -> None:
         ("rank", {"alpha": "big"}, "loss 'rank': alpha must be a number, not 'big'"),
         ("rank", {"alpha": float("inf")}, "loss 'rank': alpha must be a finite number, not inf"),
         ("triplet", {"normalize": "no"}, "loss 'triplet': normalize must be true or false, not 'no'"),
-        ("softmax", {"classes": 2.5, "dim": 3}, "loss 'softmax': classes must be a whole number, not 2.5"),
+        ("softmax", {"classes": 2.5, "dim": 3}, "loss 'softmax': classes must be an integer, not 2.5"),
         ("facility-location", {"margin": "NMI"}, "margin 'NMI' is unknown; did you mean 'nmi'?"),
         ("proxy-nca", {}, "loss 'proxy-nca' needs classes and dim"),
         ("pml:TripletMarginLoss", {"margni": 1}, "did you mean 'margin'.* Known: .*distance"),

@@ -27,12 +27,12 @@ def main() -> None:
     arguments = [argument for argument in sys.argv[1:] if argument != "--debug"]  # allowed anywhere
     debug = len(arguments) < len(sys.argv) - 1
     from nearkin.messages import StderrHandler
-    from nearkin.progress import speaks
+    from nearkin.progress import is_main_process
 
     handler = StderrHandler()
     handler.setFormatter(OptionFormatter(arguments))
     logging.basicConfig(level=logging.WARNING, handlers=[handler])
-    logging.getLogger("nearkin").setLevel(logging.INFO if speaks() else logging.ERROR)
+    logging.getLogger("nearkin").setLevel(logging.INFO if is_main_process() else logging.ERROR)
     _print_anything()
     try:
         with sigterm_as_ctrl_c():
@@ -59,12 +59,12 @@ def main() -> None:
 
 
 def _fail(message: str, code: int) -> None:
-    from nearkin.progress import speaks
+    from nearkin.progress import is_main_process
 
     if code == STOPPED and threading.current_thread() is threading.main_thread():
         for number in (signal.SIGINT, signal.SIGTERM):  # a second Ctrl-C ends the cleanup without a message
             signal.signal(number, signal.SIG_DFL)
-    if speaks():
+    if is_main_process():
         print(f"nearkin: {as_message(message)}", file=sys.stderr)
     raise SystemExit(code)
 

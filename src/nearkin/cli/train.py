@@ -108,10 +108,10 @@ def demo(
 def _print_run(run: Run) -> None:
     """Prints the scores; for a run on all classes, those of the run in which its settings were evaluated."""
     from nearkin.evaluation.result import score_table
-    from nearkin.progress import speaks
+    from nearkin.progress import is_main_process
     from nearkin.training import Run
 
-    if not speaks():
+    if not is_main_process():
         return
     measured_by = run.scores.get("measured_by")
     measured = Run(run.folder.parent / measured_by) if measured_by else run
