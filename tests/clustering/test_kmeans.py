@@ -202,7 +202,7 @@ def test_opposite_points_that_cancel_leave_the_spherical_centroid_on_the_sphere(
 
 @pytest.mark.parametrize("k", [0, 6])
 def test_more_clusters_than_points_is_a_clear_error(k):
-    with pytest.raises(UserError, match=f"k={k} clusters cannot be made of 5 points; choose k from 1 to 5"):
+    with pytest.raises(UserError, match=f"k must be from 1 to 5, the number of points, got {k}"):
         kmeans(random(5, 2), k)
 
 

@@ -141,14 +141,14 @@ def test_the_whole_gallery_can_be_asked_for():
 @pytest.mark.parametrize(("k", "exclude"), [(0, None), (5, None), (4, torch.arange(4))])
 def test_more_neighbours_than_there_are_is_a_clear_error(k, exclude):
     x = random(4, 2)
-    with pytest.raises(UserError, match=f"k={k} neighbours cannot be found: the gallery has 4 rows"):
+    with pytest.raises(UserError, match=f"because the gallery has 4 rows.*, got {k}"):
         nearest_neighbours(x, x, k, exclude)
 
 
 def test_shapes_that_do_not_fit_are_named():
     with pytest.raises(UserError, match=r"\(3, 2\) and \(3, 4\)"):
         nearest_neighbours(random(3, 2), random(3, 4), 1)
-    with pytest.raises(UserError, match="there are 3 queries"):
+    with pytest.raises(UserError, match=r"exclude must have shape \(3,\), one row per query, got \(2,\)"):
         nearest_neighbours(random(3, 2), random(3, 2), 1, torch.arange(2))
 
 

@@ -90,7 +90,7 @@ def test_classes_are_found_that_differ_only_in_a_column_of_small_scale():
 
 
 def test_wrong_input_is_a_clear_error():
-    with pytest.raises(UserError, match=r"not \(0, 3\)"):
+    with pytest.raises(UserError, match=r"got \(0, 3\)"):
         spectral_embedding(torch.zeros(0, 3))
     with pytest.raises(UserError, match="NaN"):
         spectral_embedding(torch.full((2, 2), torch.nan))
