@@ -64,7 +64,7 @@ def test_every_column_is_measured_as_if_it_were_alone(data):
     expected = {name: {k: v for k, v in shares.items() if v is not None} for name, shares in expected.items()}
     expected = {name: shares for name, shares in expected.items() if shares}
     if not expected:
-        with pytest.raises(UserError, match="no column of the data is an attribute"):
+        with pytest.raises(UserError, match="no column has a value"):
             column_concentrations(space, columns, sizes=[1, 3])
         return
     found = column_concentrations(space, columns, sizes=[1, 3])
@@ -117,7 +117,7 @@ def test_columns_that_cannot_say_anything_are_left_out():
         "wide": np.zeros((6, 2)),
         "empty": np.array([""] * 6),
     }
-    with pytest.raises(UserError, match="no column of the data is an attribute that two items share"):
+    with pytest.raises(UserError, match="no column has a value that two items share"):
         column_concentrations(a_space(torch.randn(6, 2)), columns)
     found = column_concentrations(a_space(torch.randn(6, 2)), columns | {"kind": np.array(list("aabbcc"))})
     assert list(found) == ["kind"]

@@ -161,9 +161,9 @@ def test_without_clusters_nothing_is_said_about_them():
 
 def test_wrong_input_is_a_clear_error():
     space = random_space()
-    with pytest.raises(UserError, match="pairs=0 must be a whole number from 1"):
+    with pytest.raises(UserError, match="pairs must be an integer >= 1, got 0"):
         diagnostics(space, pairs=0)
-    with pytest.raises(UserError, match=r"clusters have shape \(3,\), but the space has 60 items"):
+    with pytest.raises(UserError, match=r"clusters must have shape \(60,\), one per item, got \(3,\)"):
         diagnostics(space, clusters=torch.arange(3))
     with pytest.raises(UserError, match="the space is empty"):
         diagnostics(Space.of(torch.empty(0, 3), torch.empty(0, dtype=torch.long)))

@@ -178,7 +178,7 @@ def test_equal_values_give_a_point_and_no_difference(over):
 
 @pytest.mark.parametrize(
     ("classes", "over", "advice"),
-    [([0, 0, 0], "classes", "use over='queries'"), ([0], "queries", "evaluate more queries")],
+    [([0, 0, 0], "classes", 'use over="queries"'), ([0], "queries", "evaluate more queries")],
 )
 def test_one_class_or_one_query_is_refused_since_it_says_nothing_about_others(classes, over, advice):
     found, space = values_as_retrieval([0.5] * len(classes)), labelled(classes)
@@ -191,9 +191,9 @@ def test_one_class_or_one_query_is_refused_since_it_says_nothing_about_others(cl
 @pytest.mark.parametrize(
     ("setting", "message"),
     [
-        ({"level": 95}, "level=95"),
-        ({"level": 0.0}, "level=0.0"),
-        ({"resamples": 0}, "resamples=0"),
+        ({"level": 95}, "level must be > 0 and < 1, such as 0.95, got 95"),
+        ({"level": 0.0}, "got 0.0"),
+        ({"resamples": 0}, "resamples must be at least 1, such as 1000, got 0"),
         ({"over": "class"}, "did you mean 'classes'"),
     ],
 )
@@ -208,15 +208,15 @@ def test_settings_that_make_no_sense_are_refused(setting, message):
 
 def test_a_retrieval_of_another_space_is_refused():
     space, smaller = random_space(), random_space(items=59)
-    with pytest.raises(UserError, match="60 queries and the space 59"):
+    with pytest.raises(UserError, match="60 queries, but the space has 59"):
         confidence_intervals(retrieve(space), smaller)
-    with pytest.raises(UserError, match="60 queries and the space 59"):
+    with pytest.raises(UserError, match="60 queries, but the space has 59"):
         paired_difference(retrieve(smaller), retrieve(space), smaller, smaller)
 
 
 def test_retrievals_of_other_galleries_cannot_be_paired():
     space, half = random_space(), random_space(is_gallery=torch.arange(60) < 30)
-    with pytest.raises(UserError, match="count other positives"):
+    with pytest.raises(UserError, match="have different positives"):
         paired_difference(retrieve(space), retrieve(half), space, space)
 
 

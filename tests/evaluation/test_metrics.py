@@ -71,7 +71,7 @@ def test_a_metric_that_gives_something_else_is_one_sentence(
 ) -> None:
     monkeypatch.setattr(metrics, "_metrics", dict(metrics._metrics))
     metric("odd", "Odd", "odd", higher_is_better=True, needs="ranks")(lambda _: value)
-    with pytest.raises(UserError, match=rf"metric 'odd' gave {found}; give a tensor with one value for each query"):
+    with pytest.raises(UserError, match=rf"metric 'odd' returned {found}; return a tensor with one value per query"):
         evaluate(torch.eye(4), [0, 0, 1, 1], clustering=None)
 
 
