@@ -242,7 +242,7 @@ def one_class(folder: Path) -> Path:
         (["train", TINY_GLYPHS, "--set", "momentum"], ["write NAME=VALUE"]),
         (["train", TINY_GLYPHS, "--set", "seed=x"], ["seed must be a whole number, not 'x'"]),
         (["train", "--config", "no.toml"], ["settings file no.toml does not exist"]),
-        (["train", "one"], ["one class only"]),
+        (["train", "one"], ["only one class"]),
         (["evaluate", "nowhere"], ["nowhere"]),
         (["evaluate", "one", "--data", TINY_GLYPHS], ["has no model"]),
         (["embed", "one", "one"], ["has no model"]),
