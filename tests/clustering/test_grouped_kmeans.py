@@ -20,7 +20,7 @@ def random_groups(n, groups, seed=0):
 
 
 def check_is_fixed_point(x, groups, found, rtol=1e-5):
-    """Every item is at its nearest centroid of its own group, centroids are means, none is empty, inertias add up."""
+    """Each item has the nearest centroid of its group, centroids are means, no cluster is empty, inertias add up."""
     squares = squares_within_group(x.numpy(), groups.numpy(), found.centroids.numpy(), found.group_of.numpy())
     own = np.take_along_axis(squares, found.assignment.numpy()[:, None], 1)[:, 0]
     np.testing.assert_allclose(own, squares.min(1), rtol=rtol, atol=1e-9)
@@ -111,7 +111,7 @@ def test_stopped_early_centroids_are_still_means_and_no_cluster_is_empty(iterati
         torch.testing.assert_close(centroid, x[found.assignment == cluster].mean(0))
 
 
-def test_a_cluster_that_runs_empty_on_the_way_is_filled_again(monkeypatch):
+def test_a_cluster_that_becomes_empty_is_filled_again(monkeypatch):
     # From these starting rows plain Lloyd loses a cluster in its second iteration.
     x = torch.tensor([[11, 1], [7, 5], [10, 1], [6, 5], [7, 10], [11, 2], [3, 11], [4, 0]]).float()
     monkeypatch.setattr(grouped_kmeans, "_start", lambda *_: torch.tensor([5, 7, 2, 6]))

@@ -1,4 +1,4 @@
-"""Clusters renamed after earlier ones."""
+"""Clusters keep the numbers of an earlier clustering."""
 
 from __future__ import annotations
 

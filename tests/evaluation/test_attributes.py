@@ -38,7 +38,7 @@ def assert_as_in_the_loops(found, space, table):
 
 
 @pytest.mark.parametrize("block_bytes", [400, distances.BLOCK_BYTES])
-def test_shares_and_chances_are_those_of_the_definition(block_bytes, monkeypatch):
+def test_shares_and_chances_equal_the_definition(block_bytes, monkeypatch):
     monkeypatch.setattr(distances.row_blocks, "__defaults__", (block_bytes,))
     x, table = random()
     space = a_space(x)
@@ -49,7 +49,7 @@ def test_shares_and_chances_are_those_of_the_definition(block_bytes, monkeypatch
 
 @settings(max_examples=60, deadline=None)
 @given(st.data())
-def test_ties_and_splits_into_queries_and_gallery_are_as_in_the_loops(data):
+def test_ties_and_splits_into_queries_and_gallery_equal_the_loops(data):
     n = data.draw(st.integers(3, 15))
     x = torch.tensor(data.draw(st.lists(st.integers(-2, 2), min_size=2 * n, max_size=2 * n))).float().reshape(n, 2)
     booleans = st.lists(st.booleans(), min_size=n, max_size=n).map(torch.tensor)
