@@ -211,7 +211,7 @@ def test_bad_objects_give_one_sentence(vectors: tuple[Any, Any], changes: dict[s
         (lambda: nearkin.evaluate(nn.Linear(2, 2), data="photos"), "a Linear cannot be evaluated"),
         (
             lambda: nearkin.evaluate(np.eye(4), [0, 0, 1, 1], recall_at=1.5),
-            r"recall_at=\[1.5\] must hold whole numbers",
+            r"recall_at must be integers >= 1, such as .* got \[1.5\]",
         ),
         (lambda: nearkin.load(3), "pass a run, a folder or a name, not of type int"),
     ],

@@ -153,7 +153,7 @@ def test_arguments_without_effect_are_refused(given: dict[str, Any], message: st
 
 def test_labels_in_addition_to_a_space_are_refused() -> None:
     space = nearkin.Space.of(arrays()[0], arrays()[1])
-    with pytest.raises(UserError, match="labels and masks of its own"):
+    with pytest.raises(UserError, match="its own labels and masks"):
         nearkin.evaluate(space, arrays()[1])
 
 
