@@ -45,7 +45,7 @@ def test_a_second_index_adds_only_what_is_new_and_names_what_needs_attention(
 
 def test_search_prints_the_nearest_and_draws_them(nearkin: Command, indexed: Path, tmp_path: Path) -> None:
     query = indexed / "class3" / "3.png"
-    outcome = nearkin("search", GALLERY, query, "-k", "4", "--picture", "found.png", "--include-self")
+    outcome = nearkin("search", GALLERY, query, "-k", "4", "--image", "found.png", "--include-self")
     assert outcome.code == 0, outcome.err
     first = next(line for line in outcome.out.splitlines() if "0.0000" in line)
     assert "class3" in first and "3.png" in first
@@ -68,13 +68,13 @@ def test_a_pipe_gets_whole_paths_and_a_wrong_name_of_a_picture_is_said_at_once(
     monkeypatch.setenv("COLUMNS", "40")
     query = indexed / "class3" / "3.png"
     assert str(query) in nearkin("search", GALLERY, query, "--include-self").out.partition("rank")[2]
-    outcome = nearkin("search", GALLERY, query, "--picture", "found.gif")
+    outcome = nearkin("search", GALLERY, query, "--image", "found.gif")
     assert outcome.code == 1 and "found.gif" in outcome.err and "rank" not in outcome.out
 
 
 def test_json_is_one_object_for_each_query_and_nothing_else(nearkin: Command, indexed: Path, tmp_path: Path) -> None:
     query = indexed / "class3" / "3.png"
-    outcome = nearkin("search", GALLERY, query, indexed / "class4", "-k", "2", "--json", "--picture", "found.png")
+    outcome = nearkin("search", GALLERY, query, indexed / "class4", "-k", "2", "--json", "--image", "found.png")
     assert outcome.code == 0, outcome.err
     found = [json.loads(line) for line in outcome.out.splitlines()]
     assert [each["query"] for each in found] == [str(query), *map(str, sorted((indexed / "class4").iterdir()))]

@@ -33,7 +33,7 @@ VERBS: dict[str, Callable[..., Any]] = {
 }
 LISTS = {"datasets", "methods", "recipes"}  # what nearkin knows by name: packages and functions in Python
 # A terminal prints, and settings by name are keyword arguments in Python.
-TERMINAL = {"as_json", "picture", "listing", "settings", "gallery", *TrainingOptions.__annotations__}
+TERMINAL = {"as_json", "image", "listing", "settings", "gallery", *TrainingOptions.__annotations__}
 SETTINGS = {"keep", "seed", "validation"}
 # What no command line can hold.
 OBJECTS = {"backbone", "callbacks", "is_gallery", "is_query", "labels", "loss", "method", "data"}
