@@ -68,7 +68,8 @@ def train_with_magnet(model: nn.Module) -> None:
             optimizer.zero_grad()
             losses.mean().backward()
             optimizer.step()
-            batches.losses.hear(step, np.array(items), losses.detach().numpy())  # hard clusters come more often
+            # Clusters with large losses are drawn more often.
+            batches.losses.record(step, np.array(items), losses.detach().numpy())
 
 
 for name, method in {"rank": train_with_rank, "magnet": train_with_magnet}.items():

@@ -21,7 +21,7 @@ from nearkin.serve import connections, server, slots
 from nearkin.serve.app import make_app
 
 Address = tuple[str, int]
-HALF_A_HEAD = b"GET /api/health HTTP/1.1\r\nHost: 127"
+INCOMPLETE_HEADERS = b"GET /api/health HTTP/1.1\r\nHost: 127"
 
 
 @pytest.fixture
@@ -59,21 +59,25 @@ def is_closed(client: socket.socket, within: float) -> bool:
         return False
 
 
-def test_incomplete_heads_do_not_block_others(address: Address, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_incomplete_headers_do_not_block_others(address: Address, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connections, "max_connections", lambda: 10)
     with ExitStack() as held:
         clients = [held.enter_context(socket.create_connection(address)) for _ in range(30)]
         for client in clients:
-            client.sendall(HALF_A_HEAD)
+            client.sendall(INCOMPLETE_HEADERS)
         assert answers(address, request()) == 200
         assert all(is_closed(client, 1) for client in clients[:19])
         assert not is_closed(clients[-1], 0.01)
 
 
-def test_a_head_has_a_deadline_that_more_bytes_do_not_move(address: Address, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connections, "HEAD_SECONDS", 0.3)
+def test_headers_have_a_deadline_that_more_bytes_do_not_extend(
+    address: Address, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connections, "HEADER_SECONDS", 0.3)
     with socket.create_connection(address) as client, socket.create_connection(address) as second:
-        second.sendall(request(headers={"Connection": "keep-alive"}) + HALF_A_HEAD)  # the next head on a connection
+        second.sendall(
+            request(headers={"Connection": "keep-alive"}) + INCOMPLETE_HEADERS
+        )  # the next headers on a connection
         for _ in range(3):
             client.sendall(b"a")
             time.sleep(0.05)

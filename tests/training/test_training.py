@@ -484,13 +484,13 @@ class TestRefreshingMethods:
 @pytest.mark.parametrize(
     ("changes", "expected"),
     [
-        ({"batch_size": 100}, "48 training items can fill; use batch_size=24 or less"),
+        ({"batch_size": 100}, "48 training items cannot fill a batch of 100; use batch_size=24 or less"),
         ({"optimizer": "adamm"}, "did you mean 'adam"),
         ({"schedule": "cosin"}, "did you mean 'cosine'"),
-        ({"learning_rate": -0.1}, "learning_rate must not be negative"),
-        ({"seed": -1}, "seed must not be negative"),
-        ({"weight_decay": -0.1}, "weight_decay must not be negative"),
-        ({"clip_norm": -1.0}, "clip_norm must not be negative"),
+        ({"learning_rate": -0.1}, "learning_rate must be >= 0"),
+        ({"seed": -1}, "seed must be >= 0"),
+        ({"weight_decay": -0.1}, "weight_decay must be >= 0"),
+        ({"clip_norm": -1.0}, "clip_norm must be >= 0"),
         ({"epochs": 1.5}, "epochs must be a whole number"),
         ({"epoch": 1}, "did you mean 'epochs'"),
         ({"alpha": "big"}, "alpha must be a number"),

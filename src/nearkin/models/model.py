@@ -226,7 +226,7 @@ def device_of(model: nn.Module) -> torch.device:
     return torch.device("cpu") if first is None else first.device
 
 
-def usual_device() -> str:
+def default_device() -> str:
     """The default device of models: the GPU if there is one."""
     return "cuda" if torch.cuda.is_available() else "cpu"
 

@@ -9,7 +9,7 @@ from collections import Counter
 
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-HEAD_SECONDS = 10.0  # to send the head of a request; counted from the connection, or from its first byte
+HEADER_SECONDS = 10.0  # to send the headers of a request; counted from the connection, or from their first byte
 READ_SECONDS = 20.0  # in which a client must read some of a response
 BACKLOG = 128  # connections accepted at once; they count towards the limit of open files
 
@@ -34,7 +34,7 @@ class Deadline:
 class GuardedProtocol(H11Protocol):
     """One connection. If there are more than `max_connections`, the client with the most idle ones loses its oldest.
 
-    A connection is idle before the head of a request is complete, and after the response.
+    A connection is idle before the headers of a request are complete, and after the response.
     """
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -43,18 +43,18 @@ class GuardedProtocol(H11Protocol):
         # asyncio turns the algorithm off only for sockets whose protocol number is set.
         transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.since, self.address = self.loop.time(), self.client[0] if self.client else ""
-        self._head = Deadline(HEAD_SECONDS, transport)
+        self._headers = Deadline(HEADER_SECONDS, transport)
         self._reader = Deadline(READ_SECONDS, transport)
-        self._head.start()
+        self._headers.start()
         if len(self.connections) > max_connections():
             self._make_room()
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
         if self.is_idle:
-            self._head.start()
+            self._headers.start()
         else:
-            self._head.stop()
+            self._headers.stop()
 
     def pause_writing(self) -> None:
         super().pause_writing()
@@ -65,7 +65,7 @@ class GuardedProtocol(H11Protocol):
         super().resume_writing()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._head.stop()
+        self._headers.stop()
         self._reader.stop()
         super().connection_lost(exc)
 
