@@ -34,7 +34,7 @@ class Exported:
         megabytes: its size.
         checked_on: number of items that it was compared on.
         real: how many of these were real items; the others are noise and smooth random images.
-        largest_difference: largest difference between any two numbers of the embeddings.
+        largest_difference: largest difference of any number from torch, relative to the length of long embeddings.
     """
 
     file: Path

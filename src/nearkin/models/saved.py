@@ -94,7 +94,7 @@ def _model_folder(path: str | Path) -> Path:
 
 
 def _file(folder: Path, name: str) -> Path:
-    """One of a model's files. Only in the Hugging Face cache, where all files are links to its blobs, is it a link."""
+    """A model file. Links are not followed, except in the Hugging Face cache, where every file links to a blob."""
     target = Path(os.path.realpath(folder / name))
     blobs = [place.parent / "blobs" for place in folder.resolve().parents if place.name == "snapshots"]
     return target if target.parent in blobs else folder / name

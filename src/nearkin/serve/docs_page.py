@@ -42,7 +42,7 @@ def _endpoint(method: str, path: str, operation: dict[str, Any]) -> str:
         for name, schema, text in parameters
     )
     responses = ", ".join(
-        f"{code} {escape(response['description'])}" for code, response in operation["responses"].items()
+        f"{code} {escape(response['description'])}" for code, response in sorted(operation["responses"].items())
     )
     return (
         f"<section><h2><code>{method.upper()} {escape(path)}</code></h2><p>{escape(operation['description'])}</p>"

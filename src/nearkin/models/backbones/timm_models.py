@@ -37,7 +37,7 @@ def timm_config(name: str) -> Preprocess | None:
     (224, None)
     """
     timm = load_timm()
-    if not timm.is_model(name):  # nor names that timm would download, such as hf-hub:someone/model
+    if not timm.is_model(name):  # False for names that timm would download, such as hf-hub:a/b
         return None
     found = timm.get_pretrained_cfg(name)
     config: dict[str, Any] = timm.data.resolve_data_config(pretrained_cfg=found.to_dict() if found else {})
