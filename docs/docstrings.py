@@ -1,4 +1,4 @@
-"""Docstrings as the reference shows them: examples become code blocks, parameters explained together stand apart."""
+"""Rewrites docstrings for the API reference: examples become code blocks, joint parameters get one entry each."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""A LightningModule with a nearkin loss, batches of a nearkin sampler, and nearkin's scores after every epoch.
+"""A LightningModule with a nearkin loss, a nearkin batch sampler, and nearkin's scores after every epoch.
 
-    python examples/lightning_module.py         # ten seconds on one core; the first time the pictures are drawn, too
+    python examples/lightning_module.py         # ten seconds on one core; the first run also renders the images
     python examples/lightning_module.py --quick
 
 Needs `pip install lightning`.
@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 import sys
 
-import nearkin._torchvision  # before lightning, which imports torchvision: mends that beside a CPU build of torch
+import nearkin._torchvision  # before lightning: fixes torchvision with a CPU build of torch
 import lightning
 import torch
 from torch import Tensor, nn
@@ -34,7 +34,7 @@ class MetricLearning(lightning.LightningModule):
         self.embedded: list[tuple[Tensor, Tensor]] = []
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
-        return torch.optim.Adam(self.parameters(), lr=1e-3)  # also of what the loss learns, if it does
+        return torch.optim.Adam(self.parameters(), lr=1e-3)  # includes the parameters of the loss, if any
 
     def training_step(self, batch: tuple[Tensor, Tensor]) -> Tensor:
         return self.loss(self.model(batch[0]), batch[1])
@@ -72,4 +72,4 @@ trainer = lightning.Trainer(
 before = trainer.validate(module, validation, verbose=False)[0]["recall@1"]
 trainer.fit(module, training, validation)
 after = trainer.callback_metrics["recall@1"].item()
-print(f"rank: Recall@1 of shapes never trained on: {before:.3f} before, {after:.3f} after")
+print(f"rank: Recall@1 on unseen classes: {before:.3f} before, {after:.3f} after")

@@ -1,9 +1,9 @@
-"""nearkin's losses, batches and scores in a training loop of your own.
+"""nearkin's losses, batch samplers and scores in your own training loop.
 
-    python examples/plain_pytorch.py            # ten seconds on one core; the first time the pictures are drawn, too
+    python examples/plain_pytorch.py            # ten seconds on one core; the first run also renders the images
     python examples/plain_pytorch.py --quick
 
-Two loops: the usual one, and one for a method that looks at the whole space again after every epoch.
+There are two loops: the usual one, and one for a method that embeds the whole dataset before every epoch.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ EPOCHS, CLASSES = (4, 60) if "--quick" in sys.argv else (8, 120)
 data = nearkin.load_dataset(f"glyphs:classes={CLASSES},per_class=16")
 pictures = torch.from_numpy(data.items.pixels).unsqueeze(1) / 255  # (items, 1, 28, 28)
 labels = torch.from_numpy(data.labels)
-# Of different classes: what is tested was never trained on.
+# The two splits have different classes.
 (pictures, labels), test = ((pictures[data.split == part], labels[data.split == part]) for part in ("train", "test"))
 
 
@@ -36,7 +36,7 @@ def network() -> nn.Module:
 
 @torch.no_grad()
 def space(model: nn.Module, pictures: Tensor, labels: Tensor) -> nearkin.Space:
-    """Everything embedded at one moment: what scores and methods read."""
+    """Embeds all images: the input of scores and methods."""
     return nearkin.Space.of(model(pictures), labels)
 
 
@@ -68,11 +68,11 @@ def train_with_magnet(model: nn.Module) -> None:
             optimizer.zero_grad()
             losses.mean().backward()
             optimizer.step()
-            batches.losses.hear(step, np.array(items), losses.detach().numpy())  # hard clusters come more often
+            batches.losses.hear(step, np.array(items), losses.detach().numpy())  # hard clusters are drawn more often
 
 
 for name, method in {"rank": train_with_rank, "magnet": train_with_magnet}.items():
     model = network()
     before = recall(model)
     method(model)
-    print(f"{name}: Recall@1 of shapes never trained on: {before:.3f} before, {recall(model):.3f} after")
+    print(f"{name}: Recall@1 on unseen classes: {before:.3f} before, {recall(model):.3f} after")

@@ -1,6 +1,6 @@
-"""nearkin and pytorch-metric-learning (PML) in each other's training: a loss of the one in the loop of the other.
+"""nearkin and pytorch-metric-learning (PML) together: a loss of one in the training loop of the other.
 
-python examples/pytorch_metric_learning_trainer.py    # some ten seconds; the first time the pictures are drawn, too
+python examples/pytorch_metric_learning_trainer.py    # about ten seconds; the first run also renders the images
 python examples/pytorch_metric_learning_trainer.py --quick
 """
 
@@ -24,7 +24,7 @@ GLYPHS = f"glyphs:classes={CLASSES},per_class=16"
 
 
 class GroupsForTrainer(GroupSampler, BatchSampler):
-    """PML's trainers know a sampler of whole batches by torch's class."""
+    """A batch sampler that PML's trainers recognize, because it inherits from torch's."""
 
 
 data = nearkin.load_dataset(GLYPHS)
@@ -47,17 +47,17 @@ before = recall()
 MetricLossOnly(
     models=models,
     optimizers={f"{name}_optimizer": torch.optim.Adam(part.parameters(), lr=1e-3) for name, part in models.items()},
-    batch_size=None,  # the sampler's
+    batch_size=None,  # set by the sampler
     loss_funcs={"metric_loss": RankApproximationLoss()},
     dataset=TensorDataset(pictures[train], labels[train]),
     sampler=GroupsForTrainer(labels[train], batch_size=64, per_class=8),
     data_device=torch.device("cpu"),
     dataloader_num_workers=0,
 ).train(num_epochs=EPOCHS)
-print(f"nearkin's loss in PML: Recall@1 of shapes never trained on: {before:.3f} before, {recall():.3f} after")
+print(f"nearkin's loss in PML: Recall@1 on unseen classes: {before:.3f} before, {recall():.3f} after")
 
 with TemporaryDirectory() as folder:
     run = nearkin.train(GLYPHS, method="pml", loss_name="CircleLoss", epochs=EPOCHS, out=f"{folder}/run")
     scores = json.loads(run.scores_file.read_text())
 before, after = (scores[when]["recall@1"] for when in ("before", "after"))
-print(f"PML's loss in nearkin: Recall@1 of shapes never trained on: {before:.3f} before, {after:.3f} after")
+print(f"PML's loss in nearkin: Recall@1 on unseen classes: {before:.3f} before, {after:.3f} after")

@@ -10,7 +10,7 @@ import pytest
 
 PLANTED = {
     "traceback": "KeyError",
-    "hang": "ended after the limit",
+    "hang": "killed at the time limit",
     "memory": "MB",
     "crash": "exit code 9",
     "changed": "thesis.txt",

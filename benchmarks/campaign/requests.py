@@ -1,4 +1,4 @@
-"""Requests that no honest client sends, to a server that is `nearkin serve` itself."""
+"""Hostile requests to a real `nearkin serve`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ HEALTH = HostileRequest("health", request())
 
 
 def case(rng: Random, sandbox: Sandbox) -> Action:
-    """One hostile request, after which the server must still answer an honest one."""
+    """One hostile request; afterwards the server must still answer a valid one."""
     picture = (sandbox.specimens / "photos" / "class0" / "0.png").read_bytes()
     way = rng.randrange(3)
     if way == 0:
@@ -38,21 +38,21 @@ def _send(address: Address, hostile: HostileRequest, sandbox: Sandbox) -> None:
     if answer.status >= 500 and answer.status != 503:
         raise Failure("traceback", f"{hostile.name}: answered {answer.status}")
     if str(sandbox.folder.parent).encode() in answer.head + answer.body:
-        raise Failure("leak", f"{hostile.name}: the answer tells a path")
+        raise Failure("leak", f"{hostile.name}: the answer contains a path")
     if send(address, HEALTH, timeout=4.0).status != 200:
-        raise Failure("silence", f"{hostile.name}: afterwards nothing is answered")
+        raise Failure("silence", f"{hostile.name}: the server no longer answers")
     if not 200 <= answer.status < 400:
         _check_refusal(answer.status, answer.body, hostile)
 
 
 def _check_refusal(status: int, body: bytes, hostile: HostileRequest) -> None:
-    """A sentence; what is not HTTP gets one of the server's own, or a closed connection."""
+    """Checks that the answer is a sentence; for invalid HTTP, the server's own text or a closed connection."""
     try:
-        text = body.decode()  # another answer may follow, where the request was taken for two
-        said = json.JSONDecoder().raw_decode(text)[0]["detail"] if text.startswith("{") else text
+        text = body.decode()  # a second answer may follow, if the request was read as two
+        sentence = json.JSONDecoder().raw_decode(text)[0]["detail"] if text.startswith("{") else text
     except (ValueError, KeyError) as error:
         raise Failure("wrong", f"{hostile.name}: answered {status} with {body[:200]!r}") from error
-    raise Refused(f"{status} {said!a}")
+    raise Refused(f"{status} {sentence!a}")
 
 
 @cache
@@ -62,7 +62,7 @@ def _listed(picture: bytes) -> list[HostileRequest]:
 
 @cache
 def start_server(gallery: Path) -> Address:
-    """Starts the server, once for each worker process."""
+    """Starts the server, once per worker process."""
     from nearkin import Gallery
 
     with socket.create_server(("127.0.0.1", 0)) as free:
@@ -76,4 +76,4 @@ def start_server(gallery: Path) -> Address:
                 return address
         except OSError:
             continue
-    raise RuntimeError("the server does not start")
+    raise RuntimeError("the server did not start")
