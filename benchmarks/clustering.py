@@ -8,7 +8,7 @@ nearest neighbours.
 The baselines: Magnet's cluster index is a k-means within every class, elsewhere a Python loop over scikit-learn's
 KMeans (measured on 200 classes and extrapolated to all); the spectral embedding is compared with numpy's SVD, and exact
 neighbours with faiss. "ratio" is the baseline's time divided by nearkin's. The baselines always run on the CPU.
-The time of k-means is for one Lloyd iteration, without the initialization.
+The time of k-means is for one Lloyd iteration, without the initialisation.
 """
 
 from __future__ import annotations

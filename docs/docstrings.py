@@ -1,4 +1,4 @@
-"""Rewrites docstrings for the API reference: examples become code blocks, joint parameters get one entry each."""
+"""Rewrite docstrings for the reference: examples become code blocks, and joint parameters get one entry each."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Adds to the site: the command-line reference, the tutorials, and formulas as MathML."""
+"""Generate the command-line reference and the tutorial pages, and render formulas as MathML."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def command_reference() -> str:
 
 
 def tutorial(notebook: Path) -> str:
-    """A notebook as a page, with a download link below its title."""
+    """A notebook as a page, with a download link below the title."""
     cells = json.loads(notebook.read_text(encoding="utf-8"))["cells"]
     texts = ("".join(cell["source"]) for cell in cells)
     title, *parts = (

@@ -50,13 +50,13 @@ class MetricLearning(lightning.LightningModule):
 
 
 data = nearkin.load_dataset(f"glyphs:classes={CLASSES},per_class=16")
-pictures = torch.from_numpy(data.items.pixels).unsqueeze(1) / 255  # (items, 1, 28, 28)
+images = torch.from_numpy(data.items.pixels).unsqueeze(1) / 255  # (items, 1, 28, 28)
 labels = torch.from_numpy(data.labels)
-train, test = (torch.from_numpy(data.split == part) for part in ("train", "test"))  # of different classes
+train, test = (torch.from_numpy(data.split == split) for split in ("train", "test"))  # of different classes
 
 batches = GroupSampler(labels[train], batch_size=64, per_class=8)
-training = DataLoader(TensorDataset(pictures[train], labels[train]), batch_sampler=batches)
-validation = DataLoader(TensorDataset(pictures[test], labels[test]), batch_size=256)
+training = DataLoader(TensorDataset(images[train], labels[train]), batch_sampler=batches)
+validation = DataLoader(TensorDataset(images[test], labels[test]), batch_size=256)
 
 lightning.seed_everything(0, verbose=False)
 module = MetricLearning("rank", alpha=4.0)

@@ -24,13 +24,13 @@ GLYPHS = f"glyphs:classes={CLASSES},per_class=16"
 
 
 class GroupsForTrainer(GroupSampler, BatchSampler):
-    """A batch sampler that PML's trainers recognize, because it inherits from torch's."""
+    """A batch sampler that PML's trainers recognise, because it inherits from torch's."""
 
 
 data = nearkin.load_dataset(GLYPHS)
-pictures = torch.from_numpy(data.items.pixels).unsqueeze(1) / 255  # (items, 1, 28, 28)
+images = torch.from_numpy(data.items.pixels).unsqueeze(1) / 255  # (items, 1, 28, 28)
 labels = torch.from_numpy(data.labels)
-train, test = (torch.from_numpy(data.split == part) for part in ("train", "test"))  # of different classes
+train, test = (torch.from_numpy(data.split == split) for split in ("train", "test"))  # of different classes
 
 torch.manual_seed(0)
 trunk = nn.Sequential(nn.Conv2d(1, 32, 5, 2, 2), nn.ReLU(), nn.Conv2d(32, 64, 3, 2, 1), nn.ReLU(), nn.Flatten())
@@ -39,7 +39,7 @@ models = {"trunk": trunk, "embedder": nn.Linear(64 * 7 * 7, 64)}
 
 @torch.no_grad()
 def recall() -> float:
-    embeddings = models["embedder"].cpu()(trunk.cpu()(pictures[test]))
+    embeddings = models["embedder"].cpu()(trunk.cpu()(images[test]))
     return nearkin.evaluate(nearkin.Space.of(embeddings, labels[test]), clustering=None).scores["recall@1"]
 
 
@@ -49,7 +49,7 @@ MetricLossOnly(
     optimizers={f"{name}_optimizer": torch.optim.Adam(part.parameters(), lr=1e-3) for name, part in models.items()},
     batch_size=None,  # set by the sampler
     loss_funcs={"metric_loss": RankApproximationLoss()},
-    dataset=TensorDataset(pictures[train], labels[train]),
+    dataset=TensorDataset(images[train], labels[train]),
     sampler=GroupsForTrainer(labels[train], batch_size=64, per_class=8),
     data_device=torch.device("cpu"),
     dataloader_num_workers=0,

@@ -177,7 +177,7 @@ def test_every_batch_of_small_data_holds_two_classes(sizes, monkeypatch):
     ("settings", "y", "sentence"),
     [
         ({}, [0] * 6, "y has only one class"),
-        ({}, range(6), "every class has only one; use method=.softmax"),
+        ({}, range(6), "every class has only one item; use method=.softmax"),
         ({}, np.linspace(0, 1, 6), "Unknown label type"),
         ({"method": "ranks"}, [0, 1] * 3, "did you mean 'rank'"),
         ({"method_settings": {"margin": 1.0}}, [0, 1] * 3, "setting 'margin' is unknown"),

@@ -174,11 +174,11 @@ class Pair(nn.Module):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"loss": Vector()}, r"returned a tensor of shape \(\d+,\); return one number"),
-        ({"loss": Broken()}, "returned nan for ordinary embeddings"),
+        ({"loss": Vector()}, r"returned a tensor of shape \(\d+,\); return a scalar"),
+        ({"loss": Broken()}, "returned nan for random unit vectors"),
         ({"loss": nn.TripletMarginLoss()}, r"cannot be called as loss\(embeddings, labels\).*'negative'"),
         ({"loss": ProxyAnchorLoss(2, 8)}, "with embeddings of shape .* and labels 0 to 3"),
-        ({"loss": Detached()}, "a number without a gradient"),
+        ({"loss": Detached()}, "a scalar without a gradient"),
         ({"loss": Vector}, r"not the class Vector; pass an object, Vector\(...\)"),
         ({"loss": "triplet"}, 'to choose a method by name, use method="triplet"'),
         ({"loss": lambda embeddings, _: embeddings.sum()}, "loss must be a torch module"),

@@ -162,7 +162,7 @@ class Worker:
 
     def __init__(self, sandbox: Sandbox, kinds: Mapping[str, str], seed: int, limits: Limits) -> None:
         self.sandbox, self._limits = sandbox, limits
-        self._arguments = (sandbox, dict(kinds), seed, limits.seconds)
+        self._arguments = (sandbox, dict(kinds), seed)
         self._start()
 
     def begin(self, kind: str, number: int) -> None:
@@ -193,6 +193,8 @@ class Worker:
             self._since = time.monotonic()  # the case is made and starts to run
         allowed = self._limits.seconds_now() + 0.5 if self._since else MAKE
         if time.monotonic() - (self._since or self._sent) > allowed:
+            os.kill(self._process.pid or 0, signal.SIGUSR1)
+            time.sleep(POLL)  # it writes its traceback to the log
             return self._result("hang", "was killed at the time limit" if self._since else "could not be made in time")
         if (megabytes := memory_of(self._process.pid or 0)) > self._limits.megabytes:
             return self._result("memory", f"was killed at {megabytes:,} MB")

@@ -12,6 +12,7 @@ import random
 import re
 import resource
 import shutil
+import signal
 import stat
 import sys
 import tempfile
@@ -19,6 +20,7 @@ import time
 import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -149,18 +151,20 @@ Action = Callable[[], object]
 Maker = Callable[[random.Random, Sandbox], Action]
 
 
-def work(pipe: Connection, sandbox: Sandbox, kinds: Mapping[str, str], seed: int, seconds: float) -> None:
+def work(pipe: Connection, sandbox: Sandbox, kinds: Mapping[str, str], seed: int) -> None:
     """The loop of a worker: receives a kind and a number, and sends a result.
 
-    A case that runs for ``seconds`` writes its traceback to the log before it is killed.
+    On SIGUSR1 it writes its traceback to the log.
     """
     os.setsid()
-    multiprocessing.set_start_method("fork", force=True)  # as in a user's process
+    multiprocessing.set_start_method("fork", force=True)  # as in a user's process, not a forkserver
     sandbox.prepare()
     log = os.open(sandbox.log, os.O_RDWR | os.O_CREAT | os.O_TRUNC)
     os.dup2(log, 1)
     os.dup2(log, 2)
     faulthandler.enable(2)
+    # By the main thread itself: faulthandler's timer reads its frames while they change, and may crash.
+    faulthandler.register(signal.SIGUSR1, file=2, all_threads=False)
     makers: dict[str, Maker] = {kind: _function(address) for kind, address in kinds.items()}
     watch = Watch(sandbox)
     pipe.send("ready")
@@ -169,12 +173,7 @@ def work(pipe: Connection, sandbox: Sandbox, kinds: Mapping[str, str], seed: int
             kind, number = pipe.recv()
         except EOFError:
             return
-
-        def started() -> None:
-            pipe.send("started")
-            faulthandler.dump_traceback_later(seconds, file=log)
-
-        pipe.send(try_case(makers[kind], kind, number, seed, sandbox, watch, log, started))
+        pipe.send(try_case(makers[kind], kind, number, seed, sandbox, watch, log, partial(pipe.send, "started")))
 
 
 def _function(address: str) -> Callable[..., Any]:
@@ -192,7 +191,7 @@ def try_case(
     sandbox: Sandbox,
     watch: Watch,
     log: int,
-    started: Callable[[], None],
+    started: Callable[[], object],
 ) -> Result:
     sandbox.fresh()
     action = maker(random.Random(f"{seed}:{kind}:{number}"), sandbox)
@@ -211,7 +210,6 @@ def try_case(
             verdict, detail = judged(error)
             more = "".join(traceback.format_exception(error))
     seconds = time.monotonic() - began
-    faulthandler.cancel_dump_traceback_later()
     peak = max(peak_of(os.getpid()), *map(peak_of, descendants(os.getpid())), _children_peak(since=children))
     if verdict in ("accepted", "refused"):
         after = sandbox.untouchable()

@@ -544,7 +544,7 @@ def _sample_items(model: str | Path, most: int = 10) -> Items | None:
         log.warning("compared on synthetic inputs only: %s", error)
         return None
     order = np.random.default_rng(0).permutation(len(items)).tolist()
-    readable = (n for n in order if not (isinstance(items, ImageFiles) and isinstance(items.picture(n), Unreadable)))
+    readable = (n for n in order if not (isinstance(items, ImageFiles) and isinstance(items.image(n), Unreadable)))
     chosen = list(islice(readable, most))
     if not chosen:
         log.warning("compared on synthetic inputs only: none of the run's %d items can be read", len(items))

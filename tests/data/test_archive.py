@@ -104,7 +104,7 @@ def test_labels_as_bytes_are_text(tmp_path: Path) -> None:
     assert load_dataset(archive(tmp_path / "x.npz", labels=[b"a", b"b", b"a", b"b"])).classes == ["a", "b"]
 
 
-@pytest.mark.parametrize(("labels", "reason"), [(3, "equal length"), (2_000_000, "unpacks to 18 MB")])
+@pytest.mark.parametrize(("labels", "reason"), [(3, "equal lengths"), (2_000_000, "unpacks to 18 MB")])
 def test_a_small_file_that_unpacks_to_much_takes_no_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, labels: int, reason: str
 ) -> None:

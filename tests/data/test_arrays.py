@@ -53,9 +53,9 @@ def test_a_list_of_pictures_may_have_many_sizes() -> None:
     pictures = [Image.new("L", (width, 5)) for width in (3, 8)]
     items = as_dataset((pictures, [0, 1])).items
     assert isinstance(items, LazyImages)
-    assert [items.picture(n).size for n in range(2)] == [(3, 5), (8, 5)]
+    assert [items.image(n).size for n in range(2)] == [(3, 5), (8, 5)]
     arrays = as_dataset(([np.zeros((5, 3)), np.zeros((5, 8))], [0, 1])).items
-    assert isinstance(arrays, LazyImages) and arrays.picture(1).size == (8, 5)
+    assert isinstance(arrays, LazyImages) and arrays.image(1).size == (8, 5)
 
 
 @pytest.mark.parametrize(
@@ -78,23 +78,23 @@ def test_labels_of_any_kind(y: Any, classes: list[str], labels: list[int]) -> No
     ("x", "y", "expected"),
     [
         (np.zeros((2, 3)), [0, 1, 2], "has 3 labels for 2 items"),
-        (np.zeros((0, 3)), [], "holds no items"),
-        (np.float64(3), [0], "holds no items"),
+        (np.zeros((0, 3)), [], "has no items"),
+        (np.float64(3), [0], "has no items"),
         (np.zeros(2), [0, 1], "numbers of shape (n, features), not float64 of shape (2,)"),
-        (np.zeros((2, 3, 4, 4, 4)), [0, 1], "cannot be images (not a stack of pictures)"),
-        (np.zeros((2, 5, 4, 4)), [0, 1], "none of the dimensions (2, 5, 4, 4) is 1 or 3 channels"),
-        (np.zeros((2, 4, 4), int), [0, 1], "pixels are uint8 (0…255) or floating point (0…1), not int64"),
+        (np.zeros((2, 3, 4, 4, 4)), [0, 1], "cannot be images (not a stack of images)"),
+        (np.zeros((2, 5, 4, 4)), [0, 1], "no dimension of shape (2, 5, 4, 4) is 1 or 3 channels"),
+        (np.zeros((2, 4, 4), int), [0, 1], "pixels must be uint8 (0…255) or floating point (0…1), not int64"),
         (np.full((2, 4, 4), 200.0), [0, 1], "must be in 0…1, not 200…200"),
-        (np.array([[0.0], [np.nan]]), [0, 1], "1 of 2 vectors hold NaN or infinity, the first in row 1"),
-        (np.array([[0.0], [np.inf]]), [0, 1], "1 of 2 vectors hold NaN or infinity, the first in row 1"),
-        (np.array([[0.0], [1e300]]), [0, 1], "1 of 2 vectors hold NaN or infinity, the first in row 1"),
-        ([[1.0], [1.0, 2.0]], [0, 1], "vectors must have one length"),
+        (np.array([[0.0], [np.nan]]), [0, 1], "1 of 2 vectors contain NaN or infinity, the first in row 1"),
+        (np.array([[0.0], [np.inf]]), [0, 1], "1 of 2 vectors contain NaN or infinity, the first in row 1"),
+        (np.array([[0.0], [1e300]]), [0, 1], "1 of 2 vectors contain NaN or infinity, the first in row 1"),
+        ([[1.0], [1.0, 2.0]], [0, 1], "vectors must have the same length"),
         (np.array([["a"], ["b"]]), [0, 1], "must be numbers"),
-        (np.zeros((2, 3)), [0.5, 1], "one whole number or text per item, not float64 of shape (2,)"),
+        (np.zeros((2, 3)), [0.5, 1], "one integer or string per item, not float64 of shape (2,)"),
         (np.zeros((2, 3)), [np.nan, 1], "1 of 2 labels are NaN or None; give every item a label"),
         (np.zeros((2, 3)), [None, 1], "1 of 2 labels are NaN or None"),
-        (np.zeros((2, 3)), [[0, 1], [1, 0]], "one whole number or text per item, not int64 of shape (2, 2)"),
-        (np.zeros((2, 3)), [[0], [0, 1]], "one whole number or text per item, not lists of different lengths"),
+        (np.zeros((2, 3)), [[0, 1], [1, 0]], "one integer or string per item, not int64 of shape (2, 2)"),
+        (np.zeros((2, 3)), [[0], [0, 1]], "one integer or string per item, not lists of different lengths"),
     ],
 )
 def test_each_mistake_is_named(x: Any, y: Any, expected: str) -> None:
@@ -104,7 +104,7 @@ def test_each_mistake_is_named(x: Any, y: Any, expected: str) -> None:
 
 
 def test_one_class_is_refused_when_it_is_split() -> None:
-    with pytest.raises(UserError, match="arrays has one class only"):
+    with pytest.raises(UserError, match="arrays has only one class"):
         make_splits(as_dataset((np.zeros((3, 2)), ["cat"] * 3)))
 
 
@@ -135,7 +135,7 @@ def test_a_dictionary_of_splits_is_an_official_split() -> None:
         ({"train": (RGB, [0] * 4), "test": (RGB[:, :3], [0] * 4)}, "different kinds or shapes"),
         ({"train": (RGB, [0] * 4), "test": (np.zeros((2, 3)), [0, 1])}, "different kinds or shapes"),
         ({}, "not nothing"),
-        (iter([(RGB[0], 0)]), "a builtins.list_iterator can only be read in order; give a map-style dataset"),
+        (iter([(RGB[0], 0)]), "a builtins.list_iterator can only be read in order; pass a map-style dataset"),
         (7, "a builtins.int is not data"),
         (np.zeros((5, 3)), "item 0 of <numpy.ndarray of 5 items> is of type ndarray, not a pair (image, label)"),
     ],

@@ -346,7 +346,7 @@ def test_imagenet_attributes_are_complete_with_or_without_validation_among_the_c
         ("image\n", "line 1: expected the column names image"),
         ("image,striped\nn01693334_10,2\n", "line 2: expected 1 labels after the image, each 1, 0 or -1"),
         ("image,striped\n\nn01693334_10,1,1\n", "line 3: expected 1 labels"),
-        ("image,striped\nn09999999_1,1\n", "names none of the images that are here"),
+        ("image,striped\nn09999999_1,1\n", "names none of the images in the dataset"),
     ],
 )
 def test_malformed_attributes_are_named(tmp_path: Path, text: str, message: str) -> None:
@@ -482,7 +482,7 @@ def test_missing_images_are_counted_and_the_first_is_named(tmp_path: Path) -> No
             "image_class_labels.txt",
             "2 1\n",
             "2 one\n",
-            "line 2: expected a whole number, found 'one'",
+            "line 2: expected an integer, found 'one'",
         ),
         ("cub200", "classes.txt", "\n101 ", "\n102 ", r"images\.txt, line 5: class 101 is not among the 4"),
         (
@@ -492,7 +492,7 @@ def test_missing_images_are_counted_and_the_first_is_named(tmp_path: Path) -> No
             "super",
             r"Ebay_train\.txt, line 1: expected the column names",
         ),
-        ("sop", "Ebay_test.txt", "4 11319 1 ", "4 x 1 ", r"Ebay_test\.txt, line 2: expected a whole number"),
+        ("sop", "Ebay_test.txt", "4 11319 1 ", "4 x 1 ", r"Ebay_test\.txt, line 2: expected an integer"),
         (
             "inshop",
             "Eval/list_eval_partition.txt",
@@ -546,14 +546,14 @@ def test_a_mat_file_without_its_labels_is_named(tmp_path: Path) -> None:
     folder = write_cars_devkit(tmp_path)
     unlabelled = structs(**BOX, fname=["00001.jpg", "00002.jpg"])  # what the devkit itself holds for the test set
     savemat(folder / "devkit/cars_test_annos_withlabels.mat", {"annotations": unlabelled})
-    with pytest.raises(UserError, match=r"withlabels\.mat holds no 'annotations\.class'"):
+    with pytest.raises(UserError, match=r"withlabels\.mat contains no 'annotations\.class'"):
         load("cars196", folder)
 
 
 def test_a_mat_file_without_the_expected_variable_is_named(tmp_path: Path) -> None:
     folder = write_cars_devkit(tmp_path)
     savemat(folder / "devkit/cars_meta.mat", {"names": cells(CAR_CLASSES)})
-    with pytest.raises(UserError, match=r"cars_meta\.mat holds no 'class_names'"):
+    with pytest.raises(UserError, match=r"cars_meta\.mat contains no 'class_names'"):
         load("cars196", folder)
 
 
@@ -579,19 +579,19 @@ def test_a_path_out_of_the_datasets_folder_is_refused(tmp_path: Path, path: str)
     folder = write_sop(tmp_path)
     (tmp_path / "secret.JPG").touch()
     replace_in(folder / "Ebay_train.txt", "bicycle_final/111_1.JPG", path)
-    with pytest.raises(UserError, match=r"Ebay_train\.txt, line 3: .* leads out of the dataset's folder"):
+    with pytest.raises(UserError, match=r"Ebay_train\.txt, line 3: .* leaves the dataset's folder"):
         load("sop", folder)
 
 
 def test_an_absolute_path_below_an_image_folder_is_refused(tmp_path: Path) -> None:
     folder = write_vehicleid(tmp_path)
     replace_in(folder / "train_test_split/train_list.txt", "0000001", "/0000001")
-    with pytest.raises(UserError, match=r"'/0000001\.jpg' leads out"):
+    with pytest.raises(UserError, match=r"'/0000001\.jpg' leaves the dataset's folder"):
         load("vehicleid", folder)
 
 
 def test_a_path_out_of_the_folder_in_a_mat_file_is_refused(tmp_path: Path) -> None:
     folder = write_dogs(tmp_path)
     savemat(folder / "test_list.mat", {"file_list": cells(["../../secret.jpg"]), "labels": [1]})
-    with pytest.raises(UserError, match=r"test_list\.mat, entry 1: '\.\./\.\./secret\.jpg' leads out"):
+    with pytest.raises(UserError, match=r"test_list\.mat, entry 1: path '\.\./\.\./secret\.jpg' leaves"):
         load("dogs120", folder)

@@ -10,7 +10,7 @@ import torch
 
 from nearkin.data import ImageFiles
 from nearkin.data.items import DecodedImages
-from nearkin.data.loader import cut
+from nearkin.data.loader import crop
 
 EVERYTHING = np.arange(6)
 
@@ -22,11 +22,11 @@ def images() -> DecodedImages:
 
 
 def test_without_augmentation_the_centre_is_cut(images: DecodedImages) -> None:
-    assert torch.equal(cut(images, np.array([2, 0]), 4, "none", seed=5), images.squares[[0, 8], :, 2:6, 2:6])
+    assert torch.equal(crop(images, np.array([2, 0]), 4, "none", seed=5), images.squares[[0, 8], :, 2:6, 2:6])
 
 
 def test_every_cut_is_a_window_of_its_own_image_perhaps_mirrored(images: DecodedImages) -> None:
-    pictures = cut(images, EVERYTHING, 5, "crop-flip", seed=3)
+    pictures = crop(images, EVERYTHING, 5, "crop-flip", seed=3)
     for row, picture in zip(images.rows, pictures, strict=True):
         windows = [images.squares[row, :, top : top + 5, left : left + 5] for top in range(4) for left in range(4)]
         assert any(torch.equal(picture, seen) for window in windows for seen in (window, window.flip(-1)))
@@ -35,7 +35,7 @@ def test_every_cut_is_a_window_of_its_own_image_perhaps_mirrored(images: Decoded
 def test_cuts_reach_every_corner_and_half_are_mirrored(images: DecodedImages) -> None:
     gradient = torch.arange(64, dtype=torch.uint8).view(1, 1, 8, 8)
     one = DecodedImages(images.files, gradient, np.zeros(4000, dtype=np.int64))
-    pictures = cut(one, np.arange(4000), 6, "crop-flip", seed=0)[:, 0].long()
+    pictures = crop(one, np.arange(4000), 6, "crop-flip", seed=0)[:, 0].long()
     mirrored = pictures[:, 0, 0] > pictures[:, 0, -1]
     corner = torch.minimum(pictures[:, 0, 0], pictures[:, 0, -1])
     assert 0.45 < mirrored.float().mean() < 0.55
@@ -44,11 +44,11 @@ def test_cuts_reach_every_corner_and_half_are_mirrored(images: DecodedImages) ->
 
 
 def test_a_shared_batch_is_cut_like_a_whole_one(images: DecodedImages) -> None:
-    whole = cut(images, EVERYTHING, 5, "crop-flip", seed=3)
-    shares = [cut(images, EVERYTHING[:3], 5, "crop-flip", 3), cut(images, EVERYTHING[3:], 5, "crop-flip", 3, place=3)]
+    whole = crop(images, EVERYTHING, 5, "crop-flip", seed=3)
+    shares = [crop(images, EVERYTHING[:3], 5, "crop-flip", 3), crop(images, EVERYTHING[3:], 5, "crop-flip", 3, place=3)]
     assert torch.equal(torch.cat(shares), whole)
-    assert not torch.equal(cut(images, EVERYTHING, 5, "crop-flip", seed=4), whole)
+    assert not torch.equal(crop(images, EVERYTHING, 5, "crop-flip", seed=4), whole)
 
 
 def test_a_part_of_the_images_is_cut_from_the_same_squares(images: DecodedImages) -> None:
-    assert torch.equal(cut(images.take(np.array([4, 1])), np.array([1]), 8, "none", 0), images.squares[[1]])
+    assert torch.equal(crop(images.take(np.array([4, 1])), np.array([1]), 8, "none", 0), images.squares[[1]])

@@ -1,4 +1,4 @@
-"""Whatever an image holds, decoding it costs some seconds and megabytes of one worker, and the others go on."""
+"""Decoding any image takes a bounded amount of one worker's time and memory; the other workers continue."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def pool() -> Iterator[DecoderPool]:
 
 
 def read(pool: DecoderPool, source: Path | bytes) -> Image.Image | Unreadable:
-    return pool.read(source, short=90)  # as an ordinary one has it
+    return pool.read(source, short=90)  # the short side of `hostile.ordinary`
 
 
 def is_ordinary(found: object) -> bool:
@@ -49,7 +49,7 @@ def pid(pool: DecoderPool) -> int:
 
 @pytest.mark.parametrize("size", [(120, 90), (60, 90), (33, 32), (1000, 20)])
 @pytest.mark.parametrize("interpolation", ["bicubic", "bilinear"])
-def test_an_image_comes_back_as_the_first_steps_of_its_transform_make_it(
+def test_read_applies_the_first_steps_of_the_transform(
     pool: DecoderPool, tmp_path: Path, size: tuple[int, int], interpolation: str
 ) -> None:
     path = tmp_path / "x y"
@@ -63,39 +63,41 @@ def test_an_image_comes_back_as_the_first_steps_of_its_transform_make_it(
         assert torch.equal(transform(found), transform(whole))
 
 
-def test_a_thumbnail_comes_back_as_the_reader_would_read_it(pool: DecoderPool, tmp_path: Path) -> None:
+def test_read_small_returns_what_the_reader_does(pool: DecoderPool, tmp_path: Path) -> None:
     (tmp_path / "x").write_bytes(hostile.ordinary())
     found, expected = pool.read_small(tmp_path / "x", 16), read_small(tmp_path / "x", 16)
     assert isinstance(found, Image.Image) and isinstance(expected, Image.Image)
     assert np.array_equal(np.asarray(found), np.asarray(expected))
 
 
-@pytest.mark.filterwarnings("ignore")  # pytest shows what nearkin keeps quiet
+@pytest.mark.filterwarnings("ignore")  # pytest turns nearkin's warning filters off
 @pytest.mark.parametrize("name", sorted(hostile.HOSTILE.keys() - {hostile.SLOW}))
-def test_the_verdict_is_the_readers(pool: DecoderPool, tmp_path: Path, name: str) -> None:
+def test_check_gives_the_same_reason_as_the_reader(pool: DecoderPool, tmp_path: Path, name: str) -> None:
     (tmp_path / "x").write_bytes(hostile.HOSTILE[name]())
     found, expected = pool.check(tmp_path / "x"), read_image(tmp_path / "x")
     assert found == (expected if isinstance(expected, Unreadable) else None)
     assert type(found) in (type(expected), type(None))
 
 
-def test_a_relative_path_is_that_of_now(pool: DecoderPool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_relative_path_is_relative_to_the_current_folder(
+    pool: DecoderPool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert str(read(pool, Path("x.jpg"))) == "x.jpg: no such file"
     (tmp_path / "x.jpg").write_bytes(hostile.ordinary())
     monkeypatch.chdir(tmp_path)
     assert is_ordinary(read(pool, Path("x.jpg")))
 
 
-def test_what_takes_too_long_is_one_sentence_and_the_next_image_is_read(pool: DecoderPool) -> None:
+def test_an_image_that_takes_too_long_is_refused_and_the_next_one_is_read(pool: DecoderPool) -> None:
     before = getrusage(RUSAGE_CHILDREN)
     found = read(pool, hostile.ppm_of_numbers())
     assert isinstance(found, BeyondLimits) and found.reason == "takes more than 2 seconds to decode"
-    after = getrusage(RUSAGE_CHILDREN)  # counts the worker that has ended
-    assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 2.5 + 2.0  # and its start, its past
+    after = getrusage(RUSAGE_CHILDREN)  # includes the worker that was killed
+    assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 2.5 + 2.0  # with its start and past
     assert is_ordinary(read(pool, hostile.ordinary()))
 
 
-def test_what_takes_too_much_memory_is_one_sentence_and_the_next_image_is_read(pool: DecoderPool) -> None:
+def test_an_image_that_takes_too_much_memory_is_refused_and_the_next_one_is_read(pool: DecoderPool) -> None:
     found = read(pool, hostile.png(9_990, 9_990, rows=1))
     assert isinstance(found, BeyondLimits) and found.reason == "takes too much memory to decode"
     assert is_ordinary(read(pool, hostile.ordinary()))
@@ -103,8 +105,8 @@ def test_what_takes_too_much_memory_is_one_sentence_and_the_next_image_is_read(p
     assert peak < decoders.MEMORY + 100e6
 
 
-def test_memory_is_given_back_between_images(pool: DecoderPool) -> None:
-    big = hostile.webp_of_size(3_700, 3_700)  # takes nearly all there is
+def test_memory_is_freed_between_images(pool: DecoderPool) -> None:
+    big = hostile.webp_of_size(3_700, 3_700)  # takes nearly all the memory allowed
     assert all(isinstance(read(pool, big), Image.Image) for _ in range(2))
 
 
@@ -113,11 +115,11 @@ def test_a_worker_that_is_killed_costs_one_image(how: signal.Signals) -> None:
     with DecoderPool(workers=1) as pool:
         assert is_ordinary(read(pool, hostile.ordinary()))
         os.kill(pid(pool), how)
-        assert str(read(pool, hostile.ordinary())) == "upload: ended the process that decoded it"
+        assert str(read(pool, hostile.ordinary())) == "upload: the process decoding it ended unexpectedly"
         assert is_ordinary(read(pool, hostile.ordinary()))
 
 
-def test_an_answer_that_does_not_come_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_worker_that_does_not_answer_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
     with DecoderPool(workers=1) as pool:
         assert is_ordinary(read(pool, hostile.ordinary()))
         monkeypatch.setattr(decoders, "PATIENCE", 0.2)
@@ -140,7 +142,7 @@ def test_threads_share_the_workers_and_nothing_is_left_behind() -> None:
         read(pool, hostile.ordinary())
 
 
-def test_closing_does_not_wait_for_the_image_in_work() -> None:
+def test_closing_does_not_wait_for_the_current_image() -> None:
     pool, found = DecoderPool(workers=1), []
     assert is_ordinary(read(pool, hostile.ordinary()))
     reading = threading.Thread(target=lambda: found.append(read(pool, hostile.ppm_of_numbers())))
@@ -149,10 +151,10 @@ def test_closing_does_not_wait_for_the_image_in_work() -> None:
     began = time.monotonic()
     pool.close()
     reading.join()
-    assert time.monotonic() - began < 1 and str(found[0]) == "upload: ended the process that decoded it"
+    assert time.monotonic() - began < 1 and str(found[0]) == "upload: the process decoding it ended unexpectedly"
 
 
-def test_workers_hear_no_ctrl_c_and_end_with_their_parent() -> None:
+def test_workers_ignore_ctrl_c_and_end_with_their_parent() -> None:
     script = """if True:
         import os, signal
         from nearkin.data.decoders import DecoderPool
@@ -171,10 +173,10 @@ def test_workers_hear_no_ctrl_c_and_end_with_their_parent() -> None:
         while time.monotonic() < until:
             os.kill(int(run.stdout), 0)
             time.sleep(0.02)
-        pytest.fail("the worker lives on")
+        pytest.fail("the worker is still running")
 
 
-def test_a_worker_loads_pillow_alone_and_nothing_of_the_folder_it_is_in(
+def test_a_worker_loads_only_pillow_and_nothing_from_the_current_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)

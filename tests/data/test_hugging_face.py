@@ -34,7 +34,7 @@ def pets(count: int = 12, first: int = 0, **columns: Any) -> datasets.Dataset:
 
 
 def reds(items: Any) -> list[int]:
-    return [int(np.asarray(items.picture(n))[0, 0, 0]) // 20 for n in range(len(items))]
+    return [int(np.asarray(items.image(n))[0, 0, 0]) // 20 for n in range(len(items))]
 
 
 def test_images_and_classes_are_found_and_read_when_needed(tmp_path: Path) -> None:
@@ -109,7 +109,7 @@ def test_a_format_of_the_users_own_is_followed(kind: str) -> None:
     dataset = as_dataset(data)
     assert reds(dataset.items) == list(range(12)) and dataset.labels.tolist() == [0, 1, 2] * 4
     assert not isinstance(dataset.items, Vectors)
-    assert dataset.items.picture(3).size == ((5, 5) if kind == "transform" else (23, 30))  # type: ignore[union-attr]
+    assert dataset.items.image(3).size == ((5, 5) if kind == "transform" else (23, 30))  # type: ignore[union-attr]
 
 
 def test_a_transform_may_read_all_columns() -> None:
@@ -117,7 +117,7 @@ def test_a_transform_may_read_all_columns() -> None:
         lambda rows: {"image": [Image.new("L", (1 + label, 1)) for label in rows["label"]], "label": rows["label"]}
     )
     items = as_dataset(data).items
-    assert isinstance(items, LazyImages) and [items.picture(n).size[0] for n in range(3)] == [1, 2, 3]
+    assert isinstance(items, LazyImages) and [items.image(n).size[0] for n in range(3)] == [1, 2, 3]
 
 
 def test_splits_are_an_official_split() -> None:
@@ -145,14 +145,14 @@ def test_a_single_split_is_data_without_a_split() -> None:
             .add_column("other", [0] * 12)
             .cast_column("other", ClassLabel(names=["x"]))
             .rename_column("label", "kind"),
-            "several columns that could be the label (kind, other); say which of image, kind, other it is: "
+            "several columns that could be the label (kind, other); choose one of image, kind, other: "
             'nearkin.data.from_hugging_face(dataset, label="kind")',
         ),
         (pets().remove_columns("label"), "no column for the label"),
         (pets().remove_columns("image"), "no column for the image"),
         (pets().select([]), "is empty"),
         (DatasetDict(train=pets(), unsupervised=pets()), "not 'unsupervised'"),
-        (pets().to_iterable_dataset(), "can only be read in order; give a map-style dataset"),
+        (pets().to_iterable_dataset(), "can only be read in order; pass a map-style dataset"),
     ],
 )
 def test_each_mistake_is_named(data: Any, expected: str) -> None:
@@ -169,7 +169,7 @@ def test_a_column_that_does_not_exist_is_named() -> None:
 def test_items_without_a_label_are_refused() -> None:
     table = datasets.Dataset.from_dict({"image": [Image.new("L", (4, 4))] * 2, "label": [-1, 0]})
     data = table.cast(Features({"image": datasets.Image(), "label": ClassLabel(names=NAMES)}))
-    with pytest.raises(UserError, match="column 'label': label -1 is not one of its 3 classes; leave such items out"):
+    with pytest.raises(UserError, match="column 'label': label -1 is not one of the 3 classes; leave such items out"):
         as_dataset(data)
 
 

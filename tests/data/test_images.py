@@ -1,4 +1,4 @@
-"""Whatever a picture file holds becomes RGB, or one line that says why not."""
+"""Every image file is decoded to RGB or refused with a reason of one line."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ READERS: list[Callable[[Path], Image.Image | Unreadable]] = [read_image, partial
 
 
 def read(path: Path) -> np.ndarray:
-    picture = read_image(path)
-    assert not isinstance(picture, Unreadable), picture
-    assert picture.mode == "RGB"
-    return np.asarray(picture)
+    image = read_image(path)
+    assert not isinstance(image, Unreadable), image
+    assert image.mode == "RGB"
+    return np.asarray(image)
 
 
 def test_grey_becomes_three_equal_channels(tmp_path: Path) -> None:
@@ -33,7 +33,7 @@ def test_grey_becomes_three_equal_channels(tmp_path: Path) -> None:
     assert (read(tmp_path / "x.png") == 77).all()
 
 
-def test_transparency_lies_on_white(tmp_path: Path) -> None:
+def test_transparent_pixels_become_white(tmp_path: Path) -> None:
     Image.new("RGBA", (2, 2), (255, 0, 0, 0)).save(tmp_path / "x.png")
     assert (read(tmp_path / "x.png") == 255).all()
 
@@ -57,7 +57,7 @@ def test_thirty_two_bit_integers_and_floats_are_scaled(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("values", [[0, 255], [0, 65535], [-3, 900]])
 @pytest.mark.parametrize("kind", [np.int32, np.float32])
-def test_a_tall_picture_is_scaled_as_a_whole(kind: type, values: list[int]) -> None:
+def test_a_tall_image_is_scaled_as_a_whole(kind: type, values: list[int]) -> None:
     pixels = np.linspace(*values, 700).round().astype(kind).reshape(700, 1)
     if min(values) < 0:
         expected = (pixels - values[0]) / (values[1] - values[0]) * 255
@@ -68,20 +68,20 @@ def test_a_tall_picture_is_scaled_as_a_whole(kind: type, values: list[int]) -> N
 
 
 @pytest.mark.parametrize("mode", ["1", "L", "LA", "P", "RGB", "RGBA", "CMYK", "I", "F", "I;16"])
-def test_a_picture_is_made_smaller_on_the_way(mode: str) -> None:
-    picture = Image.new(mode, (40, 20))
-    small, whole = images.to_rgb(picture, smaller=4), images.to_rgb(picture)
+def test_conversion_to_rgb_can_reduce_the_image(mode: str) -> None:
+    image = Image.new(mode, (40, 20))
+    small, whole = images.to_rgb(image, reduce=4), images.to_rgb(image)
     assert (small.mode, small.size, whole.size) == ("RGB", (10, 5), (40, 20))
     assert (np.asarray(small)[0, 0] == np.asarray(whole)[0, 0]).all()
 
 
-def test_the_first_frame_of_an_animation_counts(tmp_path: Path) -> None:
+def test_an_animation_is_read_as_its_first_frame(tmp_path: Path) -> None:
     frames = [Image.new("RGB", (2, 2), colour) for colour in ("red", "lime")]
     frames[0].save(tmp_path / "x.gif", save_all=True, append_images=frames[1:])
     assert read(tmp_path / "x.gif")[0, 0].tolist() == [255, 0, 0]
 
 
-def test_a_photo_lying_on_its_side_is_turned_upright(tmp_path: Path) -> None:
+def test_an_image_is_turned_upright_as_its_exif_data_say(tmp_path: Path) -> None:
     exif = Image.Exif()
     exif[0x0112] = 6
     Image.new("RGB", (4, 2)).save(tmp_path / "x.jpg", exif=exif)
@@ -90,7 +90,7 @@ def test_a_photo_lying_on_its_side_is_turned_upright(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("reader", READERS)
 @pytest.mark.parametrize("content", [b"", b"no image at all", b"\x89PNG\r\n\x1a\n" + b"\0" * 40])
-def test_what_is_no_image_is_a_reason_not_an_exception(
+def test_a_file_that_is_not_an_image_gives_a_reason_not_an_exception(
     tmp_path: Path, content: bytes, reader: Callable[[Path], object]
 ) -> None:
     (tmp_path / "x.jpg").write_bytes(content)
@@ -128,19 +128,17 @@ def test_a_decompression_bomb_is_not_decoded(
 
 @pytest.mark.parametrize("size", [(900, 700), (100, 60), (1900, 9), (9, 1900)])
 @pytest.mark.parametrize("suffix", [".jpg", ".png", ".tif", ".webp"])
-def test_a_small_reading_shows_the_same_in_fewer_pixels(tmp_path: Path, suffix: str, size: tuple[int, int]) -> None:
+def test_read_small_shows_the_same_image_in_fewer_pixels(tmp_path: Path, suffix: str, size: tuple[int, int]) -> None:
     Image.linear_gradient("L").resize(size).save(tmp_path / f"x{suffix}")
     small, whole = read_small(tmp_path / f"x{suffix}", side=48), read_image(tmp_path / f"x{suffix}")
     assert isinstance(small, Image.Image) and isinstance(whole, Image.Image)
     assert small.mode == "RGB" and min(96, max(size)) <= max(small.size) <= 4 * 48
     fitting = (max(1, 48 * size[0] // max(size)), max(1, 48 * size[1] // max(size)))
-    thumbnails = (np.asarray(picture.resize(fitting), dtype=int) for picture in (small, whole))
+    thumbnails = (np.asarray(image.resize(fitting), dtype=int) for image in (small, whole))
     assert np.abs(np.subtract(*thumbnails)).max() <= 6
 
 
-def test_a_large_jpeg_is_never_whole_in_memory_for_a_small_reading(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_read_small_never_decodes_a_large_jpeg_at_full_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     Image.new("RGB", (1600, 1200)).save(tmp_path / "x.jpg")
     decoded: list[tuple[int, int]] = []
     monkeypatch.setattr(images, "to_rgb", lambda image, _: decoded.append(image.size) or image)
@@ -156,12 +154,12 @@ def test_a_large_jpeg_is_never_whole_in_memory_for_a_small_reading(
         ("png of text", "more than 16 chunks of compressed text"),
         ("png of chunks", "more than 1,000 chunks of other data"),
         ("ppm of comments", "more than 100 comments"),
-        ("huge webp", "16383×6092 pixels are more than 14,000,000"),
+        ("huge webp", "16383×6092 pixels exceed the limit of 14,000,000"),
         ("huge png", "more than 100,000,000 pixels"),
     ],
 )
-def test_a_bomb_is_refused_by_its_head(name: str, reason: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    if name != "huge png":  # of which Pillow itself reads the size first
+def test_a_bomb_is_refused_before_it_is_opened(name: str, reason: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    if name != "huge png":  # Pillow refuses this one itself, when it opens the file
         monkeypatch.setattr(Image, "open", lambda *_, **__: pytest.fail("opened"))
     found = read_image(hostile.BOMBS[name]())
     assert isinstance(found, BeyondLimits) and found.reason == reason
@@ -185,24 +183,24 @@ def test_scans_do_not_hide_behind_an_early_end_or_in_a_sequential_file() -> None
 
 
 @pytest.mark.parametrize("kind", ["JPEG", "PNG", "WEBP"])
-def test_an_ordinary_image_with_much_beside_its_pixels_is_read(kind: str) -> None:
-    """Cameras and programs write profiles, previews, texts; and phones append a film."""
+def test_an_ordinary_image_with_much_metadata_is_read(kind: str) -> None:
+    """Cameras and editors write profiles, previews and texts, and phones append a video."""
     options = {"JPEG": {"progressive": True, "comment": b"x" * 60_000}, "WEBP": {"lossless": True}}.get(kind, {})
     content = hostile.ordinary(kind, exif=bytes(5_000), icc_profile=bytes(300_000), **options)
-    film = np.random.default_rng(0).integers(0, 256, 20_000_000, dtype=np.uint8).tobytes()
-    assert film.count(hostile.SOS) > 200
-    for each in (content, content + film) if kind == "JPEG" else (content,):
+    video = np.random.default_rng(0).integers(0, 256, 20_000_000, dtype=np.uint8).tobytes()
+    assert video.count(hostile.SOS) > 200
+    for each in (content, content + video) if kind == "JPEG" else (content,):
         assert isinstance(read_image(each), Image.Image)
 
 
 @pytest.mark.parametrize("name", ["broken exif", "short exif", "exif without end"])
-def test_pixels_are_read_where_only_the_exif_data_are_damaged(name: str, tmp_path: Path) -> None:
+def test_damaged_exif_data_do_not_keep_the_pixels_from_being_read(name: str, tmp_path: Path) -> None:
     (tmp_path / "x").write_bytes(hostile.DAMAGED[name]())
     assert isinstance(read_image(tmp_path / "x"), Image.Image)
     assert image_size(tmp_path / "x") == (120, 90)
 
 
-def test_damaged_tags_are_nothing_for_the_terminal(tmp_path: Path) -> None:
+def test_damaged_tags_print_nothing(tmp_path: Path) -> None:
     (tmp_path / "x.png").write_bytes(hostile.png_of_warnings(300))
     code = "from pathlib import Path; from nearkin.data.images import read_image; read_image(Path('x.png'))"
     run = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, check=True)
@@ -215,16 +213,16 @@ def test_a_pipe_is_not_opened(tmp_path: Path, reader: Callable[[Path], object]) 
     assert str(reader(tmp_path / "x.jpg")).endswith("x.jpg: not a regular file")
 
 
-def test_a_file_that_is_too_long_is_not_read(tmp_path: Path) -> None:
+def test_a_file_that_is_too_large_is_not_read(tmp_path: Path) -> None:
     with (tmp_path / "x.jpg").open("wb") as file:
         file.write(hostile.ordinary())
-        file.truncate(images.MAX_BYTES + 1)  # takes no place on the disk
-    assert str(read_image(tmp_path / "x.jpg")).endswith("268 MB are more than 268 MB")
+        file.truncate(images.MAX_BYTES + 1)  # sparse: takes no disk space
+    assert str(read_image(tmp_path / "x.jpg")).endswith("268 MB exceed the limit of 268 MB")
 
 
 @pytest.mark.parametrize("kind", ["PNG", "JPEG"])
-def test_an_image_larger_than_a_photo_is_made_smaller(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(images, "PHOTO", 100 * 100)
+def test_a_very_large_image_is_reduced(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(images, "SHRINK_ABOVE", 100 * 100)
     encoded = BytesIO()
     Image.new("RGB", (160, 160), (40, 90, 200)).save(encoded, kind)
     decoded = read_image(encoded.getvalue())
@@ -239,9 +237,9 @@ def test_every_orientation_is_turned_upright(kind: str, orientation: int) -> Non
 
     exif = Image.Exif()
     exif[0x0112] = orientation
-    picture = Image.fromarray(np.arange(54, dtype=np.uint8).reshape(3, 6, 3))
+    image = Image.fromarray(np.arange(54, dtype=np.uint8).reshape(3, 6, 3))
     encoded = BytesIO()
-    picture.save(encoded, kind, exif=exif, **({"lossless": True} if kind == "WEBP" else {}))
+    image.save(encoded, kind, exif=exif, **({"lossless": True} if kind == "WEBP" else {}))
     with Image.open(encoded) as opened:
         expected = ImageOps.exif_transpose(opened)
     found = read_image(encoded.getvalue())

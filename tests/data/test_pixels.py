@@ -7,7 +7,7 @@ import pytest
 import torch
 from PIL import Image
 
-from nearkin.data.pixels import as_picture
+from nearkin.data.pixels import as_image
 
 RGB = np.random.default_rng(0).integers(0, 256, (6, 9, 3), dtype=np.uint8)
 GREY = RGB[..., 0]
@@ -26,36 +26,36 @@ GREY = RGB[..., 0]
     ],
 )
 def test_a_colour_picture_in_any_form(value: object) -> None:
-    assert np.array_equal(np.asarray(as_picture(value)), RGB)
+    assert np.array_equal(np.asarray(as_image(value)), RGB)
 
 
 @pytest.mark.parametrize(
     "value", [Image.fromarray(GREY), GREY, GREY[None], GREY[..., None], torch.from_numpy(GREY)[None] / 255]
 )
 def test_a_grey_picture_in_any_form(value: object) -> None:
-    assert np.array_equal(np.asarray(as_picture(value)), np.stack([GREY] * 3, axis=-1))
+    assert np.array_equal(np.asarray(as_image(value)), np.stack([GREY] * 3, axis=-1))
 
 
 def test_where_both_ends_could_be_channels_tensors_begin_with_them() -> None:
-    assert as_picture(np.zeros((3, 8, 1))).size == (8, 3)
-    assert as_picture(torch.zeros(3, 8, 1)).size == (1, 8)
+    assert as_image(np.zeros((3, 8, 1))).size == (8, 3)
+    assert as_image(torch.zeros(3, 8, 1)).size == (1, 8)
 
 
 def test_what_resizing_adds_beyond_the_range_is_cut_off() -> None:
-    assert np.asarray(as_picture(np.array([[-0.1, 0.5, 1.1]])))[0, :, 0].tolist() == [0, 128, 255]
+    assert np.asarray(as_image(np.array([[-0.1, 0.5, 1.1]])))[0, :, 0].tolist() == [0, 128, 255]
 
 
 @pytest.mark.parametrize(
     ("value", "expected"),
     [
-        (torch.full((3, 4, 4), -1.0), "must be in 0…1, not -1…-1: leave out normalisation"),
+        (torch.full((3, 4, 4), -1.0), "must be in 0…1, not -1…-1: do not normalise"),
         (np.full((4, 4), np.nan), "must be in 0…1, not nan…nan"),
-        (np.zeros((4, 4), np.int64), "pixels are uint8"),
-        (np.zeros((5, 4, 5)), "none of the dimensions"),
+        (np.zeros((4, 4), np.int64), "pixels must be uint8"),
+        (np.zeros((5, 4, 5)), "no dimension of shape"),
         (np.zeros((2, 3, 4, 4)), "an array of shape"),
         (np.zeros((0, 4)), "an array of shape"),
     ],
 )
 def test_each_mistake_is_named(value: object, expected: str) -> None:
     with pytest.raises(ValueError, match=expected):
-        as_picture(value)
+        as_image(value)

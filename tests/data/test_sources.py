@@ -66,7 +66,7 @@ class TestFolder:
         dataset = load_dataset(str(photos))
         assert len(dataset) == 38 and dataset.classes == [f"class{n}" for n in range(6)]
         assert dataset.notes == (
-            "ignored 4 files beside the class folders: a.csv, b.csv, notes.txt, …",
+            "ignored 4 files outside the class folders: a.csv, b.csv, notes.txt, …",
             "ignored 2 .heic files: not supported; convert to .jpg",
             "ignored 2 files in class folders that are not images: 1 .xml, 1 without extension",
             "ignored 1 class folder without images: old",
@@ -80,7 +80,7 @@ class TestFolder:
         save_images(tmp_path, "train/cat/1.png", "train/dog/1.png", "test/dog/2.png", "test/loose.png")
         (tmp_path / "test" / "cat").mkdir()
         assert load_dataset(str(tmp_path)).notes == (
-            "ignored 1 file beside the class folders: test/loose.png",
+            "ignored 1 file outside the class folders: test/loose.png",
             "ignored 1 class folder without images: test/cat",
         )
 
@@ -97,11 +97,11 @@ class TestFolder:
         (tmp_path / "dog").mkdir()
         (tmp_path / "dog" / "1.heic").touch()
         said = message(tmp_path)
-        assert f"{tmp_path / 'dog'} holds no images" in said and "1 .heic file: not supported" in said
+        assert f"{tmp_path / 'dog'} contains no images" in said and "1 .heic file: not supported" in said
 
     def test_class_folders_one_level_too_deep_are_pointed_at(self, tmp_path: Path) -> None:
         save_images(tmp_path, "archive/cat/1.png", "archive/dog/1.png")
-        with pytest.raises(UserError, match=f"one class only.*give {tmp_path / 'archive'}"):
+        with pytest.raises(UserError, match=f"only one class.*use {tmp_path / 'archive'}"):
             make_splits(load_dataset(str(tmp_path)))
 
     def test_images_without_class_folders_are_explained(self, tmp_path: Path) -> None:
@@ -175,16 +175,16 @@ class TestArrays:
     @pytest.mark.parametrize(
         ("arrays", "expected"),
         [
-            ({"images": np.zeros((2, 4, 4), np.uint8)}, "must hold 'labels'"),
+            ({"images": np.zeros((2, 4, 4), np.uint8)}, "must contain 'labels'"),
             ({"labels": [0, 1]}, "either 'images' or 'vectors'"),
             ({"images": np.full((2, 4, 4), 9.0), "labels": [0, 1]}, "must be in 0…1, not 9…9"),
-            ({"images": np.zeros((2, 4, 4), np.int32), "labels": [0, 1]}, "pixels are uint8"),
+            ({"images": np.zeros((2, 4, 4), np.int32), "labels": [0, 1]}, "pixels must be uint8"),
             ({"images": np.zeros((2, 4, 4, 2), np.uint8), "labels": [0, 1]}, "(n, height, width, 3)"),
             ({"vectors": np.zeros(2), "labels": [0, 1]}, "shape (n, features)"),
-            ({"vectors": np.array([[0.0], [np.nan]]), "labels": [0, 1]}, "1 of 2 vectors hold NaN or infinity"),
-            ({"vectors": np.zeros((2, 3)), "labels": [0, 1, 2]}, "of equal length, not of shapes (3,) and (2, 3)"),
-            ({"vectors": np.zeros((2, 3)), "labels": [[0, 1], [1, 0]]}, "one whole number or text per item"),
-            ({"vectors": np.zeros((2, 3)), "labels": [0.5, 1]}, "one whole number or text per item"),
+            ({"vectors": np.array([[0.0], [np.nan]]), "labels": [0, 1]}, "1 of 2 vectors contain NaN or infinity"),
+            ({"vectors": np.zeros((2, 3)), "labels": [0, 1, 2]}, "equal lengths, but their shapes are (3,) and (2, 3)"),
+            ({"vectors": np.zeros((2, 3)), "labels": [[0, 1], [1, 0]]}, "one integer or string per item"),
+            ({"vectors": np.zeros((2, 3)), "labels": [0.5, 1]}, "one integer or string per item"),
             ({"vectors": np.zeros((2, 3)), "labels": [0, 1], "split": ["train", "val"]}, "split 'val' is not one of"),
         ],
     )

@@ -30,7 +30,7 @@ def test_items_and_classes_of_every_split_are_counted(photos: Path) -> None:
         "  train       22 images, 3 classes",
         "  test        18 images, 3 classes (unseen in training)",
         "  size        20×24 to 270×40 pixels, median 20×24",
-        "  note        ignored 1 file beside the class folders: todo.txt",
+        "  note        ignored 1 file outside the class folders: todo.txt",
     ]
 
 

@@ -55,7 +55,7 @@ class WithTargets(Pairs):
 def pixels(items: Items, index: int) -> int:
     """The red of a picture, by which the items of `Pairs` can be told."""
     assert not isinstance(items, Vectors)
-    return int(np.asarray(items.picture(index))[0, 0, 0]) // 20
+    return int(np.asarray(items.image(index))[0, 0, 0]) // 20
 
 
 class TestKinds:
@@ -95,7 +95,7 @@ class TestKinds:
             "subclass": lambda: Darker(photos),
         }[kind]()
         dataset = as_dataset(folder)
-        assert isinstance(dataset.items, LazyImages) and dataset.items.picture(20).size == (3, 3)
+        assert isinstance(dataset.items, LazyImages) and dataset.items.image(20).size == (3, 3)
         assert dataset.labels.tolist() == folder.targets and dataset.classes == folder.classes
 
     def test_changed_labels_are_those_of_the_items(self, photos: Path) -> None:
@@ -126,7 +126,7 @@ class TestKinds:
     def test_images_of_any_kind_and_size(self, form: Callable[[Image.Image], Any]) -> None:
         dataset = as_dataset(Pairs(lambda _n, p, y: (form(p), y)))
         assert isinstance(dataset.items, LazyImages)
-        assert [dataset.items.picture(row).size for row in (0, 11)] == [(20, 30), (31, 30)]
+        assert [dataset.items.image(row).size for row in (0, 11)] == [(20, 30), (31, 30)]
         assert [pixels(dataset.items, row) for row in range(12)] == list(range(12))
 
     def test_vectors_are_taken_into_memory(self) -> None:
@@ -258,22 +258,22 @@ class Endless(IterableDataset[Any]):
         (Pairs(lambda n, p, y: (p, y, n)), " is a tuple of 3, not a pair (image, label)"),
         (
             Pairs(lambda _n, p, y: (p, [0, y])),
-            "text per item, not int64 of shape (12, 2)",
+            "string per item, not int64 of shape (12, 2)",
         ),
-        (Pairs(lambda n, p, _y: (p, [0] * (1 + n % 2))), "one whole number or text per item"),
-        (WithTargets(lambda _n, _p, y: (torch.zeros(3, 4, 4) - 2, y)), "must be in 0…1, not -2…-2: leave out normal"),
-        (Pairs(lambda _n, p, _y: (p, 0.5)), "one whole number or text per item, not float64 of shape (12,)"),
+        (Pairs(lambda n, p, _y: (p, [0] * (1 + n % 2))), "one integer or string per item"),
+        (WithTargets(lambda _n, _p, y: (torch.zeros(3, 4, 4) - 2, y)), "must be in 0…1, not -2…-2: do not normalise"),
+        (Pairs(lambda _n, p, _y: (p, 0.5)), "one integer or string per item, not float64 of shape (12,)"),
         (Pairs(lambda _n, p, _y: (p, None)), "12 of 12 labels are NaN or None"),
         (
             Pairs(lambda _n, _p, y: ("a.jpg", y)),
             "item 0 of <test_torch_dataset.Pairs of 12 items> can",
         ),
-        (Pairs(lambda _n, _p, y: (torch.eye(4) - 2, y)), "must be in 0…1, not -2…-1: leave out normal"),
-        (Pairs(lambda n, _p, y: (torch.ones(2 + n), y)), "vectors must have one length"),
-        (Pairs(lambda _n, _p, y: (torch.tensor([np.nan]), y)), "12 of 12 vectors hold NaN or infinity"),
+        (Pairs(lambda _n, _p, y: (torch.eye(4) - 2, y)), "must be in 0…1, not -2…-1: do not normalise"),
+        (Pairs(lambda n, _p, y: (torch.ones(2 + n), y)), "vectors must have the same length"),
+        (Pairs(lambda _n, _p, y: (torch.tensor([np.nan]), y)), "12 of 12 vectors contain NaN or infinity"),
         (Pairs(boom), "item 8 of <test_torch_dataset.Pairs of 12 items> cannot be read (RuntimeError: no such shard)"),
         (Subset(Pairs(), []), "<torch.utils.data.dataset.Subset of 0 items> is empty"),
-        (Endless(), "a test_torch_dataset.Endless can only be read in order; give a map-style dataset"),
+        (Endless(), "a test_torch_dataset.Endless can only be read in order; pass a map-style dataset"),
     ],
 )
 def test_each_mistake_is_named(data: Any, expected: str) -> None:
@@ -283,7 +283,7 @@ def test_each_mistake_is_named(data: Any, expected: str) -> None:
 
 
 def test_one_class_is_refused_when_it_is_split() -> None:
-    with pytest.raises(UserError, match="Pairs has one class only"):
+    with pytest.raises(UserError, match="Pairs has only one class"):
         make_splits(as_dataset(Pairs(lambda _n, p, _y: (p, 0))))
 
 

@@ -32,7 +32,7 @@ def test_truncated_files_are_found_and_listed_by_path(tmp_path: Path) -> None:
     assert [unreadable.path for unreadable in found] == paths[1:]
     assert "truncated" in found[0].reason
     assert found[2].reason == "no such file"
-    assert found[3].reason == "a folder, not a picture"
+    assert found[3].reason == "is a folder, not an image"
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -42,7 +42,7 @@ def test_whatever_passes_the_check_can_be_read(tmp_path: Path) -> None:
         path.write_bytes(hostile.HOSTILE[path.stem]())
     files = ImageFiles(paths)
     bad = {unreadable.path for unreadable in find_unreadable(files)}
-    assert {paths[n] for n in range(len(files)) if not isinstance(files.picture(n), Image.Image)} == bad
+    assert {paths[n] for n in range(len(files)) if not isinstance(files.image(n), Image.Image)} == bad
     assert 0 < len(bad) < len(paths)
 
 
@@ -115,7 +115,7 @@ def test_an_object_that_raises_is_refused_before_any_work(action: str) -> None:
     with pytest.raises(UserError) as caught:
         without_unreadable(lazy(Pictures(broken=3)), action)
     reason = "OSError: the disk is gone"
-    assert str(caught.value) == f"item 3 of <Pictures of 10 items> cannot be read ({reason}); mend it or leave it out"
+    assert str(caught.value) == f"item 3 of <Pictures of 10 items> cannot be read ({reason}); fix it or leave it out"
 
 
 def test_that_an_object_can_be_read_is_remembered() -> None:

@@ -167,7 +167,7 @@ class Other(Triplet):
     ("given", "message"),
     [
         ({"jobs": 2}, "cannot be parallel; use jobs=1"),
-        ({"methods": [Vector()]}, r"returned a tensor of shape \(16,\); return one number"),
+        ({"methods": [Vector()]}, r"returned a tensor of shape \(16,\); return a scalar"),
         ({"methods": ["softmax", Vector]}, r"a method must be a name, an object such as .*, not the class Vector"),
         ({"methods": ["loss"]}, r"nearkin\.compare\(data, \[MyLoss\(\)\]\)"),
         ({"methods": [LossModule()]}, r"nearkin\.compare\(data, \[MyLoss\(\)\]\)"),

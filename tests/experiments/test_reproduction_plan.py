@@ -97,10 +97,10 @@ def test_what_a_recipe_chose_because_the_paper_is_silent_is_said(photos: Path) -
 @pytest.mark.parametrize(
     ("paper", "name", "row", "expected"),
     [
-        ("rank", "table-1", 0, "how Schall et al. 2019 chose is not said"),
+        ("rank", "table-1", 0, "Schall et al. 2019 does not say how it chose the epoch"),
         ("facility-location", "table-1", 3, "Song et al. 2017 reports a number of iterations at which training"),
-        ("spectral", "table-1", 9, "Law et al. 2017 stops early, by what is not said"),
-        ("divide-and-conquer", "table-3", 10, "how Sanakoyeu et al. 2019 chose is not said"),
+        ("spectral", "table-1", 9, "Law et al. 2017 stops early and does not say by which criterion"),
+        ("divide-and-conquer", "table-3", 10, "Sanakoyeu et al. 2019 does not say how it chose the epoch"),
         ("magnet", "table-4", 0, "Rippel et al. 2016 searches its settings on validation error"),
     ],
 )

@@ -56,7 +56,7 @@ def test_the_module_is_the_function() -> None:
 
 
 def test_settings_that_make_no_sense_are_refused() -> None:
-    with pytest.raises(UserError, match="margin must be positive, not 0"):
+    with pytest.raises(UserError, match="margin must be a finite number > 0, got 0"):
         contrastive_loss(*random_batch(), margin=0.0)
-    with pytest.raises(UserError, match="margin must be positive"):
+    with pytest.raises(UserError, match="margin must be a finite number > 0"):
         ContrastiveLoss(-1.0)

@@ -121,7 +121,7 @@ def test_the_second_derivative_is_right_or_refused(loss: Loss, name: str) -> Non
     x.requires_grad_()
     along = torch.randn(x.shape, generator=torch.Generator().manual_seed(0), dtype=x.dtype)
     if name.split(",")[0] in WITHOUT_SECOND_DERIVATIVE:
-        with pytest.raises(UserError, match="no second derivative; leave out create_graph=True"):
+        with pytest.raises(UserError, match="no second derivative; remove create_graph=True"):
             torch.autograd.grad(loss(x, y), x, create_graph=True)
         return
     (slope,) = torch.autograd.grad(loss(x, y), x, create_graph=True)
@@ -274,18 +274,18 @@ NAN = torch.tensor([[0.0, 1.0, 2.0], [3.0, float("nan"), 1.0]])
 @pytest.mark.parametrize(
     ("x", "y", "expected"),
     [
-        (torch.zeros(4, DIM), ["a", "b", "c", "d"], r"must be whole numbers; number texts by numpy.unique\(labels"),
-        (torch.zeros(4, DIM), [[0, 1], [2]], "must be whole numbers"),
+        (torch.zeros(4, DIM), ["a", "b", "c", "d"], r"must be integers; convert strings with numpy.unique\(labels"),
+        (torch.zeros(4, DIM), [[0, 1], [2]], "must be integers"),
         (torch.zeros(4, DIM).numpy(), torch.zeros(4, dtype=torch.long), "embeddings must be a tensor"),
         (torch.zeros(4), torch.zeros(4, dtype=torch.long), "shape"),
-        (torch.zeros(4, DIM, dtype=torch.long), torch.zeros(4, dtype=torch.long), "floating point"),
+        (torch.zeros(4, DIM, dtype=torch.long), torch.zeros(4, dtype=torch.long), "must be floats"),
         (torch.zeros(4, DIM), torch.zeros(3, dtype=torch.long), "do not match"),
         (torch.zeros(4, DIM), torch.zeros(1, 4, dtype=torch.long), "do not match"),
         (torch.zeros(4, DIM), torch.zeros(4, 2, dtype=torch.long), "do not match"),
-        (torch.zeros(4, DIM), torch.tensor([0.0, 0.5, 1.0, 2.0]), "must be whole numbers, not torch.float32"),
-        (torch.zeros(4, DIM), torch.tensor([0.0, float("nan"), 1.0, 2.0]), "must be whole numbers"),
-        (torch.zeros(4, DIM), torch.tensor([0.0, float("inf"), 1.0, 2.0]), "must be whole numbers"),
-        (torch.zeros(4, DIM), torch.zeros(4, dtype=torch.complex64), "must be whole numbers"),
+        (torch.zeros(4, DIM), torch.tensor([0.0, 0.5, 1.0, 2.0]), "must be integers, got torch.float32"),
+        (torch.zeros(4, DIM), torch.tensor([0.0, float("nan"), 1.0, 2.0]), "must be integers"),
+        (torch.zeros(4, DIM), torch.tensor([0.0, float("inf"), 1.0, 2.0]), "must be integers"),
+        (torch.zeros(4, DIM), torch.zeros(4, dtype=torch.complex64), "must be integers"),
         (torch.zeros(0, DIM), torch.zeros(0, dtype=torch.long), "empty"),
         (torch.zeros(2, 0), torch.zeros(2, dtype=torch.long), "empty"),
         (NAN, torch.tensor([0, 1]), "NaN or infinite"),

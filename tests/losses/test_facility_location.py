@@ -79,7 +79,7 @@ def test_gamma_decays_and_the_present_one_is_saved() -> None:
     other = FacilityLocationLoss(gamma=2.0)
     other.load_state_dict(loss.state_dict())
     assert other.gamma == loss.gamma
-    with pytest.raises(UserError, match=r"must be in 0…1, not 1\.5"):
+    with pytest.raises(UserError, match=r"rate must be > 0 and <= 1, got 1\.5"):
         loss.decay(1.5)
 
 

@@ -102,7 +102,7 @@ def test_half_precision_is_computed_in_single() -> None:
 
 
 def test_their_batches_are_checked_too() -> None:
-    with pytest.raises(UserError, match="labels must be whole numbers"):
+    with pytest.raises(UserError, match="labels must be integers"):
         PMLLoss("CircleLoss")(torch.zeros(2, 2), torch.tensor([0.0, 0.5]))
     with pytest.raises(UserError, match="labels must be in 0…3"):
         PMLLoss("ArcFaceLoss", **FOR_CLASSES)(torch.ones(1, DIM), torch.tensor([4]))
@@ -113,9 +113,9 @@ def test_their_batches_are_checked_too() -> None:
     [
         ("ranks", {}, "loss 'ranks' is unknown; did you mean 'rank'?"),
         ("pml:CircelLoss", {}, "loss 'pml:CircelLoss' is unknown; did you mean 'pml:CircleLoss'?"),
-        ("pml:VICRegLoss", {}, "compares two views of each item and knows no labels"),
+        ("pml:VICRegLoss", {}, "compares two views of each item, without labels; choose a loss that uses labels"),
         ("rank", {"alhpa": 1}, "loss 'rank': setting 'alhpa' is unknown; did you mean 'alpha'?"),
-        ("rank", {"alpha": -1}, "alpha must be positive"),
+        ("rank", {"alpha": -1}, "alpha must be a finite number > 0, got -1"),
         ("rank", {"alpha": "big"}, "loss 'rank': alpha must be a number, not 'big'"),
         ("rank", {"alpha": float("inf")}, "loss 'rank': alpha must be a finite number, not inf"),
         ("triplet", {"normalize": "no"}, "loss 'triplet': normalize must be true or false, not 'no'"),

@@ -69,7 +69,7 @@ def test_examples_on_their_means_have_the_loss_of_the_limit() -> None:
 
 
 def test_a_cluster_of_two_classes_is_refused() -> None:
-    with pytest.raises(UserError, match="cluster 7 holds items of two classes"):
+    with pytest.raises(UserError, match="cluster 7 contains items of two classes"):
         magnet_loss(torch.randn(3, 2), torch.tensor([0, 0, 1]), torch.tensor([5, 7, 7]))
 
 

@@ -173,9 +173,9 @@ def test_the_module_is_sampler_and_function() -> None:
 
 def test_what_makes_no_sense_is_refused() -> None:
     for name in ("margin", "beta", "cutoff", "classes"):
-        with pytest.raises(UserError, match=f"{name} must be positive, not 0"):
+        with pytest.raises(UserError, match=f"{name} must be a finite number > 0, got 0"):
             MarginLoss(**{name: 0})
-    with pytest.raises(UserError, match="nu must be a number from 0 on, not -1"):
+    with pytest.raises(UserError, match="nu must be a finite number >= 0, got -1"):
         MarginLoss(nu=-1)
     with pytest.raises(UserError, match="labels must be in 0…2"):
         MarginLoss(classes=3)(torch.randn(2, 2), torch.tensor([3, 3]))

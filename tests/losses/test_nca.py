@@ -50,5 +50,5 @@ def test_with_one_class_or_no_pair_the_loss_is_zero(labels: list[int]) -> None:
 
 
 def test_a_scale_that_makes_no_sense_is_refused() -> None:
-    with pytest.raises(UserError, match="scale must be positive"):
+    with pytest.raises(UserError, match="scale must be a finite number > 0"):
         NCALoss(scale=0.0)

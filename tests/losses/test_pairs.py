@@ -248,9 +248,9 @@ def test_their_distributed_wrapper_takes_every_loss(name: str) -> None:
 def test_a_loss_without_pairs_says_why_it_takes_none(name: str) -> None:
     x, y = random_batch()
     loss = make_loss(name, **WITHOUT_PAIRS[name]).double()
-    with pytest.raises(UserError, match=r"takes no indices_tuple, because it .+; train without a miner"):
+    with pytest.raises(UserError, match=r"does not accept indices_tuple, because it .+; remove the miner"):
         loss(x, y, miners.BatchHardMiner()(x, y))
-    with pytest.raises(UserError, match=r"takes no ref_emb and ref_labels, because it .+; train without a memory"):
+    with pytest.raises(UserError, match=r"does not accept ref_emb and ref_labels, because it .+; remove the memory"):
         loss(x, y, ref_emb=x, ref_labels=y)
 
 
@@ -263,10 +263,10 @@ ROWS = torch.tensor([0, 1])
         ({"indices_tuple": ROWS}, "indices_tuple must be pairs"),
         ({"indices_tuple": (ROWS, ROWS)}, r"indices_tuple must be pairs \(anchors, positives, anchors, negatives\)"),
         ({"indices_tuple": (ROWS, ROWS[:1], ROWS)}, "as many anchors as partners"),
-        ({"indices_tuple": (ROWS, ROWS, ROWS + 11)}, "names rows outside of 0…11; pass the batch that was mined"),
-        ({"ref_emb": torch.zeros(2, 3)}, "ref_emb needs ref_labels"),
+        ({"indices_tuple": (ROWS, ROWS, ROWS + 11)}, "contains rows outside 0…11; pass the batch that was mined"),
+        ({"ref_emb": torch.zeros(2, 3)}, "ref_emb needs labels; pass ref_labels"),
         ({"ref_labels": ROWS}, "pass both"),
-        ({"ref_emb": torch.zeros(2, 4), "ref_labels": ROWS}, "ref_emb have 4 dimensions, but the embeddings 3"),
+        ({"ref_emb": torch.zeros(2, 4), "ref_labels": ROWS}, "ref_emb has 4 dimensions, but embeddings have 3"),
         ({"ref_emb": torch.zeros(2, 3), "ref_labels": [0]}, "do not match 2 embeddings"),
         ({"ref_emb": torch.full((2, 3), torch.nan), "ref_labels": ROWS}, "NaN"),
     ],

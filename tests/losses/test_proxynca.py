@@ -86,9 +86,9 @@ def test_softmax_is_a_linear_classifier_with_cross_entropy() -> None:
 
 @pytest.mark.parametrize("kind", [ProxyNCALoss, SoftmaxLoss])
 def test_what_they_were_not_built_for_is_refused(kind: type[ProxyNCALoss] | type[SoftmaxLoss]) -> None:
-    with pytest.raises(UserError, match="built for embeddings of 8 dimensions, but they have 2"):
+    with pytest.raises(UserError, match="built for embeddings with 8 dimensions, got 2"):
         kind(classes=3, dim=8)(torch.randn(3, 2), torch.tensor([0, 1, 2]))
     with pytest.raises(UserError, match="labels must be in 0…2"):
         kind(classes=3, dim=8)(torch.randn(1, 8), torch.tensor([3]))
-    with pytest.raises(UserError, match="classes must be positive"):
+    with pytest.raises(UserError, match="classes must be a finite number > 0"):
         kind(classes=0, dim=8)

@@ -76,5 +76,5 @@ def test_the_module_is_the_function() -> None:
 
 @pytest.mark.parametrize(("alpha", "eps"), [(0.0, 1e-4), (-1.0, 1e-4), (4.0, 0.0)])
 def test_settings_that_make_no_sense_are_refused(alpha: float, eps: float) -> None:
-    with pytest.raises(UserError, match="must be positive"):
+    with pytest.raises(UserError, match="must be a finite number > 0"):
         rank_approximation_loss(torch.zeros(2, 2), torch.tensor([0, 1]), alpha, eps)

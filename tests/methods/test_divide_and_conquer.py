@@ -43,8 +43,8 @@ def parts_of(trainer: Trainer) -> dict[str, list[Tensor]]:
     method, head = method_of(trainer), trainer.model.head
     found = {f"learner {k}": [*head.project[k].parameters()] for k in range(4)}
     for k in range(4):
-        found[f"learner {k}"] += method.alone[k].loss.parameters()
-    found["joint loss"] = list(method.together.loss.parameters())
+        found[f"learner {k}"] += method.learner_methods[k].loss.parameters()
+    found["joint loss"] = list(method.joint_method.loss.parameters())
     found["backbone"] = list(trainer.model.backbone.parameters())
     states = trainer.optimizer.state
     return {
@@ -76,9 +76,9 @@ def test_a_step_moves_the_backbone_and_one_learner_and_nothing_of_the_others(
             or any(not torch.equal(a, b) for a, b in zip(before[name], after[name], strict=True))
         }
         if run.position.epoch < 3:
-            learner = method_of(run).drawing.part_of(batch.step)
+            learner = method_of(run).batch_sampler.part_of(batch.step)
             assert moved == {"backbone", f"learner {learner}"}
-            items = set(method_of(run).drawing.parts[learner].tolist())
+            items = set(method_of(run).batch_sampler.parts[learner].tolist())
             assert set(batch.items.tolist()) <= items
         else:  # the joint epoch: all slices, and the loss of the whole embedding; the learners' own losses rest
             assert {"backbone", "joint loss", *(f"learner {k}" for k in range(4))} == moved
@@ -122,7 +122,7 @@ def test_items_are_divided_by_their_whole_embedding() -> None:
     groups = method.cluster_of
     assert groups is not None
     assert len({(int(a), int(b)) for a, b in zip(groups, LABELS % 4, strict=True)}) == 4
-    for learner, items in enumerate(method.drawing.parts):
+    for learner, items in enumerate(method.batch_sampler.parts):
         assert (groups[torch.from_numpy(items)] == learner).all()
 
 
@@ -130,7 +130,7 @@ def test_learners_keep_their_items_when_clusters_are_found_in_another_order() ->
     method = divided(BLOBS, LABELS)
     before = method.cluster_of
     for seed in range(1, 6):  # k-means numbers its clusters differently
-        method.drawing.seed = seed
+        method.batch_sampler.seed = seed
         method.on_refresh(Space.of(BLOBS, LABELS))
         assert method.cluster_of is not None and torch.equal(method.cluster_of, before)
 
@@ -142,9 +142,9 @@ def test_a_cluster_too_small_for_a_batch_borrows_the_nearest_items() -> None:
     groups = method.cluster_of
     assert groups is not None
     (small,) = [k for k in range(5) if (groups == k).sum() == 1]
-    items = method.drawing.parts[small]
+    items = method.batch_sampler.parts[small]
     assert 63 in items
-    assert method.drawing.can_fill_a_batch(items)
+    assert method.batch_sampler.can_fill_a_batch(items)
     distance = (points - lonely).square().sum(1)
     assert set(items.tolist()) == set(distance.argsort()[: len(items)].tolist())
     assert len(items) < 64
@@ -159,7 +159,7 @@ def test_a_large_cluster_that_borrows_keeps_its_own_items() -> None:
     method = divided(points, labels, learners=2)
     groups = method.cluster_of
     assert groups is not None
-    for learner, items in enumerate(method.drawing.parts):
+    for learner, items in enumerate(method.batch_sampler.parts):
         own = set((groups == learner).nonzero().squeeze(1).tolist())
         assert own <= set(items.tolist())
         assert len(items) > 40 if 0 in own else set(items.tolist()) == own
@@ -184,7 +184,7 @@ def test_without_split_embedding_clusters_only_choose_the_batches(vectors: Path,
     assert len(run.model.head.project) == 1
     assert sum(1 for _ in run.method.loss.parameters()) == 1  # one β
     run.train()
-    assert len(method_of(run).drawing.parts) == 4
+    assert len(method_of(run).batch_sampler.parts) == 4
 
 
 @pytest.mark.parametrize(("epochs", "finetune", "first"), [(20, 0.1, 18), (3, 0.1, 3), (4, 0.25, 3), (2, 1.0, 0)])
@@ -192,8 +192,8 @@ def test_the_last_epochs_are_joint(vectors: Path, tmp_path: Path, epochs: int, f
     method = method_of(trainer(vectors, tmp_path / "run", epochs=epochs, finetune=finetune))
     for epoch in range(epochs):
         method.start_epoch(epoch)
-        assert method.united == (epoch >= first)
-        assert (method.refresh_every is None) == method.united
+        assert method.joint == (epoch >= first)
+        assert (method.refresh_every is None) == method.joint
 
 
 @pytest.mark.parametrize(
@@ -229,5 +229,5 @@ def test_one_learner_is_the_wrapped_method_itself(vectors: Path, tmp_path: Path)
     run = trainer(vectors, tmp_path / "run", learners=1)
     run.train()
     assert len(run.model.head.project) == 1
-    (items,) = method_of(run).drawing.parts
+    (items,) = method_of(run).batch_sampler.parts
     assert len(items) == len(run.train_set)

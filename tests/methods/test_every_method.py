@@ -116,7 +116,7 @@ def test_it_says_what_it_is(method: str) -> None:
 @pytest.mark.parametrize(
     ("method", "changes", "expected"),
     [
-        ("spectral", {"dim": 64}, r"always 0 if a batch \(32\).*use dim=8"),
+        ("spectral", {"dim": 64}, r"always 0 unless a batch \(32 items\).*use dim=8"),
         ("divide-and-conquer", {"learners": 3}, "3 learners cannot share 8 dimensions evenly; use dim=9"),
         ("divide-and-conquer", {"wraps": "magnet"}, "cannot wrap 'magnet'.*wrap one of .*rank"),
         ("divide-and-conquer", {"wraps": "divide-and-conquer"}, "cannot wrap 'divide-and-conquer'"),
@@ -124,29 +124,33 @@ def test_it_says_what_it_is(method: str) -> None:
         ("divide-and-conquer", {"wraps": "rank:alfa=2"}, "did you mean 'alpha'"),
         ("divide-and-conquer", {"wraps": "rank:alpha"}, "write NAME=VALUE"),
         ("divide-and-conquer", {"wraps": "spectral", "dim": 64, "learners": 1}, "always 0"),
-        ("divide-and-conquer", {"wraps": "triplet:per_class=1"}, "use per_class=2 or more"),
+        ("divide-and-conquer", {"wraps": "triplet:per_class=1"}, "use per_class=2"),
         ("divide-and-conquer", {"partition": "kmeans"}, "did you mean 'k-means'"),
         ("divide-and-conquer", {"learners": 0}, "learners and recluster_epochs must be at least 1"),
         ("magnet", {"per_cluster": 5}, "multiple of per_cluster=5"),
-        ("magnet", {"per_cluster": 1}, "use per_cluster=2 or more"),
-        ("magnet", {"per_cluster": 0}, "use per_cluster=2 or more"),
+        ("magnet", {"per_cluster": 1}, "use per_cluster=2"),
+        ("magnet", {"per_cluster": 0}, "use per_cluster=2"),
         ("magnet", {"normalize": "test"}, 'use normalize="always" or normalize="never"'),
-        ("divide-and-conquer", {"learners": 8}, "each learner gets one dimension,.* use dim=16"),
+        ("divide-and-conquer", {"learners": 8}, "each learner gets only one dimension,.* use dim=16"),
         (
             "divide-and-conquer",
             {"learners": 64, "dim": 128, "partition": "labels"},
             "20 classes cannot be divided among 64",
         ),
-        ("facility-location", {"class_ratio": 0.03}, "always 0 for 32 items of 1 classes; use class_ratio=0.5"),
-        ("facility-location", {"class_ratio": 0.0}, "class_ratio must be above 0"),
+        (
+            "facility-location",
+            {"class_ratio": 0.03},
+            "class_ratio=0.03 gives 1; use class_ratio=0.5",
+        ),
+        ("facility-location", {"class_ratio": 0.0}, "class_ratio must be > 0 and <= 1, got 0"),
         ("facility-location", {"sub_batch_share": 0.05}, "use sub_batch_share=0.5"),
         ("pml", {"loss_name": "CrossBatchMemory"}, "needs loss"),
         ("magnet", {"clusters": 0}, "clusters and refresh_epochs must be at least 1"),
-        ("triplet", {"per_class": 1}, "needs two items per class in a batch; use per_class=2"),
-        ("npairs", {"batch_size": 31}, "even batch size"),
-        ("facility-location", {"class_ratio": 0.9}, "change the batch size or the ratio"),
-        ("facility-location", {"class_ratio": 1.0}, "always 0 for 32 items of 32 classes"),
-        ("facility-location", {"sub_batches": 0}, "sub_batches must be 1 or more"),
+        ("triplet", {"per_class": 1}, "needs at least two items per class in a batch; use per_class=2"),
+        ("npairs", {"batch_size": 31}, "batch_size must be even"),
+        ("facility-location", {"class_ratio": 0.9}, "use another batch size or class ratio"),
+        ("facility-location", {"class_ratio": 1.0}, "class_ratio=1.0 gives 32"),
+        ("facility-location", {"sub_batches": 0}, "sub_batches must be at least 1, got 0"),
         ("facility-location", {"exchange": "none"}, "exchange 'none' is unknown"),
         ("pml", {"loss_name": "CircelLoss"}, "did you mean 'pml:CircleLoss'"),
     ],
@@ -162,11 +166,11 @@ def test_what_cannot_work_is_refused_before_training(
 @pytest.mark.parametrize("method", NAMES)
 def test_data_that_it_cannot_learn_from_are_refused(tmp_path: Path, method: str) -> None:
     np.savez(tmp_path / "one.npz", vectors=np.eye(64), labels=np.zeros(64, int))
-    with pytest.raises(UserError, match=r"one class only|cannot be drawn|cannot fill"):
+    with pytest.raises(UserError, match=r"only one class|cannot be drawn|cannot fill"):
         make_trainer(settings(tmp_path / "one.npz", method, split="all"), Run(tmp_path / "run"))
     np.savez(tmp_path / "single.npz", vectors=np.eye(64), labels=np.arange(64))
     if make_method(method).needs_pairs:
-        with pytest.raises(UserError, match=r"has only one|can fill|cannot be drawn"):
+        with pytest.raises(UserError, match=r"has only one item|cannot fill|cannot be drawn"):
             make_trainer(settings(tmp_path / "single.npz", method, split="all"), Run(tmp_path / "run"))
 
 
@@ -179,7 +183,7 @@ def test_small_data_get_smaller_batches_by_themselves(tmp_path: Path, method: st
 
 def test_the_refusal_of_all_sizes_speaks_of_the_usual_one(tmp_path: Path) -> None:
     np.savez(tmp_path / "few.npz", vectors=np.eye(48)[:, :20], labels=np.arange(48) // 2)
-    with pytest.raises(UserError, match="a batch of 16 with 4 to 4 classes cannot be drawn"):
+    with pytest.raises(UserError, match="a batch of 16 items from 4 classes cannot be drawn"):
         make_trainer(settings(tmp_path / "few.npz", "facility-location", batch_size=0), Run(tmp_path / "run"))
 
 

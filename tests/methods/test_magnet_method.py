@@ -9,7 +9,7 @@ from torch import Tensor
 
 from nearkin.losses import magnet_loss
 from nearkin.methods import Batch, make_method
-from nearkin.methods.magnet import FORGETTING, Magnet
+from nearkin.methods.magnet import BATCH_WEIGHT, Magnet
 from nearkin.space import Space
 
 LABELS = np.repeat([4, 7, 9], [24, 24, 6])
@@ -32,7 +32,7 @@ def magnet(**changes: object) -> Magnet:
 
 
 def test_the_index_holds_the_clusters_of_every_class() -> None:
-    index = magnet(clusters=2, per_cluster=3).drawing.index
+    index = magnet(clusters=2, per_cluster=3).batch_sampler.index
     assert index.class_of.tolist() == [4, 4, 7, 7, 9, 9]
     assert (index.class_of[index.cluster_of] == LABELS).all()
     for cluster in range(6):
@@ -42,11 +42,11 @@ def test_the_index_holds_the_clusters_of_every_class() -> None:
 
 
 def test_small_classes_get_fewer_clusters() -> None:
-    assert magnet(clusters=4, per_cluster=4).drawing.index.class_of.tolist() == [4] * 4 + [7] * 4 + [9]
+    assert magnet(clusters=4, per_cluster=4).batch_sampler.index.class_of.tolist() == [4] * 4 + [7] * 4 + [9]
 
 
 def test_the_number_of_clusters_can_be_chosen_for_each_class() -> None:
-    index = magnet(clusters=5, per_cluster=3, choose_clusters=True).drawing.index
+    index = magnet(clusters=5, per_cluster=3, choose_clusters=True).batch_sampler.index
     assert index.class_of.tolist() == [4, 4, 7, 7, 9, 9]  # two clouds each, and so many were found
 
 
@@ -56,7 +56,7 @@ def stepped(method: Magnet, steps: int = 1) -> tuple[list[Batch], list[Tensor], 
     embedded = [torch.randn(12, 5, generator=generator, requires_grad=True) for _ in range(steps)]
     batches = []
     losses = []
-    for step, (items, embeddings) in enumerate(zip(method.drawing, embedded, strict=False)):
+    for step, (items, embeddings) in enumerate(zip(method.batch_sampler, embedded, strict=False)):
         batch = Batch(torch.zeros(12, 1), torch.from_numpy(LABELS[items]), torch.tensor(items), step)
         batches.append(batch)
         losses.append(method.step(lambda inputs, learner=None, e=embeddings: e, batch))  # type: ignore[misc] # noqa: ARG005
@@ -66,12 +66,12 @@ def stepped(method: Magnet, steps: int = 1) -> tuple[list[Batch], list[Tensor], 
 def test_a_step_is_the_loss_of_its_clusters_and_is_remembered_for_the_draw() -> None:
     method = magnet(per_cluster=3)
     (batch,), (embeddings,), (loss,) = stepped(method)
-    clusters = torch.from_numpy(method.drawing.index.cluster_of[batch.items.numpy()])
+    clusters = torch.from_numpy(method.batch_sampler.index.cluster_of[batch.items.numpy()])
     expected = magnet_loss(embeddings, batch.labels, clusters, reduction="none")
     assert loss.item() == pytest.approx(expected.mean().item())
     assert loss.requires_grad
-    method.drawing.losses.catch_up()
-    known = method.drawing.losses.settled
+    method.batch_sampler.losses.catch_up()
+    known = method.batch_sampler.losses.settled
     np.testing.assert_allclose(known[batch.items.numpy()], expected.detach().numpy(), rtol=1e-6)
     assert np.isnan(np.delete(known, batch.items.numpy())).all()
 
@@ -81,13 +81,13 @@ def test_the_variance_is_a_running_average_of_the_batches() -> None:
     batches, embedded, _ = stepped(method, steps=3)
     average = 0.0
     for step, (batch, embeddings) in enumerate(zip(batches, embedded, strict=True)):
-        clusters = method.drawing.index.cluster_of[batch.items.numpy()]
+        clusters = method.batch_sampler.index.cluster_of[batch.items.numpy()]
         points = embeddings.detach().double().numpy()
         squares = sum(
             np.square(points[clusters == cluster] - points[clusters == cluster].mean(0)).sum()
             for cluster in set(clusters)
         )
-        average = FORGETTING * squares / 11 + (1 - FORGETTING) * average if step else squares / 11
+        average = BATCH_WEIGHT * squares / 11 + (1 - BATCH_WEIGHT) * average if step else squares / 11
     assert method.buffers == {"variance": pytest.approx(average)}
 
 
@@ -98,10 +98,10 @@ def test_what_it_knows_survives_a_stop() -> None:
     assert isinstance(other, Magnet)
     other.sampler(LABELS, 12, seed=0)
     other.load_state_dict(method.state_dict())
-    other.drawing.load_state_dict(method.drawing.state_dict())
+    other.batch_sampler.load_state_dict(method.batch_sampler.state_dict())
     assert other.buffers == method.buffers != {}
-    np.testing.assert_array_equal(other.drawing.index.cluster_of, method.drawing.index.cluster_of)
-    np.testing.assert_array_equal(other.drawing.losses.known_at(99), method.drawing.losses.known_at(99))
+    np.testing.assert_array_equal(other.batch_sampler.index.cluster_of, method.batch_sampler.index.cluster_of)
+    np.testing.assert_array_equal(other.batch_sampler.losses.known_at(99), method.batch_sampler.losses.known_at(99))
 
 
 def test_the_running_variance_decides_how_far_clusters_are_heard() -> None:
@@ -118,7 +118,7 @@ def test_the_running_variance_decides_how_far_clusters_are_heard() -> None:
 
 
 def test_more_clusters_than_items_are_no_matter() -> None:
-    index = magnet(clusters=10**9, per_cluster=3, choose_clusters=True).drawing.index
+    index = magnet(clusters=10**9, per_cluster=3, choose_clusters=True).batch_sampler.index
     assert index.class_of.tolist() == [4, 4, 7, 7, 9, 9]
 
 

@@ -14,7 +14,7 @@ from nearkin.data.loader import AHEAD
 from nearkin.errors import UserError
 from nearkin.sampling import ClusterIndex, GroupSampler, NeighbourhoodSampler, PartitionSampler
 from nearkin.sampling.losses import LAG, CachedLosses
-from nearkin.sampling.neighbourhoods import FAIR_SHARE
+from nearkin.sampling.neighbourhoods import SMOOTHING
 
 LABELS = np.repeat(np.arange(12), 8)  # 96 items
 
@@ -110,12 +110,12 @@ class TestNeighbourhoods:
         drawn = {item for _ in range(40) for batch in sampler for item in batch}
         assert drawn == set(range(96))  # three of four items a time, and all come up
 
-    def test_a_refresh_draws_by_all_losses_heard_of(self) -> None:
+    def test_a_refresh_draws_by_all_recorded_losses(self) -> None:
         sampler = self.sampler()
-        sampler.losses.hear(0, np.arange(96), np.where(sampler.index.cluster_of == 7, 3.0, 0.5))
-        assert sampler.chances(1)[7] == pytest.approx(1 / 24)
+        sampler.losses.record(0, np.arange(96), np.where(sampler.index.cluster_of == 7, 3.0, 0.5))
+        assert sampler.seed_probabilities(1)[7] == pytest.approx(1 / 24)
         sampler.refresh(clusters_on_a_line())
-        assert sampler.chances(1)[7] > 0.15
+        assert sampler.seed_probabilities(1)[7] > 0.15
 
     def test_too_few_impostors_make_larger_shares(self) -> None:
         sampler = NeighbourhoodSampler(np.repeat([0, 1], 20), 16, 2)
@@ -131,31 +131,33 @@ class TestNeighbourhoods:
         sampler = self.sampler()
         members = np.flatnonzero(sampler.index.cluster_of == 7)
         losses = np.where(np.isin(np.arange(96), members), 3.0, 0.5)
-        sampler.losses.hear(0, np.arange(96), losses)
-        chances = sampler.chances(LAG)
+        sampler.losses.record(0, np.arange(96), losses)
+        probabilities = sampler.seed_probabilities(LAG)
         average = (3.0 + 23 * 0.5) / 24
-        assert chances.sum() == pytest.approx(1)
-        assert chances[7] / chances[0] == pytest.approx((3.0 + FAIR_SHARE * average) / (0.5 + FAIR_SHARE * average))
+        assert probabilities.sum() == pytest.approx(1)
+        assert probabilities[7] / probabilities[0] == pytest.approx(
+            (3.0 + SMOOTHING * average) / (0.5 + SMOOTHING * average)
+        )
 
     def test_a_loss_of_zero_is_known_and_an_unknown_one_is_average(self) -> None:
         sampler = self.sampler()
         cluster_of = sampler.index.cluster_of
-        sampler.losses.hear(0, np.flatnonzero(cluster_of == 0), np.zeros(4))
-        sampler.losses.hear(1, np.flatnonzero(cluster_of == 1), np.full(4, 2.0))
-        chances = sampler.chances(2 + LAG)
-        assert 0 < chances[0] < 0.02 * chances[1]  # done with, hardly drawn, never out of the draw
-        assert chances[5] == pytest.approx(chances[1] * (1 + FAIR_SHARE) / (2 + FAIR_SHARE))
+        sampler.losses.record(0, np.flatnonzero(cluster_of == 0), np.zeros(4))
+        sampler.losses.record(1, np.flatnonzero(cluster_of == 1), np.full(4, 2.0))
+        probabilities = sampler.seed_probabilities(2 + LAG)
+        assert 0 < probabilities[0] < 0.02 * probabilities[1]  # done with, hardly drawn, never out of the draw
+        assert probabilities[5] == pytest.approx(probabilities[1] * (1 + SMOOTHING) / (2 + SMOOTHING))
 
     def test_without_any_loss_all_clusters_are_alike(self) -> None:
         sampler = self.sampler()
-        assert sampler.chances(0) == pytest.approx(np.full(24, 1 / 24))
-        sampler.losses.hear(0, np.arange(96), np.zeros(96))
-        assert sampler.chances(LAG) == pytest.approx(np.full(24, 1 / 24))
+        assert sampler.seed_probabilities(0) == pytest.approx(np.full(24, 1 / 24))
+        sampler.losses.record(0, np.arange(96), np.zeros(96))
+        assert sampler.seed_probabilities(LAG) == pytest.approx(np.full(24, 1 / 24))
 
     def test_a_saved_sampler_continues_with_the_same_batches(self) -> None:
         def feedback(step: int, batch: list[int], sampler: NeighbourhoodSampler) -> None:
             rng = np.random.default_rng(step)
-            sampler.losses.hear(step, np.array(batch), rng.exponential(size=len(batch)))
+            sampler.losses.record(step, np.array(batch), rng.exponential(size=len(batch)))
 
         whole = self.sampler(batch_size=2, per_cluster=1)
         drawn = []
@@ -195,4 +197,4 @@ def test_what_is_known_does_not_depend_on_how_far_reading_is_ahead(heard: list[i
         for before in range(min(step, reading - LAG + 1)):
             expected[heard[before]] = before
         np.testing.assert_array_equal(cached.known_at(reading), expected)
-        cached.hear(step, np.array([item]), np.array([float(step)]))
+        cached.record(step, np.array([item]), np.array([float(step)]))

@@ -193,23 +193,23 @@ def test_the_shares_of_all_processes_make_the_batch_in_order() -> None:
     batch = np.arange(12)
     shares = [share_of(batch, rank, 3) for rank in range(3)]
     assert np.concatenate(shares).tolist() == batch.tolist()
-    with pytest.raises(UserError, match="cannot be shared evenly"):
+    with pytest.raises(UserError, match="cannot be split evenly across 5 processes; use a batch size"):
         share_of(batch, 0, 5)
 
 
 @pytest.mark.parametrize(
     ("make_wrong", "expected"),
     [
-        (lambda: RandomBatchSampler([0, 1], 3), "2 training items can fill; use batch_size=2 or less"),
-        (lambda: RandomBatchSampler([0, 1], 1), "at least 2 items"),
+        (lambda: RandomBatchSampler([0, 1], 3), "2 training items cannot fill a batch of 3; use batch_size=2 or less"),
+        (lambda: RandomBatchSampler([0, 1], 1), "batch_size must be at least 2, got 1"),
         (lambda: GroupSampler([0] * 50 + [1] * 50, 32, 4), "batch_size=8 or less"),
-        (lambda: GroupSampler([0, 0, 1, 1], 4, 9), "per_class must be between 1 and the batch size"),
-        (lambda: PairSampler([0, 0, 1, 1], 3), "even batch size"),
-        (lambda: RandomBatchSampler([[0, 1], [1, 0]], 2), r"one number or text for each item, not of shape \(2, 2\)"),
+        (lambda: GroupSampler([0, 0, 1, 1], 4, 9), "per_class must be from 1 to the batch size 4, got 9"),
+        (lambda: PairSampler([0, 0, 1, 1], 3), "batch_size must be even to draw pairs, got 3"),
+        (lambda: RandomBatchSampler([[0, 1], [1, 0]], 2), r"labels must have shape \(items,\), got \(2, 2\)"),
         (lambda: RandomBatchSampler([0.0, float("nan")], 2), "some labels are NaN"),
-        (lambda: RandomBatchSampler(np.array(["cat", None, 3], dtype=object), 2), "all numbers or all texts"),
+        (lambda: RandomBatchSampler(np.array(["cat", None, 3], dtype=object), 2), "all numbers or all strings"),
         (lambda: ClassRatioSampler([0, 0, 1, 1], 4, 0.9, 0.9), "cannot be drawn"),
-        (lambda: ClassRatioSampler([0, 0, 1, 1], 4, 0.5, 0.2), "must rise"),
+        (lambda: ClassRatioSampler([0, 0, 1, 1], 4, 0.5, 0.2), "lowest <= highest <= 1, got 0.5 and 0.2"),
     ],
 )
 def test_what_cannot_work_is_refused(make_wrong: Callable[[], object], expected: str) -> None:

@@ -484,7 +484,7 @@ class TestRefreshingMethods:
 @pytest.mark.parametrize(
     ("changes", "expected"),
     [
-        ({"batch_size": 100}, "48 training items can fill; use batch_size=24 or less"),
+        ({"batch_size": 100}, "48 training items cannot fill a batch of 100; use batch_size=24 or less"),
         ({"optimizer": "adamm"}, "did you mean 'adam"),
         ({"schedule": "cosin"}, "did you mean 'cosine'"),
         ({"learning_rate": -0.1}, "learning_rate must be >= 0"),

@@ -1,4 +1,4 @@
-"""What goes in: folders, tables, arrays, torch and Hugging Face datasets, benchmarks; and how they are split."""
+"""Datasets and their splits: from folders, tables, arrays, torch and Hugging Face datasets, and benchmarks."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ __all__ = [
     "without_unreadable",
 ]
 
-# Imported when first used, so that a process which only decodes images starts at once.
+# Imported on first use, so that a process that only decodes images starts quickly.
 _HOME = {
     "arrays": ["from_arrays"],
     "dataset": ["Dataset"],

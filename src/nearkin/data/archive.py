@@ -1,4 +1,4 @@
-"""An ``.npz`` from anyone: what its arrays declare is read and judged before any of them takes memory."""
+"""Reads untrusted ``.npz`` files: checks the headers of all arrays before any array takes memory."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from nearkin.data.pixels import Array
 from nearkin.errors import UserError
 from nearkin.files import open_regular
 
-SMALL = 2**28  # bytes that any file may unpack to
-LARGEST_RATIO = 100  # of a file that unpacks to more: data of the real world do not shrink like this
+SMALL = 2**28  # bytes; any file may unpack to this much
+LARGEST_RATIO = 100  # for a file that unpacks to more: real data do not compress better
 
 
 @dataclass(frozen=True)
 class Header:
-    """What an array says about itself."""
+    """The declared shape and type of an array."""
 
     member: ZipInfo
     shape: tuple[int, ...]
@@ -35,7 +35,10 @@ class Header:
 
 
 def read_archive(file: Path, choose: Callable[[Mapping[str, Header]], Iterable[str]]) -> dict[str, Array]:
-    """Those arrays of a file that ``choose`` wants; it sees the headers of all, and may refuse them.
+    """Reads some arrays of a file.
+
+    Args:
+        choose: gets the headers of all arrays and returns the names of those to read, or raises.
 
     >>> np.savez("/tmp/x.npz", a=np.zeros(3), b=np.ones(2))  # doctest: +SKIP
     >>> read_archive(Path("/tmp/x.npz"), lambda headers: [n for n in headers if n != "a"])  # doctest: +SKIP
@@ -56,10 +59,10 @@ def _header(archive: ZipFile, member: ZipInfo) -> Header:
     with archive.open(member) as stream:
         shape, dtype = _declared(stream)
         if dtype.hasobject:
-            raise ValueError(f"{member.filename} holds Python objects, which are never loaded")
+            raise ValueError(f"{member.filename} contains Python objects, which are never loaded")
         header = Header(member, shape, dtype)
         if min(shape, default=0) < 0 or header.bytes > member.file_size - stream.tell():
-            raise ValueError(f"{member.filename} declares more than it holds: {dtype} of shape {shape}")
+            raise ValueError(f"{member.filename} declares more data than it contains: {dtype} of shape {shape}")
     return header
 
 
@@ -67,7 +70,7 @@ def _declared(stream: IO[bytes]) -> tuple[tuple[int, ...], np.dtype[np.generic]]
     version = np.lib.format.read_magic(stream)
     readers = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
     if version not in readers:
-        raise ValueError(f"version {version} of the format is for tables, not for arrays")
+        raise ValueError(f"format version {version} is for structured arrays, which are not supported")
     shape, _, dtype = readers[version](stream)
     return shape, dtype
 
@@ -76,8 +79,8 @@ def _check_size(file: Path, total: int) -> None:
     packed = file.stat().st_size
     if total > max(SMALL, LARGEST_RATIO * packed):
         raise UserError(
-            f"{file} has {packed / 1e6:,.1f} MB and unpacks to {total / 1e6:,.0f} MB, more than real data do; "
-            "if it is your own, write it with numpy.savez, uncompressed"
+            f"{file} has {packed / 1e6:,.1f} MB but unpacks to {total / 1e6:,.0f} MB, more than real data would; "
+            "if you trust it, save it uncompressed with numpy.savez"
         )
 
 
@@ -86,9 +89,9 @@ def _array(archive: ZipFile, header: Header) -> Array:
         array: Array = np.lib.format.read_array(stream, allow_pickle=False)
     if array.dtype.kind in "SU":
         array = array.astype(np.str_)
-        # Python checks short words alone: of longer ones it would make text that no program can print.
+        # Python checks code points of short strings only, and would make unprintable text from longer ones.
         if array.size and array.itemsize and array.ravel().view(np.uint32).max() > sys.maxunicode:
-            raise ValueError(f"{header.member.filename} holds numbers that are not letters")
+            raise ValueError(f"{header.member.filename} contains invalid Unicode code points")
     return array
 
 
@@ -98,7 +101,7 @@ def _readable(file: Path) -> Iterator[None]:
         yield
     except UserError:
         raise
-    # Damaged and encrypted files make zipfile, zlib, ast and NumPy raise nearly anything; for the user it is one thing.
+    # On damaged or encrypted files, zipfile, zlib, ast and NumPy raise nearly any exception. All mean: not readable.
     except Exception as error:
         reason = " ".join(str(error).split())[:200] or type(error).__name__
-        raise UserError(f"{file} is not a readable .npz of arrays ({reason}); write it with numpy.savez") from error
+        raise UserError(f"{file} is not a readable .npz file of arrays ({reason}); save it with numpy.savez") from error

@@ -1,4 +1,4 @@
-"""Arrays: a pair of items and labels in memory, or a NumPy ``.npz`` of both with further columns."""
+"""Datasets from arrays: items and labels in memory, or a NumPy ``.npz`` file with both and further columns."""
 
 from __future__ import annotations
 
@@ -11,42 +11,43 @@ import numpy as np
 from PIL import Image
 
 from nearkin.data.archive import Header, read_archive
-from nearkin.data.dataset import Dataset, class_labels, described
+from nearkin.data.dataset import Dataset, class_labels, describe_object
 from nearkin.data.items import ImageArray, ImageFiles, Items, LazyImages, Vectors
 from nearkin.data.pixels import Array, as_array, channels_last, eight_bit
 from nearkin.errors import UserError
 
-# The columns of an .npz that a dataset knows, what they become, and the kinds of arrays that can become it.
+# The columns of an .npz that a dataset uses, their types, and the kinds of arrays that can be converted to them.
 COLUMNS = {"split": np.str_, "is_query": np.bool_, "is_gallery": np.bool_}
 KINDS = {"split": "SU", "is_query": "biu", "is_gallery": "biu"}
 
 
 def from_arrays(items: Any, labels: Any, name: str = "arrays") -> Dataset:
-    """A dataset of items and labels in memory: arrays, tensors or lists.
+    """Makes a dataset from items and labels in memory: arrays, tensors or lists.
 
     Args:
         items: vectors (n, features), or images: (n, h, w), (n, h, w, 3), (n, 1, h, w) or (n, 3, h, w), uint8 or
-            floating point in 0…1; or a list of paths, or of pictures of any sizes.
-        labels: (n,) whole numbers or text.
+            floating point in 0…1; or a list of paths, or of images of any sizes.
+        labels: (n,) integers or strings.
+        name: what to call the dataset in tables and messages.
 
     >>> data = from_arrays([[0.5, 1.0], [0.0, 2.0]], ["cat", "dog"])
     >>> data.items.values.shape, data.classes
     ((2, 2), ['cat', 'dog'])
     """
     if not hasattr(items, "__len__") or not len(items):
-        raise UserError("(X, y) holds no items; X and y need one entry for each")
+        raise UserError("(X, y) has no items; X and y need one entry per item")
     codes, classes = class_labels(labels, "(X, y)")
     if len(codes) != len(items):
-        raise UserError(f"(X, y) has {len(codes):,} labels for {len(items):,} items; give one label for each item")
-    source = described(items, len(items))
+        raise UserError(f"(X, y) has {len(codes):,} labels for {len(items):,} items; give one label per item")
+    source = describe_object(items, len(items))
     return Dataset(name, items_in_memory(items, source), codes, classes, source=source)
 
 
 def load_arrays(file: Path) -> Dataset:
-    """Reads ``images`` (n, h, w[, 3]) or ``vectors`` (n, d), and ``labels`` (n,) of any spelling.
+    """Reads ``images`` (n, h, w[, 3]) or ``vectors`` (n, d), and ``labels`` (n,) of integers or strings.
 
-    Where they are there, also ``split``, ``is_query`` and ``is_gallery``; every other array (n,) of numbers or
-    text is an attribute.
+    Also reads ``split``, ``is_query`` and ``is_gallery`` if they exist. Every other array (n,) of numbers or strings
+    becomes an attribute.
     """
     columns = read_archive(file, partial(_wanted, file))
     codes, classes = class_labels(columns.pop("labels"), str(file))
@@ -60,20 +61,20 @@ def load_arrays(file: Path) -> Dataset:
 
 
 def _wanted(file: Path, headers: Mapping[str, Header]) -> list[str]:
-    """The arrays to read; refuses a file whose arrays do not fit together."""
+    """Returns the names of the arrays to read; raises if the arrays do not fit together."""
     given = [name for name in ("images", "vectors") if name in headers]
     if "labels" not in headers or len(given) != 1:
         found = ", ".join(headers) or "nothing"
-        raise UserError(f"{file} must hold 'labels' and either 'images' or 'vectors' (found: {found})")
+        raise UserError(f"{file} must contain 'labels' and either 'images' or 'vectors' (found: {found})")
     count = headers["labels"].shape[:1]
     if headers[given[0]].shape[:1] != count or not count:
         shapes = f"{headers['labels'].shape} and {headers[given[0]].shape}"
-        raise UserError(f"{file}: labels and {given[0]} must be of equal length, not of shapes {shapes}")
+        raise UserError(f"{file}: labels and {given[0]} must have equal lengths, but their shapes are {shapes}")
     for name in COLUMNS:
         if name in headers and (headers[name].shape != count or headers[name].dtype.kind not in KINDS[name]):
             found = f"{headers[name].dtype} of shape {headers[name].shape}"
             raise UserError(
-                f"{file}: {name} must be {'text' if name == 'split' else 'true or false'} (n,), not {found}"
+                f"{file}: {name} must be {'strings' if name == 'split' else 'true or false'} of shape (n,), not {found}"
             )
     others = headers.keys() - {"labels", *given, *COLUMNS}
     attributes = [
@@ -85,7 +86,7 @@ def _wanted(file: Path, headers: Mapping[str, Header]) -> list[str]:
 
 
 def items_in_memory(items: Any, where: str) -> Items:
-    """What `from_arrays` takes as items; ``where`` is what they belong to, for messages."""
+    """Converts what `from_arrays` takes as items; ``where`` names the source in messages."""
     first = items[0] if isinstance(items, list | tuple) else None
     if isinstance(first, str | Path):
         return ImageFiles([Path(path) for path in items])
@@ -94,7 +95,9 @@ def items_in_memory(items: Any, where: str) -> Items:
     try:
         values = as_array(items)
     except ValueError as error:
-        raise UserError(f"{where}: vectors must have one length; give (n, features)") from error
+        raise UserError(
+            f"{where}: all vectors must have the same length; give an array of shape (n, features)"
+        ) from error
     if values.ndim < 3:
         return _vectors(values, where)
     return _pixels(values, where, is_tensor=hasattr(items, "detach"))
@@ -104,22 +107,22 @@ def _vectors(vectors: Array, where: str) -> Vectors:
     if vectors.ndim != 2 or vectors.dtype.kind not in "bfiu" or vectors.size == 0:
         found = f"{vectors.dtype} of shape {vectors.shape}"
         raise UserError(f"{where}: vectors must be numbers of shape (n, features), not {found}")
-    with np.errstate(over="ignore"):  # becomes infinite, which is said
+    with np.errstate(over="ignore"):  # becomes infinite, which is reported below
         values = vectors.astype(np.float32, copy=False)
     unusable = np.flatnonzero(~np.isfinite(values).all(axis=1))
     if len(unusable):
         raise UserError(
-            f"{where}: {len(unusable):,} of {len(values):,} vectors hold NaN or infinity, the first in row "
-            f"{unusable[0]}; replace such values or leave these items out"
+            f"{where}: {len(unusable):,} of {len(values):,} vectors contain NaN or infinity, the first in row "
+            f"{unusable[0]}; replace these values or leave these items out"
         )
     return Vectors(values)
 
 
 def _pixels(images: Array, where: str, is_tensor: bool = False) -> ImageArray:
     try:
-        # (height, width, 3) is one colour picture, not a stack of grey ones three pixels wide.
+        # (height, width, 3) is one colour image, not a stack of grey images three pixels wide.
         if images.ndim not in (3, 4) or (images.ndim == 3 and images.shape[-1] == 3) or not images.size:
-            raise ValueError("not a stack of pictures")
+            raise ValueError("not a stack of images")
         last = channels_last(images, (1, 3), is_tensor) if images.ndim == 4 else images
         return ImageArray(eight_bit(last[..., 0] if last.shape[3:] == (1,) else last))
     except ValueError as error:

@@ -1,4 +1,4 @@
-"""A dataset: items, their classes, and what is known about each of them."""
+"""`Dataset`: items, their class labels, and further columns."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from nearkin.names import check_names
 
 SPLITS = ("train", "validation", "test")
 Mask = npt.NDArray[np.bool_]
-WHOLE_NUMBER = re.compile(r"-?\d{1,18}")  # longer ones are names
+WHOLE_NUMBER = re.compile(r"-?\d{1,18}")  # longer ones are treated as text
 
 
 @dataclass(frozen=True, eq=False)
@@ -26,16 +26,16 @@ class Dataset:
 
     Attributes:
         name: what to call it in tables and messages.
-        items: image files, images in memory, images of an object, or feature vectors.
-        labels: (items,) positions in ``classes``; a subset keeps the numbers of the whole.
-        classes: the class names, in the order in which the "first-half" split takes them.
-        split: (items,) "train", "validation" or "test", where the source says so; None where it does not.
-        is_query, is_gallery: (items,) for datasets whose test set is searched in another set than itself.
+        items: image files, images in memory, images read from another library's dataset, or feature vectors.
+        labels: (items,) indices into ``classes``; a subset keeps the indices of the full dataset.
+        classes: class names; the "first-half" split takes the first half in this order.
+        split: (items,) "train", "validation" or "test"; None if the source does not define splits.
+        is_query, is_gallery: (items,) masks, if the queries are searched in a separate gallery.
         attributes: further columns by name, each (items,).
-        true_labels: (items,) the labels before classes were paired; None where they were not.
-        notes: what a user should know about how it was read, such as files that were ignored; a sentence each.
-        source: what `load_dataset` loads it from again; in angle brackets, the object that it was made of.
-        protocol: how papers measure it, where that is not all against all: "random-gallery", see
+        true_labels: (items,) the labels before classes were merged into pairs; None if they were not.
+        notes: one sentence each on how the data were read, such as which files were ignored.
+        source: the path or name that `load_dataset` takes; in angle brackets, the object it was made from.
+        protocol: how papers evaluate it, if not by searching all items in all others: "random-gallery", see
             `nearkin.evaluation.galleries`.
 
     >>> from nearkin.data import from_arrays
@@ -77,7 +77,7 @@ class Dataset:
         return f"Dataset({self.name!r}: {len(self):,} items of {len(self.present_classes):,} classes)"
 
     def take(self, indices: Indices) -> Dataset:
-        """The items at ``indices``, with everything that is known about them."""
+        """Returns the items at ``indices`` with all their columns."""
         return replace(
             self,
             items=self.items.take(indices),
@@ -93,30 +93,30 @@ class Dataset:
         return self.take(np.flatnonzero(mask))
 
     def with_items(self, items: Items) -> Dataset:
-        """The same items in another form, for example as the features of a frozen backbone."""
+        """Returns the same dataset with its items in another form, such as the features of a frozen backbone."""
         return replace(self, items=items)
 
     @property
     def dense_labels(self) -> Indices:
-        """(items,) labels counted over the classes that have items here, 0…classes−1 without gaps."""
+        """(items,) labels renumbered over the classes that occur, 0…classes−1 without gaps."""
         return np.searchsorted(self.present_classes, self.labels)
 
     @property
     def present_classes(self) -> Indices:
-        """The classes that have items here, ascending."""
+        """Indices of the classes that occur, ascending."""
         return np.unique(self.labels)
 
     def knows_classes_of(self, other: Dataset) -> bool:
-        """Whether every class of another split of the same data has items here too."""
+        """Whether every class of ``other``, another split of the same data, also occurs here."""
         return bool(np.isin(other.present_classes, self.present_classes).all())
 
 
 def class_labels(values: Any, where: str, names: Sequence[str] | None = None) -> tuple[Indices, Sequence[str]]:
-    """Labels of any kind, one number or text per item, as positions in the class names.
+    """Converts labels, one integer or string per item, to indices and class names.
 
     Args:
-        where: what they belong to, for messages.
-        names: the class names that whole numbers stand for, where these are known.
+        where: names the source in messages.
+        names: the class names that integer labels refer to, if known.
 
     >>> class_labels(["cat", "ant", "cat"], "pets")
     (array([1, 0, 1]), ['ant', 'cat'])
@@ -125,7 +125,7 @@ def class_labels(values: Any, where: str, names: Sequence[str] | None = None) ->
         column = as_array(values)
     except ValueError as error:
         raise UserError(
-            f"{where}: labels must be one whole number or text per item, not lists of different lengths"
+            f"{where}: labels must be one integer or string per item, not lists of different lengths"
         ) from error
     if column.ndim == 2 and column.shape[1] == 1:
         column = column[:, 0]
@@ -138,20 +138,20 @@ def class_labels(values: Any, where: str, names: Sequence[str] | None = None) ->
         raise UserError(f"{where}: {missing:,} of {len(column):,} labels are NaN or None; give every item a label")
     if column.ndim != 1 or column.dtype.kind not in "iuU":
         raise UserError(
-            f"{where}: labels must be one whole number or text per item, not {column.dtype} of shape {column.shape}"
+            f"{where}: labels must be one integer or string per item, not {column.dtype} of shape {column.shape}"
         )
     if names is None or column.dtype.kind == "U":
         return encode_labels([str(value) for value in column.tolist()])
     unknown = column[(column < 0) | (column >= len(names))]
     if len(unknown):
-        raise UserError(f"{where}: label {unknown[0]} is not one of its {len(names)} classes; leave such items out")
+        raise UserError(f"{where}: label {unknown[0]} is not one of the {len(names)} classes; leave such items out")
     return column.astype(np.int64), [str(name) for name in names]
 
 
 def encode_labels(values: Sequence[str]) -> tuple[Indices, list[str]]:
-    """Labels of any spelling as positions in the sorted class names; whole numbers sort by value.
+    """Converts class names, one per item, to indices and sorted class names; integers sort by value.
 
-    The one way from what a user wrote to labels.
+    Every source of data uses this function.
 
     >>> labels, classes = encode_labels(["10", "9", "10"])
     >>> labels.tolist(), classes
@@ -165,11 +165,11 @@ def encode_labels(values: Sequence[str]) -> tuple[Indices, list[str]]:
     return np.array([position[value] for value in values], dtype=np.int64), classes
 
 
-def described(made_of: Any, count: int) -> str:
-    """An object as the ``source`` of its dataset.
+def describe_object(data: Any, count: int) -> str:
+    """Describes an object, as the ``source`` of the dataset made from it.
 
-    >>> described([1, 2], 2)
+    >>> describe_object([1, 2], 2)
     '<list of 2 items>'
     """
-    kind = type(made_of)
+    kind = type(data)
     return f"<{kind.__module__}.{kind.__qualname__} of {count:,} items>".replace("<builtins.", "<")

@@ -1,10 +1,10 @@
-"""Images of strangers are decoded in worker processes with limits: one costs some time and memory, whatever it holds.
+"""Decodes untrusted images in worker processes with limits on time and memory.
 
-A worker loads little more than Pillow. The kernel ends it after two seconds of CPU time and refuses it more than 300 MB
-beside what it started with; the parent ends it where an answer takes too long. Each time that costs one image, and the
-next one gets a new worker. Requests and answers are plain bytes: nothing is unpickled on either side.
+A worker loads little more than Pillow. The kernel kills it after two seconds of CPU time and denies it more than 300 MB
+on top of what it starts with. The parent kills it if an answer takes too long. Each of these costs one image; a new
+worker decodes the next. Requests and answers are plain bytes: neither side unpickles anything.
 
-Linux keeps both limits. macOS limits time but not memory; Windows, where nearkin does not run, has neither.
+Linux enforces both limits. macOS limits time but not memory. Windows, where nearkin does not run, enforces neither.
 """
 
 from __future__ import annotations
@@ -29,31 +29,31 @@ from nearkin.data.images import BeyondLimits, Unreadable, read_image, read_resiz
 from nearkin.errors import OutOfRoom
 from nearkin.signals import block_signals
 
-SECONDS = 2.0  # of CPU time for an image
-MEMORY = 300 * 2**20  # bytes for an image
-PATIENCE = 30.0  # seconds until an answer, on a busy machine and a slow disk
-MOST_WORKERS = 8  # so that all of them together take bounded memory too
+SECONDS = 2.0  # CPU time per image
+MEMORY = 300 * 2**20  # bytes per image
+PATIENCE = 30.0  # seconds to wait for an answer: the machine may be busy and the disk slow
+MOST_WORKERS = 8  # bounds the memory of all workers together
 
 _WORKER = "import sys; sys.path[:] = sys.argv[1:]; from nearkin.data.decoders import work; work()"
-# Large blocks go back to the system when they are freed, and no thread reserves address space: both would count.
+# Free large blocks at once and reserve no address space for threads: both would count towards the memory limit.
 _ENVIRONMENT = {
     "MALLOC_ARENA_MAX": "1",
     "MALLOC_MMAP_THRESHOLD_": str(2**20),
     "OMP_NUM_THREADS": "1",
     "OPENBLAS_NUM_THREADS": "1",
 }
-_REQUEST = struct.Struct("<c?IB")  # what is asked, of content or path, for which side, resampled how; then that
-_ANSWER = struct.Struct("<cII")  # what came of it, width, height; then the pixels, or the reason
+_REQUEST = struct.Struct("<c?IB")  # kind, whether content or a path follows, side, resampling filter
+_ANSWER = struct.Struct("<cII")  # outcome, width, height; the pixels or the reason follow
 _Answer = tuple[tuple[int, int], bytes] | Unreadable  # size and pixels
 
 
 class DecoderPool:
-    """Decodes images in worker processes with limits; many threads may use it at once.
+    """Decodes images in worker processes with limits. Thread-safe.
 
-    Workers start when they are first needed. They end with the block, in the middle of an image if need be.
+    A worker starts when it is first needed. Leaving the `with` block kills all workers, even in the middle of an image.
 
     Args:
-        workers: how many images are decoded at once; None: as many as cores, up to 8.
+        workers: number of images decoded at once; None: one per core, up to 8.
 
     >>> with DecoderPool(workers=1) as decoders:
     ...     print(decoders.read(Path("no-such-file.jpg"), short=256))
@@ -63,31 +63,32 @@ class DecoderPool:
     def __init__(self, workers: int | None = None) -> None:
         self.workers = workers or min(MOST_WORKERS, os.cpu_count() or 1)
         self._decoders = [_Decoder() for _ in range(self.workers)]
-        self._idle: LifoQueue[_Decoder] = LifoQueue()  # the one used last is the first to be used again
+        self._idle: LifoQueue[_Decoder] = LifoQueue()  # last in, first out: start as few workers as possible
         for decoder in self._decoders:
             self._idle.put(decoder)
 
     def read(self, source: Path | bytes, short: int, interpolation: str = "bicubic") -> Image.Image | Unreadable:
-        """As `read_image`, of a file or of what it holds; resized, for whole images are too much to hand over.
+        """Decodes like `read_image` and resizes, since a full-size image is expensive to send between processes.
 
         Args:
-            short: the short side that it gets, as of `Preprocess.resize`.
-            interpolation: as of `Preprocess`.
+            source: the file, or its content.
+            short: length of the short side after resizing, as `Preprocess.resize`.
+            interpolation: as `Preprocess.interpolation`.
         """
         resampling = Image.Resampling[interpolation.removesuffix("-exact").upper()]
         return _image(self._ask(b"r", source, short, resampling))
 
     def read_small(self, path: Path, side: int) -> Image.Image | Unreadable:
-        """As `nearkin.data.images.read_small`."""
+        """Same as `nearkin.data.images.read_small`."""
         return _image(self._ask(b"s", path, side))
 
     def check(self, path: Path) -> Unreadable | None:
-        """Why it cannot be read, if so: as `read`, but the pixels stay in the worker."""
+        """Returns why the image cannot be read, or None if it can. The pixels stay in the worker."""
         found = self._ask(b"v", path)
         return found if isinstance(found, Unreadable) else None
 
     def close(self) -> None:
-        """Ends all workers at once."""
+        """Kills all workers at once."""
         for decoder in self._decoders:
             decoder.close()
 
@@ -112,7 +113,7 @@ def _image(answer: _Answer) -> Image.Image | Unreadable:
 
 
 class _Decoder:
-    """One worker, or the one after it; asked by one thread at a time, closed by any."""
+    """A worker, replaced when it dies. One thread asks at a time; any thread may close."""
 
     def __init__(self) -> None:
         self._running: tuple[subprocess.Popen[bytes], Connection] | None = None
@@ -137,8 +138,8 @@ class _Decoder:
                 self._end()
                 if process.returncode == -signal.SIGPROF:
                     return BeyondLimits(path, f"takes more than {SECONDS:.0f} seconds to decode")
-                return BeyondLimits(path, "ended the process that decoded it")
-            except BaseException:  # Ctrl-C: the answer would be taken for that to the next question
+                return BeyondLimits(path, "the process decoding it ended unexpectedly")
+            except BaseException:  # Ctrl-C: the pending answer would be mistaken for the next request's
                 self._end()
                 raise
         if outcome == b"+":
@@ -148,16 +149,16 @@ class _Decoder:
     def close(self) -> None:
         self._closed = True
         if running := self._running:
-            running[0].kill()  # whoever waits for its answer stops waiting
+            running[0].kill()  # a thread that waits for its answer stops waiting
         with self._asking:
             self._end()
 
     def _worker(self) -> tuple[subprocess.Popen[bytes], Connection]:
         if self._running is None:
             self._running = _start()
-        if self._closed:  # only now: `close` has seen this worker, or it is seen here that it was called
+        if self._closed:  # checked after the start: `close` may have run in between and missed this worker
             self._end()
-            raise ValueError("the decoders are closed")
+            raise ValueError("this DecoderPool is closed; create a new one")
         return self._running
 
     def _end(self) -> None:
@@ -173,7 +174,7 @@ def _start() -> tuple[subprocess.Popen[bytes], Connection]:
     ours, theirs = Pipe()
     command = [sys.executable, "-c", _WORKER, *map(str, sys.path)]
     environment = {**os.environ, **_ENVIRONMENT}
-    with theirs, block_signals():  # Ctrl-C is the parent's to hear, which then ends its workers
+    with theirs, block_signals():  # the parent handles Ctrl-C and then kills its workers
         try:
             process = subprocess.Popen(
                 command, stdin=theirs.fileno(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=environment
@@ -181,13 +182,13 @@ def _start() -> tuple[subprocess.Popen[bytes], Connection]:
         except OSError as error:
             ours.close()
             raise OutOfRoom(
-                f"no process can be started to decode images ({error}); end other programs first"
+                f"could not start a process to decode images ({error}); close other programs first"
             ) from error
     return process, ours
 
 
 def work() -> None:
-    """What a worker does: it answers one request after the other until the parent is gone."""
+    """Runs in a worker: answers requests until the parent is gone."""
     AvifImagePlugin.DEFAULT_MAX_THREADS = 1
     _limit_memory()
     signal.signal(signal.SIGPROF, signal.SIG_DFL)
@@ -199,7 +200,7 @@ def work() -> None:
 
 def _limit_memory() -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    with suppress(OSError, ValueError):  # not Linux, or there is a lower limit already
+    with suppress(OSError, ValueError):  # not Linux, or a lower limit is already set
         pages = int(Path("/proc/self/statm").read_text().split()[0])
         most = pages * resource.getpagesize() + MEMORY
         resource.setrlimit(resource.RLIMIT_AS, (most, most))
@@ -208,7 +209,7 @@ def _limit_memory() -> None:
 def _answer_one(parent: Connection) -> None:
     kind, is_content, side, resampling = _REQUEST.unpack(parent.recv_bytes())
     given = parent.recv_bytes()
-    signal.setitimer(signal.ITIMER_PROF, SECONDS)  # ends the process
+    signal.setitimer(signal.ITIMER_PROF, SECONDS)  # kills the process when it expires
     head, body = _answer(kind, given if is_content else Path(os.fsdecode(given)), side, resampling)
     signal.setitimer(signal.ITIMER_PROF, 0)
     parent.send_bytes(head)

@@ -1,4 +1,4 @@
-"""Images of more than eight bits to a value become eight-bit ones."""
+"""Converts images with more than eight bits per value to eight bits."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from PIL import Image
 
 
 def eight_bits(image: Image.Image) -> Image.Image:
-    """Sixteen bits lose the lower eight; of values of unknown range (modes I and F), see `_range`.
+    """Drops the lower eight of sixteen bits; scales values of unknown range (modes I and F) as `_range` says.
 
     >>> eight_bits(Image.new("I;16", (1, 1), 65535)).getpixel((0, 0))
     255
@@ -20,7 +20,11 @@ def eight_bits(image: Image.Image) -> Image.Image:
 
 
 def _range(image: Image.Image) -> tuple[float, float]:
-    """What becomes 0, and how much one step is: eight bits if the values fit, sixteen if whole, else all there is."""
+    """Returns the value that becomes 0 and the size of one step.
+
+    Integers up to 255 are taken as eight bits, integers up to 65,535 as sixteen; other values are scaled from their
+    minimum to their maximum.
+    """
     low, high = (float(end) for end in image.getextrema())  # type: ignore[arg-type]
     if low >= 0 and high <= 65535 and all((values == np.round(values)).all() for values in _strips(image)):
         return 0.0, 1.0 if high <= 255 else 257.0
@@ -28,7 +32,7 @@ def _range(image: Image.Image) -> tuple[float, float]:
 
 
 def _strips(image: Image.Image, rows: int = 256) -> Iterator[npt.NDArray[np.float64]]:
-    """A few rows (rows, width) at a time: of a large picture, all at once would take several times its memory."""
+    """Yields a few rows (rows, width) at a time: converting an image at once would take several times its memory."""
     for top in range(0, image.height, rows):
         strip = image.crop((0, top, image.width, min(top + rows, image.height)))
         yield np.asarray(strip, dtype=np.float64)

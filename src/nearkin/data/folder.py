@@ -1,4 +1,4 @@
-"""An image folder: one folder per class, optionally under ``train/``, ``validation/`` and ``test/``."""
+"""Image folders: one folder per class, optionally under ``train/``, ``validation/`` and ``test/``."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from nearkin.data.summary import counted
 from nearkin.errors import UserError
 
 SUFFIXES = {".avif", ".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"}
-# Pictures that people have and that are not decoded; other files beside pictures (.txt, .xml) are no loss.
+# Common image formats that are not supported, so that a note can say so. Other files (.txt, .xml) are not images.
 UNSUPPORTED = {".arw", ".cr2", ".dng", ".heic", ".heif", ".jp2", ".jxl", ".nef", ".psd", ".raw", ".svg"}
-HIDDEN = {"desktop.ini", "thumbs.db"}  # and all that begins with a dot
+HIDDEN = {"desktop.ini", "thumbs.db"}  # and names that begin with a dot
 SPLITS = {
     "train": "train",
     "val": "validation",
@@ -29,10 +29,10 @@ SPLITS = {
 
 
 def load_folder(root: Path) -> Dataset:
-    """Reads ``root/<class>/**/<image>``; classes in the order of their names.
+    """Reads ``root/<class>/**/<image>``; classes are sorted by name.
 
-    A root that holds only ``train``, ``val``/``validation`` and ``test`` folders is read as an official split. What
-    was left out, and why, is in the dataset's ``notes``; hidden files are not mentioned.
+    If the root contains only ``train``, ``val``/``validation`` and ``test`` folders, they become the official split.
+    The dataset's ``notes`` say what was left out and why, except for hidden files.
     """
     found = _Found(root)
     folders = found.subfolders(root)
@@ -55,10 +55,10 @@ def load_folder(root: Path) -> Dataset:
 
 
 def load_unlabelled(root: Path) -> Dataset:
-    """Every image below ``root``, all of one nameless class: enough to embed, not to train or to measure."""
+    """Reads every image below ``root`` as one nameless class: enough to embed, but not to train or evaluate."""
     paths = images_below(root)
     if not paths:
-        raise UserError(f"{root} holds no images ({', '.join(sorted(SUFFIXES))})")
+        raise UserError(f"{root} contains no images ({', '.join(sorted(SUFFIXES))})")
     return Dataset(root.resolve().name, ImageFiles(paths), np.zeros(len(paths), dtype=np.int64), [""])
 
 
@@ -68,25 +68,27 @@ def images_below(root: Path) -> list[Path]:
 
 @dataclass
 class _Found:
-    """All that one walk through an image folder meets."""
+    """Everything found in an image folder."""
 
     root: Path
     images: list[Path] = field(default_factory=list)
     labels: list[str] = field(default_factory=list)
     splits: list[str] = field(default_factory=list)
-    loose: list[Path] = field(default_factory=list)  # files beside the class folders
-    other: Counter[str] = field(default_factory=Counter)  # files in class folders by extension, images aside
+    loose: list[Path] = field(default_factory=list)  # files outside the class folders
+    other: Counter[str] = field(
+        default_factory=Counter
+    )  # files in class folders that are not images, counted by extension
     empty: list[Path] = field(default_factory=list)  # class folders without images
-    nested: Counter[Path] = field(default_factory=Counter)  # images by folder, of the folders inside class folders
+    nested: Counter[Path] = field(default_factory=Counter)  # images in subfolders of class folders, counted by folder
 
     def subfolders(self, folder: Path) -> list[Path]:
-        """The folders in a folder; the files there are noted as loose."""
+        """Returns the subfolders of a folder and adds its files to ``loose``."""
         entries = sorted(path for path in folder.iterdir() if not _is_hidden(path.name))
         folders = [path for path in entries if path.is_dir()]
         self.loose += [path for path in entries if not path.is_dir()]
         if not folders:
             hint = "images but no class folders" if any(map(_is_image, self.loose)) else "no class folders"
-            raise UserError(f"{folder} holds {hint}; expected one folder per class: {folder}/<class>/<image>")
+            raise UserError(f"{folder} contains {hint}; expected one folder per class: {folder}/<class>/<image>")
         return folders
 
     def read_class(self, folder: Path, split: str) -> None:
@@ -101,19 +103,19 @@ class _Found:
             self.empty.append(folder)
 
     def check(self) -> None:
-        """A class without images is left out, unless nothing could be told apart without it."""
+        """Raises if leaving out the classes without images would leave fewer than two."""
         if self.empty and len(set(self.labels)) < 2:
             more = f" (and {len(self.empty) - 1} more like it)" if len(self.empty) > 1 else ""
             unsupported = "".join(f"; {note}" for note in self._unsupported())
             advice = "add images or remove the folder"
-            raise UserError(f"class folder {self.empty[0]} holds no images{more}; {advice}{unsupported}")
+            raise UserError(f"class folder {self.empty[0]} contains no images{more}; {advice}{unsupported}")
 
     def notes(self) -> tuple[str, ...]:
         return tuple(self._notes())
 
     def _notes(self) -> Iterator[str]:
         if self.loose:
-            yield f"ignored {counted(len(self.loose), 'file')} beside the class folders: {self._names(self.loose)}"
+            yield f"ignored {counted(len(self.loose), 'file')} outside the class folders: {self._names(self.loose)}"
         yield from self._unsupported()
         others = {suffix: count for suffix, count in self.other.most_common() if suffix not in UNSUPPORTED}
         if others:
@@ -126,7 +128,7 @@ class _Found:
             yield f"{images} in subfolders belong to the class folder above: {self._names(self.nested)}"
         if len(set(self.labels)) == 1 and len(self.nested) > 1:
             only = self.root / self.labels[0]
-            yield f"all images are in one class folder; if its subfolders are the classes, give {only}"
+            yield f"all images are in one class folder; if its subfolders are the classes, use {only} as the data"
 
     def _unsupported(self) -> Iterator[str]:
         for suffix, count in self.other.items():
@@ -139,7 +141,7 @@ class _Found:
 
 
 def _files_below(folder: Path) -> Iterator[Path]:
-    """All files but hidden ones and those in hidden folders; links to folders are not followed."""
+    """Yields all files except hidden ones and those in hidden folders; does not follow links to folders."""
     for here, folders, files in os.walk(folder):
         folders[:] = [name for name in folders if not _is_hidden(name)]
         yield from (Path(here, name) for name in files if not _is_hidden(name))

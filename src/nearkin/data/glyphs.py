@@ -1,10 +1,10 @@
-"""The embedded dataset: pictures of Unicode glyphs in sixteen typefaces, rendered on first use.
+"""The built-in dataset: images of Unicode glyphs in sixteen typefaces, rendered on first use.
 
-A class is a shape. Every glyph that at least ten of the faces hold is a candidate; candidates that look the
-same in half of the faces that hold both (Latin A, Greek Alpha, Cyrillic A) are one class, named after the
-lowest code point, and only that glyph is rendered for it. Glyphs are centred, so a comma and an apostrophe
-are one shape, but keep their size relative to the capitals of their face, so ``c`` and ``C`` are two: the
-warps change sizes by less than the third that lies between these.
+A class is a shape. Every glyph that at least ten faces contain is a candidate. Candidates that look the same in half
+of the faces that contain both (Latin A, Greek Alpha, Cyrillic A) form one class. It is named after the lowest code
+point, and only that glyph is rendered. Glyphs are centred, so a comma and an apostrophe are one shape. They keep
+their size relative to the capitals of their face, so ``c`` and ``C`` are two shapes: their sizes differ by a third,
+and the warps change sizes by less.
 """
 
 from __future__ import annotations
@@ -37,43 +37,42 @@ FACES = (
 TRAITS = {"serif": ("Serif", "STIX"), "mono": ("Mono",), "bold": ("Bol",), "italic": ("Ita", "Oblique")}
 FACES_NEEDED = 10
 
-CAPITAL_HEIGHT = 0.6  # in picture sides
-LARGEST_EXTENT = 0.8  # in picture sides; what is larger is shrunk
+CAPITAL_HEIGHT = 0.6  # relative to the side of the image
+LARGEST_EXTENT = 0.8  # relative to the side of the image; larger glyphs are shrunk
 SUPERSAMPLING = 3
 
-# Each is drawn evenly from minus to plus its bound; together they bring the Recall@1 of raw pixels to 0.6.
+# Each is drawn uniformly between minus and plus its bound; together they lower the Recall@1 of raw pixels to 0.6.
 ROTATION = 12.0  # degrees
 SCALING = 0.1
 SHEAR = 0.2
-SHIFT = 0.08  # in picture sides
+SHIFT = 0.08  # relative to the side of the image
 
 COMPARED_SIZE = 28
-ALIKE = 0.02  # squared distance of two blurred pictures, over the larger of their squared norms
+ALIKE = 0.02  # squared distance of two blurred images, divided by the larger of their squared norms
 LEAST_INK = 4.0  # white pixels at the compared size
 
-FORMAT = 2  # to be raised whenever the same arguments give other pictures
+FORMAT = 2  # raise this whenever the same arguments give other images
 
 Arrays = dict[str, npt.NDArray[Any]]
-Pictures = npt.NDArray[np.float32]
+Images = npt.NDArray[np.float32]
 
 
 def glyphs(classes: int = 400, per_class: int = 26, size: int = 28, seed: int = 0, test_per_class: int = 0) -> Dataset:
-    """White glyphs on black: one class per shape, every example in some typeface and with its own small warp.
+    """White glyphs on black: one class per shape, each image in one of the typefaces and with a small random warp.
 
-    The first half of the classes is "train", the second "test"; with ``test_per_class`` every class is in both, and the
-    last examples of each are "test". Plain shapes are taken before accented
-    letters, modifiers and drawing pieces, which come in only when ``classes`` exceeds the number of plain
-    ones. The classes are shuffled, so both halves hold the same kinds of glyph. Equal arguments give equal
-    pictures, kept in the cache.
+    The first half of the classes is "train", the second half "test". With ``test_per_class``, every class is in both
+    splits, and its last images are "test". Accented letters, modifiers and box-drawing pieces are used only if
+    ``classes`` exceeds the number of plain shapes. The classes are shuffled, so both halves contain the same kinds of
+    glyphs. The same arguments give the same images, which are cached.
 
     Args:
-        classes: how many shapes, at most ``len(distinct_glyphs())``.
-        per_class: examples of each; they go round the faces that show the glyph.
-        size: side of the square pictures in pixels.
-        seed: of the choice of shapes, the order of the faces and the warps.
-        test_per_class: of each class, how many examples are tested on; 0: the second half of the classes is.
+        classes: number of shapes, at most ``len(distinct_glyphs())``.
+        per_class: images per class; they cycle through the faces that show the glyph.
+        size: side of the square images in pixels.
+        seed: random seed of the choice of shapes, the order of the faces and the warps.
+        test_per_class: test images per class; 0: the second half of the classes is the test split.
 
-    Every example has the attributes "face" (str), "serif", "mono", "bold" and "italic" (bool).
+    Every image has the attributes "face" (str), "serif", "mono", "bold" and "italic" (bool).
 
     >>> data = glyphs(classes=10, per_class=4)  # doctest: +SKIP
     >>> data.items.pixels.shape, data.classes[0], data.attributes["face"][0]  # doctest: +SKIP
@@ -95,19 +94,19 @@ def glyphs(classes: int = 400, per_class: int = 26, size: int = 28, seed: int = 
     for trait, marks in TRAITS.items():
         attributes[trait] = np.array([any(mark in face for mark in marks) for face in FACES])[faces]
     labels, places = np.repeat(np.arange(classes), per_class), np.tile(np.arange(per_class), classes)
-    trained_on = places < per_class - test_per_class if test_per_class else labels < classes // 2
+    is_train = places < per_class - test_per_class if test_per_class else labels < classes // 2
     return Dataset(
         name="glyphs",
         items=ImageArray(stored["pixels"]),
         labels=labels,
         classes=[f"U+{code:04X} {chr(code)}" for code in stored["codepoints"].tolist()],
-        split=np.where(trained_on, "train", "test"),
+        split=np.where(is_train, "train", "test"),
         attributes=attributes,
     )
 
 
 def distinct_glyphs() -> Indices:
-    """The code points of all shapes there are to choose from, ascending."""
+    """Returns the code points of all available shapes, ascending."""
     codepoints: Indices = _shapes()["codepoints"]
     return codepoints
 
@@ -117,20 +116,20 @@ def _shapes() -> Arrays:
 
 
 def _cached(name: str, keys: tuple[str, ...], build: Callable[[], Arrays]) -> Arrays:
-    """The arrays stored under ``name``, built and stored if they are not there or cannot be read."""
+    """Returns the arrays cached under ``name``; builds and caches them if they are missing or unreadable."""
     versions = f"v{FORMAT}-matplotlib{matplotlib.__version__}-pillow{PIL.__version__}"
     target = cache_folder() / "glyphs" / f"{name}-{versions}.npz"
     if target.exists():
         try:
             with np.load(target, allow_pickle=False) as stored:
                 return {key: stored[key] for key in keys}
-        except Exception:  # damage shows as any of a dozen types, and building again mends them all
+        except Exception:  # a damaged file raises any of a dozen types; building it again fixes all of them
             pass
     arrays = build()
     try:
         with atomic_path(target) as partial:
             np.savez(partial, allow_pickle=False, **arrays)
-    except UserError as error:  # a cache that cannot be written costs time, not the pictures
+    except UserError as error:  # the images are complete even if they cannot be cached
         warnings.warn(f"{error}, or set NEARKIN_CACHE to another folder", stacklevel=3)
     return arrays
 
@@ -153,9 +152,11 @@ def _render(classes: int, per_class: int, size: int, seed: int) -> Arrays:
 
 
 def _choose(codepoints: Indices, classes: int, random: np.random.Generator) -> Indices:
-    """Positions of plain shapes, then of others; shuffled again, so that both halves hold the same kinds."""
+    """Picks plain shapes first, then others, and shuffles them, so that both halves contain the same kinds."""
     if classes > len(codepoints):
-        raise UserError(f"glyphs: classes must be at most {len(codepoints)}, the distinct shapes, not {classes}")
+        raise UserError(
+            f"glyphs: classes must be at most {len(codepoints)}, the number of distinct shapes, not {classes}"
+        )
     shuffled = random.permutation(len(codepoints))
     plain = np.array([_is_plain(chr(code)) for code in codepoints[shuffled]])
     return random.permutation(np.concatenate([shuffled[plain], shuffled[~plain]])[:classes])
@@ -168,13 +169,13 @@ def _is_plain(glyph: str) -> bool:
 
 
 def _warps(count: int, side: int, random: np.random.Generator) -> npt.NDArray[np.float64]:
-    """(count, 6) affine maps from the pixels of the warped picture to those of the upright one."""
+    """(count, 6) affine maps from the pixels of the warped image to those of the upright image."""
     rotation, scaling, shear, across, down = random.uniform(-1.0, 1.0, (5, count))
     cos, sin = np.cos(np.radians(ROTATION * rotation)), np.sin(np.radians(ROTATION * rotation))
     scale, slant = np.exp(SCALING * scaling), SHEAR * shear
     xx, xy = scale * cos, scale * (cos * slant - sin)
     yx, yy = scale * sin, scale * (sin * slant + cos)
-    x, y = side * (0.5 + SHIFT * across), side * (0.5 + SHIFT * down)  # where the centre goes
+    x, y = side * (0.5 + SHIFT * across), side * (0.5 + SHIFT * down)  # the new centre
     return np.stack([xx, xy, side / 2 - xx * x - xy * y, yx, yy, side / 2 - yx * x - yy * y], axis=1)
 
 
@@ -184,7 +185,7 @@ def _warped(upright: Image.Image, warp: list[float]) -> npt.NDArray[np.uint8]:
 
 
 class _Face:
-    """One typeface at one picture size."""
+    """A typeface at one image size."""
 
     def __init__(self, name: str, size: int) -> None:
         path = str(Path(matplotlib.get_data_path()) / "fonts" / "ttf" / f"{name}.ttf")
@@ -195,57 +196,57 @@ class _Face:
         self.font = ImageFont.truetype(path, points, layout_engine=ImageFont.Layout.BASIC)
 
     def draw(self, code: int) -> Image.Image:
-        """The glyph in the middle of a picture, upright and supersampled."""
-        sheet = Image.new("L", (5 * self.side // 2, 2 * self.side))  # holds every glyph of every face
+        """Draws the glyph in the centre of an image, upright and supersampled."""
+        sheet = Image.new("L", (5 * self.side // 2, 2 * self.side))  # large enough for every glyph of every face
         origin = (self.side // 2, 5 * self.side // 4)
         ImageDraw.Draw(sheet).text(origin, chr(code), fill=255, font=self.font, anchor="ls")
         ink = sheet.crop(sheet.getbbox())
         largest = round(LARGEST_EXTENT * self.side)
         ink.thumbnail((largest, largest), Image.Resampling.LANCZOS)
-        picture = Image.new("L", (self.side, self.side))
-        picture.paste(ink, ((self.side - ink.width) // 2, (self.side - ink.height) // 2))
-        return picture
+        image = Image.new("L", (self.side, self.side))
+        image.paste(ink, ((self.side - ink.width) // 2, (self.side - ink.height) // 2))
+        return image
 
 
 def _find_shapes() -> Arrays:
-    """The lowest code point of each shape, and (shapes, faces) which faces show it as no other shape."""
+    """Finds the lowest code point of each shape, and (shapes, faces) which faces draw it unlike any other shape."""
     faces = [_Face(name, COMPARED_SIZE) for name in FACES]
     codes, counts = np.unique(np.concatenate([list(face.codepoints) for face in faces]), return_counts=True)
-    # Letters, numbers, punctuation and symbols: no marks, separators, controls or private use.
-    shown = np.array([unicodedata.category(chr(code))[0] in "LNPS" for code in codes])
-    codes = codes[shown & (counts >= FACES_NEEDED)]
+    # Letters, numbers, punctuation and symbols; not marks, separators, control or private-use characters.
+    visible = np.array([unicodedata.category(chr(code))[0] in "LNPS" for code in codes])
+    codes = codes[visible & (counts >= FACES_NEEDED)]
     shows = np.array([[code in face.codepoints for face in faces] for code in codes.tolist()])
     inked = np.ones(len(codes), dtype=np.bool_)
-    alike = []  # for each face the pairs (lower, higher) that look the same in it
+    alike = []  # for each face, the pairs (lower, higher) that look the same
     for i, face in enumerate(track(faces, "finding glyphs that look alike")):
         here = np.flatnonzero(shows[:, i])
         drawn = [face.draw(code).reduce(SUPERSAMPLING) for code in codes[here].tolist()]
-        pictures = np.stack([np.asarray(picture) for picture in drawn]).astype(np.float32) / np.float32(255)
-        inked[here] &= pictures.sum(axis=(1, 2)) >= LEAST_INK
-        alike.append(here[_alike_pairs(pictures)])
+        images = np.stack([np.asarray(image) for image in drawn]).astype(np.float32) / np.float32(255)
+        inked[here] &= images.sum(axis=(1, 2)) >= LEAST_INK
+        alike.append(here[_alike_pairs(images)])
     pairs, times = np.unique(np.concatenate(alike), axis=0, return_counts=True)
     shared = (shows[pairs[:, 0]] & shows[pairs[:, 1]]).sum(axis=1)
     lowest = _lowest_connected(len(codes), pairs[2 * times >= shared])
-    # Where two shapes coincide in a few faces (т is m in italics), those faces show the lower one alone.
-    stands = lowest == np.arange(len(codes))
+    # If two shapes coincide in only a few faces (italic т looks like m), those faces show only the lower one.
+    is_lowest = lowest == np.arange(len(codes))
     for i, (lower, higher) in enumerate(pair.T for pair in alike):
-        shows[higher[stands[lower] & stands[higher]], i] = False
-    kept = stands & inked
+        shows[higher[is_lowest[lower] & is_lowest[higher]], i] = False
+    kept = is_lowest & inked
     return {"codepoints": codes[kept].astype(np.int64), "shows": shows[kept]}
 
 
-def _alike_pairs(pictures: Pictures) -> Indices:
-    """(pairs, 2) positions, the lower first, of the pictures that are nearly equal."""
-    for axis in (1, 2):  # blurred, so that an edge that is off by a part of a pixel is the same edge
-        pictures = (np.roll(pictures, 1, axis) + 2 * pictures + np.roll(pictures, -1, axis)) / np.float32(4)
-    flat = pictures.reshape(len(pictures), -1)
+def _alike_pairs(images: Images) -> Indices:
+    """(pairs, 2) indices of nearly equal images, the lower index first."""
+    for axis in (1, 2):  # blur, so that edges may differ by a fraction of a pixel
+        images = (np.roll(images, 1, axis) + 2 * images + np.roll(images, -1, axis)) / np.float32(4)
+    flat = images.reshape(len(images), -1)
     norms = np.square(flat).sum(axis=1)
     distances = norms[:, None] + norms - 2 * (flat @ flat.T)
     return np.argwhere(np.triu(distances <= ALIKE * np.maximum(norms[:, None], norms), 1))
 
 
 def _lowest_connected(count: int, pairs: Indices) -> Indices:
-    """For each of ``count`` nodes the lowest one that the pairs connect it with."""
+    """For each of ``count`` nodes, the lowest node that the pairs connect it to."""
     from scipy.sparse import coo_array
     from scipy.sparse.csgraph import connected_components
 

@@ -1,8 +1,8 @@
-"""Hierarchy recovery: training sees random pairs of classes as one, and is measured by the classes themselves.
+"""Hierarchy recovery: trains on random pairs of classes merged into one, and evaluates on the original classes.
 
 Rippel, Paluri, Dollár, Bourdev: Metric Learning with Adaptive Density Discrimination, ICLR 2016, 4.3 and Table 4f.
 
-Where the number of classes is odd, the last one drawn stays alone; the paper has 90.
+If the number of classes is odd, the last one drawn is not paired; the paper has 90 classes.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from nearkin.data.splits import Splits
 
 
 def collapse_pairs(dataset: Dataset, seed: int = 0) -> Dataset:
-    """The dataset with its classes collapsed to random pairs; ``true_classes`` undoes it.
+    """Merges the classes of a dataset into random pairs; ``true_classes`` undoes it.
 
-    A pair's label is none of its classes' labels, so that nobody takes one for the other.
+    A pair gets a new label, different from those of its classes, so that the two cannot be confused.
 
     >>> from nearkin.data.items import Vectors
     >>> letters = Dataset("letters", Vectors(np.eye(4)), np.array([0, 1, 2, 3]), ["a", "b", "c", "d"])
@@ -34,7 +34,10 @@ def collapse_pairs(dataset: Dataset, seed: int = 0) -> Dataset:
 
 
 def collapse_training(splits: Splits, seed: int = 0) -> Splits:
-    """Collapses what a model is trained and chosen on, not what it is tested on; held-out classes pair on their own."""
+    """Merges the classes of the training and validation splits, not of the test split.
+
+    Held-out classes are paired among themselves.
+    """
     train, validation = splits.train.present_classes, splits.validation
     held_out = np.setdiff1d(validation.present_classes, train) if validation else train[:0]
     partners = _partners([train, held_out], len(splits.train.classes), seed)
@@ -44,12 +47,12 @@ def collapse_training(splits: Splits, seed: int = 0) -> Splits:
 
 
 def true_classes(dataset: Dataset) -> Dataset:
-    """A collapsed dataset by its own classes again; any other as it is."""
+    """Restores the original classes of a dataset with merged classes; returns any other dataset unchanged."""
     return dataset if dataset.true_labels is None else replace(dataset, labels=dataset.true_labels, true_labels=None)
 
 
 def _partners(groups: Sequence[Indices], classes: int, seed: int) -> Indices:
-    """(classes,) the class that each is paired with, within its group; itself, where it stays alone."""
+    """(classes,) the class that each class is paired with, within its group; itself if it is not paired."""
     partner = np.arange(classes)
     random = np.random.default_rng(seed)
     for group in groups:
@@ -60,7 +63,7 @@ def _partners(groups: Sequence[Indices], classes: int, seed: int) -> Indices:
 
 
 def _collapsed(dataset: Dataset, partner: Indices) -> Dataset:
-    """Labels beyond those of the classes: the pair of classes a < b has the label a + number of classes."""
+    """Labels the pair of classes a < b as a + number of classes, beyond the labels of the classes themselves."""
     classes = len(partner)
     names = [
         dataset.classes[a] if a == b else f"{dataset.classes[min(a, b)]} + {dataset.classes[max(a, b)]}"

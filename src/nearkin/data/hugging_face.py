@@ -1,4 +1,4 @@
-"""A Hugging Face ``datasets.Dataset`` with a column of images and one of labels, or a dictionary of its splits."""
+"""Hugging Face datasets with a column of images and one of labels, or dictionaries of their splits."""
 
 from __future__ import annotations
 
@@ -9,34 +9,35 @@ from typing import Any
 import numpy as np
 
 from nearkin.data.arrays import items_in_memory
-from nearkin.data.dataset import Dataset, class_labels, described
+from nearkin.data.dataset import Dataset, class_labels, describe_object
 from nearkin.data.items import Items, LazyImages
 from nearkin.data.join import join_splits
 from nearkin.errors import UserError
 
 TYPES = ("datasets.arrow_dataset.Dataset", "datasets.dataset_dict.DatasetDict")
-NUMBERS = ("List", "LargeList", "Sequence", "Array2D", "Array3D")  # types of columns that may hold vectors or pixels
+NUMBERS = ("List", "LargeList", "Sequence", "Array2D", "Array3D")  # types of columns that may contain vectors or pixels
 
 
 def is_hugging_face(data: object) -> bool:
-    """Told by the type's full name: the package need not be installed, and many projects have a module `datasets`."""
+    """Checks the full type name: the package may not be installed, and many projects have a module `datasets`."""
     return any(f"{base.__module__}.{base.__qualname__}" in TYPES for base in type(data).__mro__)
 
 
 def from_hugging_face(data: Any, image: str | None = None, label: str | None = None) -> Dataset:
-    """A dataset of what a Hugging Face dataset holds; images are read when they are needed.
+    """Makes a dataset from a Hugging Face dataset; images are read when they are needed.
 
     Args:
         data: a ``datasets.Dataset``, or a ``DatasetDict`` whose splits become the official split.
-        image: the column of images, or of vectors; None: the only one of that type, or the one called "image".
-        label: the column of labels; None: the only one of classes, else of texts or numbers, or the one called "label".
+        image: column of images or vectors; None: the only column of that type, or the one named "image".
+        label: column of labels; None: the only ``ClassLabel`` column, else the only one of strings or integers, or the
+            one named "label".
 
     >>> import datasets  # doctest: +SKIP
     >>> from_hugging_face(datasets.load_from_disk("cats"), image="img", label="breed")  # doctest: +SKIP
     """
     if isinstance(data, Mapping):
         return join_splits({name: from_hugging_face(split, image, label) for name, split in data.items()}, data)
-    source = described(data, len(data))
+    source = describe_object(data, len(data))
     if not len(data):
         raise UserError(f"{source} is empty; give a dataset with items")
     types = {name: type(feature).__name__ for name, feature in data.features.items()}
@@ -48,7 +49,9 @@ def from_hugging_face(data: Any, image: str | None = None, label: str | None = N
             raise UserError(f"{source} has no column '{column}'; it has {', '.join(types)}")
     names = data.features[label].names if types[label] == "ClassLabel" else None
     codes, classes = class_labels(data.with_format(None)[label][:], f"{source}, column '{label}'", names)
-    table = data if data.format["type"] == "custom" else data.select_columns([image])  # a transform may need all
+    table = (
+        data if data.format["type"] == "custom" else data.select_columns([image])
+    )  # a transform may need all columns
     items: Items = LazyImages(table, image, np.arange(len(data)), source)
     if types[image] in NUMBERS and np.ndim(data.with_format(None)[0][image]) == 1:
         items = items_in_memory(data.with_format("numpy")[image][:], f"{source}, column '{image}'")
@@ -56,19 +59,19 @@ def from_hugging_face(data: Any, image: str | None = None, label: str | None = N
 
 
 def is_saved(folder: Path) -> bool:
-    """Whether ``save_to_disk`` wrote this folder."""
+    """Whether the folder was written by ``save_to_disk``."""
     return (folder / "dataset_dict.json").is_file() or (folder / "state.json").is_file()
 
 
 def load_saved(folder: Path) -> Any:
-    """What ``save_to_disk`` wrote: tables and JSON, no code."""
+    """Loads what ``save_to_disk`` wrote: tables and JSON, no code."""
     try:
         from datasets import load_from_disk
     except ModuleNotFoundError as error:
         raise UserError(f"{folder} is a Hugging Face dataset; run `pip install 'nearkin[hub]'` to read it") from error
     try:
         return load_from_disk(str(folder))
-    except Exception as error:  # of files that are damaged or missing
+    except Exception as error:  # damaged or missing files raise many types
         reason = f"{type(error).__name__}: {' '.join(str(error).split())}"
         raise UserError(f"{folder} cannot be read as a Hugging Face dataset ({reason}); save it again") from error
 
@@ -78,13 +81,13 @@ def _of(types: Mapping[str, str], *wanted: str) -> list[str]:
 
 
 def _only(what: str, choices: Iterable[list[str]], data: Any, source: str) -> str:
-    """The one candidate of the first kind that has any; where there are several, the one called ``what``."""
+    """Returns the only candidate of the first list that has any; if there are several, the one named ``what``."""
     found = next(filter(None, choices), [])
     if len(found) == 1 or what in found:
         return what if what in found else found[0]
     several = f"several columns that could be the {what} ({', '.join(found)})" if found else f"no column for the {what}"
     columns = ", ".join(data.features)
     raise UserError(
-        f"{source} has {several}; say which of {columns} it is: "
+        f"{source} has {several}; choose one of {columns}: "
         f'nearkin.data.from_hugging_face(dataset, {what}="{(found or list(data.features))[0]}")'
     )

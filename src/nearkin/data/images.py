@@ -1,7 +1,7 @@
-"""Decoding: whatever an image file holds becomes eight-bit RGB, or a reason why it cannot.
+"""Decodes image files to eight-bit RGB, or returns the reason why it cannot.
 
-What a few bytes of a file's head show to be too much is refused before it is decoded, here and so by every reader.
-`data/decoders.py` puts a firm limit on the rest.
+Every reader goes through the checks here: a file whose header announces too much is refused before it is decoded.
+`data/decoders.py` enforces hard limits on the rest.
 """
 
 from __future__ import annotations
@@ -21,23 +21,23 @@ from PIL import AvifImagePlugin, ExifTags, Image, TiffImagePlugin, UnidentifiedI
 from nearkin.files import open_regular
 from nearkin.names import is_utf8
 
-# Of all that Pillow could be made to run by a file's content, only picture formats people have. Those imported above
-# are the ones among them that it would only load together with all others.
+# Pillow picks a decoder by content. Only common formats are allowed, to keep the attack surface small. The plugins
+# imported above are those that Pillow would otherwise load only together with all its others.
 FORMATS = ("AVIF", "BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
 NOT_AN_IMAGE = "not an image that can be decoded"
-MAX_BYTES = 2**28  # of a file
-MAX_PIXELS = 100_000_000  # a picture beyond this is taken for a decompression bomb
-MAX_PIXELS_OF = {"WEBP": 14_000_000, "AVIF": 14_000_000}  # whose decoders take some 21 bytes for a pixel
-PHOTO = 16_000_000  # pixels; a larger image is made smaller while it is decoded
-LONGEST = 16  # times its short side; the ends of a longer image are cut off
-MAX_SEGMENTS = 1_000  # of a JPEG before its pixels; Pillow keeps an object for each
-MAX_SCANS = 100  # of a JPEG, all of which is gone through for each; programs write ten
-# Of a PNG: pixels come in pieces of 8 kB or more, a text may unfold to a megabyte, and Pillow keeps all the others.
+MAX_BYTES = 2**28  # file size
+MAX_PIXELS = 100_000_000  # more is treated as a decompression bomb
+MAX_PIXELS_OF = {"WEBP": 14_000_000, "AVIF": 14_000_000}  # these decoders need about 21 bytes per pixel
+SHRINK_ABOVE = 16_000_000  # pixels; a larger image is reduced while it is decoded
+MAX_ASPECT_RATIO = 16  # a longer image is cropped
+MAX_SEGMENTS = 1_000  # in a JPEG before its pixels; Pillow keeps an object for each
+MAX_SCANS = 100  # in a JPEG; decoding one scan goes over the whole image, and encoders write about ten
+# In a PNG: pixels come in chunks of 8 kB or more, a text can expand to a megabyte, and Pillow keeps all other chunks.
 MAX_CHUNKS = {"pixels": 100_000, "compressed text": 16, "other data": 1_000}
-MAX_COMMENTS = 100  # in a PPM of plain text; Pillow copies what is left of it for each
+MAX_COMMENTS = 100  # in a plain-text PPM; Pillow copies the rest of the file for each
 
 JPEG, PNG = b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n"
-_MARKER = re.compile(rb"\xff([^\x00\x01\xc8\xd0-\xd8\xf0-\xfd\xff])")  # of a JPEG, but for those that stand alone
+_MARKER = re.compile(rb"\xff([^\x00\x01\xc8\xd0-\xd8\xf0-\xfd\xff])")  # of a JPEG, except those without a segment
 _SEQUENTIAL, _PROGRESSIVE, _END, _SCAN = (b"\xc0", b"\xc1", b"\xc9"), (b"\xc2", b"\xca"), b"\xd9", b"\xda"
 _CHUNKS = {b"IDAT": "pixels", b"fdAT": "pixels", b"fcTL": "pixels"} | dict.fromkeys(
     (b"zTXt", b"iTXt", b"iCCP"), "compressed text"
@@ -52,14 +52,14 @@ _UPRIGHT = {
     8: Image.Transpose.ROTATE_90,
 }
 
-# Pillow warns of every damaged tag in a sentence of its own, and of sizes, which are checked here.
+# Pillow warns about every damaged tag, and about sizes, which are checked here.
 warnings.filterwarnings("ignore", category=UserWarning, module=r"PIL\.")
 warnings.simplefilter("ignore", Image.DecompressionBombWarning)
 
 
 @dataclass(frozen=True)
 class Unreadable:
-    """A file that is not a readable image, and why."""
+    """A file that could not be read as an image, and the reason."""
 
     path: Path
     reason: str
@@ -69,16 +69,16 @@ class Unreadable:
 
 
 class BeyondLimits(Unreadable):
-    """An image that takes more memory or time to decode than one may."""
+    """An image that would take too much memory or time to decode."""
 
 
 def read_image(source: Path | bytes) -> Image.Image | Unreadable:
-    """The first frame of an image file, upright, as eight-bit RGB; one of more than 16 megapixels is made smaller.
+    """Reads the first frame of an image file, upright, as eight-bit RGB; above 16 megapixels, at a reduced size.
 
-    The failure is a value, not an exception, so that it can travel out of a worker process as one line.
+    A failure is returned, not raised, so that a worker process can send it as one line.
 
     Args:
-        source: the file, or what it holds.
+        source: the file, or its content.
 
     >>> print(read_image(Path("no-such-file.jpg")))
     no-such-file.jpg: no such file
@@ -87,10 +87,10 @@ def read_image(source: Path | bytes) -> Image.Image | Unreadable:
 
 
 def read_resized(source: Path | bytes, short: int, resampling: Image.Resampling) -> Image.Image | Unreadable:
-    """As `read_image`, then with a short side of ``short`` pixels: what `make_transform` would do with it first."""
+    """Like `read_image`, then resizes the short side to ``short`` pixels, as the first steps of `make_transform` do."""
 
     def decode(image: Image.Image) -> Image.Image:
-        image = without_long_ends(_whole(image))
+        image = limit_aspect_ratio(_whole(image))
         width, height = (side * short // min(image.size) for side in image.size)
         return image if image.size == (width, height) else image.resize((width, height), resampling)
 
@@ -98,9 +98,9 @@ def read_resized(source: Path | bytes, short: int, resampling: Image.Resampling)
 
 
 def read_small(source: Path | bytes, side: int) -> Image.Image | Unreadable:
-    """The same for a thumbnail: a large picture is decoded only as finely as a square of ``side`` pixels can show.
+    """Like `read_image`, for a thumbnail: decodes a large image at no higher resolution than ``side`` pixels need.
 
-    It is still at least twice as wide or as high as that, if the file is, so that scaling it down looks good.
+    The longer side stays at least ``2 * side`` pixels, if it is that long in the file, so that scaling down looks good.
 
     >>> read_small(Path("no-such-file.jpg"), side=64).reason
     'no such file'
@@ -114,7 +114,7 @@ def read_small(source: Path | bytes, side: int) -> Image.Image | Unreadable:
 
 
 def image_size(path: Path) -> tuple[int, int] | None:
-    """Width and height of the upright picture, read from the file's head alone; None where it cannot be read.
+    """Returns width and height of the upright image, read from the header alone; None if it cannot be read.
 
     >>> image_size(Path("no-such-file.jpg"))
     """
@@ -122,7 +122,7 @@ def image_size(path: Path) -> tuple[int, int] | None:
 
     def read_orientation(image: Image.Image) -> Image.Image:
         nonlocal on_its_side
-        if image.format == "JPEG":  # cameras' format; a PNG would be decoded for this
+        if image.format == "JPEG":  # what cameras write; for a PNG, this would decode the image
             on_its_side = _orientation(image) >= 5
         return image
 
@@ -132,25 +132,25 @@ def image_size(path: Path) -> tuple[int, int] | None:
     return (opened.height, opened.width) if on_its_side else opened.size
 
 
-def to_rgb(image: Image.Image, smaller: int = 1) -> Image.Image:
-    """Any Pillow image upright and as RGB: sixteen bits are scaled, transparency becomes white.
+def to_rgb(image: Image.Image, reduce: int = 1) -> Image.Image:
+    """Converts any Pillow image to upright RGB: scales sixteen bits to eight, puts transparency on white.
 
     Args:
-        smaller: makes it this many times smaller on the way, which takes less memory than to do so afterwards.
+        reduce: factor by which to shrink the image. Reducing here takes less memory than reducing the result.
 
-    >>> to_rgb(Image.new("LA", (9, 6)), smaller=3).size
+    >>> to_rgb(Image.new("LA", (9, 6)), reduce=3).size
     (3, 2)
     """
     image.load()
-    upright = _UPRIGHT.get(_orientation(image))  # now: a TIFF has turned itself while it was loaded
+    upright = _UPRIGHT.get(_orientation(image))  # after `load`, which turns a TIFF upright itself
     if image.mode.startswith("I;16") or image.mode in ("I", "F"):
-        from nearkin.data.depth import eight_bits  # imported here: few images need NumPy, and most decoders do without
+        from nearkin.data.depth import eight_bits  # here: few images need it, and it imports NumPy
 
         image = eight_bits(image)
-    if image.mode in ("1", "P", "PA"):  # whose values have no mean
+    if image.mode in ("1", "P", "PA"):  # their values cannot be averaged
         image = image.convert("RGBA" if image.has_transparency_data else "RGB")
-    if smaller > 1:
-        image = image.reduce(smaller)
+    if reduce > 1:
+        image = image.reduce(reduce)
     if image.has_transparency_data:
         layered = image if image.mode == "RGBA" else image.convert("RGBA")
         image = Image.new("RGB", image.size, "white")
@@ -159,21 +159,23 @@ def to_rgb(image: Image.Image, smaller: int = 1) -> Image.Image:
     return image if upright is None else image.transpose(upright)
 
 
-def without_long_ends(picture: Image.Image) -> Image.Image:
-    """A strip of 1 × 60,000 pixels would have four billion with its short side at 256.
+def limit_aspect_ratio(image: Image.Image) -> Image.Image:
+    """Crops the centre of an image whose sides differ by more than a factor of 16.
 
-    >>> without_long_ends(Image.new("L", (2, 100))).size, without_long_ends(Image.new("L", (30, 20))).size
+    Without this, a strip of 1 × 60,000 pixels would have four billion after resizing its short side to 256.
+
+    >>> limit_aspect_ratio(Image.new("L", (2, 100))).size, limit_aspect_ratio(Image.new("L", (30, 20))).size
     ((2, 32), (30, 20))
     """
-    width, height = (min(side, LONGEST * min(picture.size)) for side in picture.size)
-    if (width, height) == picture.size:
-        return picture
-    left, top = (picture.width - width) // 2, (picture.height - height) // 2
-    return picture.crop((left, top, left + width, top + height))
+    width, height = (min(side, MAX_ASPECT_RATIO * min(image.size)) for side in image.size)
+    if (width, height) == image.size:
+        return image
+    left, top = (image.width - width) // 2, (image.height - height) // 2
+    return image.crop((left, top, left + width, top + height))
 
 
 class _TooMuch(Exception):
-    """A file beyond one of the limits above; says which."""
+    """A file exceeds one of the limits above; the message names it."""
 
 
 def _attempt(source: Path | bytes, decode: Callable[[Image.Image], Image.Image]) -> Image.Image | Unreadable:
@@ -189,7 +191,7 @@ def _attempt(source: Path | bytes, decode: Callable[[Image.Image], Image.Image])
     except FileNotFoundError:
         return Unreadable(path, "no such file")
     except IsADirectoryError:
-        return Unreadable(path, "a folder, not a picture")
+        return Unreadable(path, "is a folder, not an image")
     except _TooMuch as error:
         return BeyondLimits(path, str(error))
     except Image.DecompressionBombError:
@@ -198,7 +200,7 @@ def _attempt(source: Path | bytes, decode: Callable[[Image.Image], Image.Image])
         return BeyondLimits(path, "takes too much memory to decode")
     except UnidentifiedImageError:
         return Unreadable(path, NOT_AN_IMAGE)
-    # Decoders meet hostile bytes and raise nearly anything; for the user it is one thing: not readable.
+    # On hostile bytes, decoders raise nearly any exception. To the user, all mean the same: not readable.
     except Exception as error:
         return Unreadable(path, " ".join(str(error).split()) or type(error).__name__)
 
@@ -209,12 +211,12 @@ def _opened(source: Path | bytes) -> BinaryIO:
     file = open_regular(source)
     if (size := os.fstat(file.fileno()).st_size) > MAX_BYTES:
         file.close()
-        raise _TooMuch(f"{size / 1e6:,.0f} MB are more than {MAX_BYTES / 1e6:,.0f} MB")
+        raise _TooMuch(f"{size / 1e6:,.0f} MB exceed the limit of {MAX_BYTES / 1e6:,.0f} MB")
     return file
 
 
 def _check_head(stream: BinaryIO) -> None:
-    """Raises `_TooMuch` for what is cheap to make and dear to open: segments without end, an image in 33,000 scans."""
+    """Raises `_TooMuch` for files that are cheap to make and expensive to open, such as a JPEG with 33,000 scans."""
     head = stream.read(2**15)
     if head.startswith(JPEG):
         if not _is_sequential(head) and (rest := stream.read()):
@@ -224,18 +226,18 @@ def _check_head(stream: BinaryIO) -> None:
     elif head[:2] in (b"P1", b"P2", b"P3") and (head + stream.read()).count(b"#") > MAX_COMMENTS:
         raise _TooMuch(f"more than {MAX_COMMENTS} comments")
     elif head[8:12] == b"WEBP":
-        _check_size("WEBP", *_webp_size(head))  # when Pillow has opened it, it has memory for all pixels
+        _check_size("WEBP", *_webp_size(head))  # Pillow allocates memory for all pixels when it opens one
     stream.seek(0)
 
 
 def _check_size(kind: str, width: int, height: int) -> None:
     most = MAX_PIXELS_OF.get(kind, MAX_PIXELS)
     if width * height > most:
-        raise _TooMuch(f"{width}×{height} pixels are more than {most:,}")
+        raise _TooMuch(f"{width}×{height} pixels exceed the limit of {most:,}")
 
 
 def _is_sequential(content: bytes) -> bool:
-    """Whether all pixels of a JPEG come in one scan, as usual; False where ``content`` does not go so far."""
+    """Whether a JPEG has all its pixels in one scan, as most do; False if ``content`` ends before that is known."""
     segments = scans = components = position = 0
     progressive = False
     while (found := _MARKER.search(content, position)) and (kind := found[1]) != _END:
@@ -254,7 +256,7 @@ def _is_sequential(content: bytes) -> bool:
         if scans > MAX_SCANS:
             raise _TooMuch(f"more than {MAX_SCANS} scans")
         if scans == 1 and content.count(b"\xff" + _SCAN, position) < MAX_SCANS:
-            break  # other bytes may look like a scan, but none hides
+            break  # other bytes may look like a scan, but no scan is missed
     return False
 
 
@@ -280,16 +282,16 @@ def _webp_size(head: bytes) -> tuple[int, int]:
 
 def _whole(image: Image.Image) -> Image.Image:
     if (factor := _shrink_factor(image)) > 1:
-        image.draft("RGB", (image.width // factor, image.height // factor))  # a JPEG leaves out what is finer
+        image.draft("RGB", (image.width // factor, image.height // factor))  # decodes a JPEG at a lower resolution
     return to_rgb(image, _shrink_factor(image))
 
 
 def _shrink_factor(image: Image.Image) -> int:
-    return max(1, math.ceil(math.sqrt(image.width * image.height / PHOTO)))
+    return max(1, math.ceil(math.sqrt(image.width * image.height / SHRINK_ABOVE)))
 
 
 def _orientation(image: Image.Image) -> int:
-    """What the EXIF data say of it, 1 (upright) to 8; they may be damaged where the pixels are not."""
+    """Returns the EXIF orientation, 1 (upright) to 8; 1 if the EXIF data are damaged, since the pixels may be fine."""
     try:
         return int(image.getexif().get(ExifTags.Base.Orientation, 1))
     except Exception:

@@ -1,4 +1,4 @@
-"""The kinds of things that can be embedded: image files, images in memory, images of an object, feature vectors."""
+"""Kinds of items: image files, images in memory, images read from an object, feature vectors."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import numpy.typing as npt
 from PIL import Image
 
 from nearkin.data.images import Unreadable, read_image
-from nearkin.data.pixels import as_picture
+from nearkin.data.pixels import as_image
 from nearkin.errors import UserError
 
 if TYPE_CHECKING:
@@ -22,12 +22,12 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 Indices = npt.NDArray[np.int64]
-SAMPLED = 16  # items of an object that stand for all of them in its fingerprint
+SAMPLED = 16  # items of an object that its fingerprint covers
 
 
 @dataclass(frozen=True, eq=False)
 class ImageFiles:
-    """Images on disk, decoded when they are needed."""
+    """Image files, decoded when they are needed."""
 
     paths: Sequence[Path]
 
@@ -40,11 +40,11 @@ class ImageFiles:
     def names(self) -> list[str]:
         return [str(path) for path in self.paths]
 
-    def picture(self, index: int) -> Image.Image | Unreadable:
+    def image(self, index: int) -> Image.Image | Unreadable:
         return read_image(self.paths[index])
 
     def fingerprint(self) -> str:
-        """Changes when a file is replaced, appears or vanishes, without reading the files."""
+        """Changes when a file is added, replaced or removed; does not read the files."""
         return _digest(os.fsencode(_state_of(path)) for path in self.paths)
 
 
@@ -70,7 +70,7 @@ class ImageArray:
     def take(self, indices: Indices) -> ImageArray:
         return ImageArray(self.pixels[indices])
 
-    def picture(self, index: int) -> Image.Image:
+    def image(self, index: int) -> Image.Image:
         return Image.fromarray(self.pixels[index]).convert("RGB")
 
     def names(self) -> list[str]:
@@ -82,15 +82,15 @@ class ImageArray:
 
 @dataclass(frozen=True, eq=False)
 class LazyImages:
-    """Images that an object gives one at a time: a torch or Hugging Face dataset, a list of pictures.
+    """Images read one at a time from an object: a torch or Hugging Face dataset, or a list of images.
 
-    They may differ in size. What a random transform of the object draws follows the seed of the batch.
+    They may differ in size. The seed of the batch also seeds random transforms of the object.
 
     Attributes:
-        source: the object; ``source[row]`` is an item of it.
-        key: where in an item the image is: 0 in a pair, the name of a column; None where the item is the image.
-        rows: (items,) which of the object's items these are.
-        description: the object in words, for messages.
+        source: the object; ``source[row]`` is one of its items.
+        key: position of the image in an item: 0 in a pair, or a column name; None if the item is the image.
+        rows: (items,) indices into the object.
+        description: names the object in messages.
     """
 
     source: Any
@@ -112,27 +112,27 @@ class LazyImages:
     def names(self) -> list[str]:
         return [f"#{row}" for row in self.rows]
 
-    def picture(self, index: int) -> Image.Image:
+    def image(self, index: int) -> Image.Image:
         row = int(self.rows[index])
         try:
             item = self.source[row]
-            return as_picture(item if self.key is None else item[self.key])
-        except Exception as error:  # somebody else's code may raise anything
+            return as_image(item if self.key is None else item[self.key])
+        except Exception as error:  # other libraries may raise anything
             raise cannot_read(row, self.description, error) from error
 
     def sample(self, index: int) -> Image.Image:
-        """One picture, always the same, leaving everybody's random state untouched."""
-        from nearkin.data.transforms import seeded  # imported here because torch is slow to load
+        """Returns one image with a fixed seed; leaves all random states unchanged."""
+        from nearkin.data.transforms import seeded  # here: torch is slow to import
 
         with seeded(0, everything=True):
-            return self.picture(index)
+            return self.image(index)
 
     def check(self, index: int) -> None:
-        """Raises where an item cannot be read."""
-        self.picture(index)
+        """Raises if the item cannot be read."""
+        self.image(index)
 
     def fingerprint(self) -> str:
-        """Of the number of items and the pixels of some of them; those that are never the same twice do not count."""
+        """Covers the rows and the pixels of some items, except those that differ each time they are read."""
         chosen = np.unique(np.linspace(0, len(self) - 1, min(SAMPLED, len(self))).astype(int))
         twice = ((self.sample(n).tobytes(), self.sample(n).tobytes()) for n in chosen)
         return _digest([self.rows.tobytes(), *(one for one, two in twice if one == two)])
@@ -159,12 +159,12 @@ class Vectors:
 
 @dataclass(frozen=True, eq=False)
 class DecodedImages:
-    """Image files as squares on the device that trains, of which batches are cut there.
+    """Image files decoded to squares on the training device, where batches are cropped from them.
 
     Attributes:
-        files: where they come from.
+        files: the image files.
         squares: (all images of a run, channels, side, side) uint8.
-        rows: (items,) which of them these are.
+        rows: (items,) indices into ``squares``.
     """
 
     files: ImageFiles
@@ -184,8 +184,8 @@ class DecodedImages:
     def names(self) -> list[str]:
         return self.files.names()
 
-    def picture(self, index: int) -> Image.Image | Unreadable:
-        return self.files.picture(index)
+    def image(self, index: int) -> Image.Image | Unreadable:
+        return self.files.image(index)
 
     def fingerprint(self) -> str:
         return self.files.fingerprint()
@@ -195,11 +195,8 @@ Images = ImageFiles | ImageArray | LazyImages | DecodedImages
 Items = Images | Vectors
 
 
-def joined(several: Sequence[Items], description: str) -> Items | None:
-    """The items of all, one after the other; None where they are of different kinds or shapes.
-
-    ``description``: what they are together, for messages.
-    """
+def concatenate_items(several: Sequence[Items], description: str) -> Items | None:
+    """Concatenates items; returns None if they differ in kind or shape. ``description`` names them in messages."""
     if files := _all_of(ImageFiles, several):
         return ImageFiles([path for each in files for path in each.paths])
     if arrays := _all_of(ImageArray, several):
@@ -209,7 +206,7 @@ def joined(several: Sequence[Items], description: str) -> Items | None:
         same = len({each.values.shape[1] for each in vectors}) == 1
         return Vectors(np.concatenate([each.values for each in vectors])) if same else None
     if lazy := _all_of(LazyImages, several):
-        from torch.utils.data import ConcatDataset  # imported here because torch is slow to load
+        from torch.utils.data import ConcatDataset  # here: torch is slow to import
 
         source: ConcatDataset[Any] = ConcatDataset([each.source for each in lazy])
         rows = [start + each.rows for start, each in zip([0, *source.cumulative_sizes], lazy, strict=False)]
@@ -219,14 +216,14 @@ def joined(several: Sequence[Items], description: str) -> Items | None:
 
 
 def cannot_read(row: int, description: str, error: Exception) -> UserError:
-    """The sentence for an object that cannot give one of its items."""
+    """The error for an item that an object fails to return."""
     reason = " ".join(str(error).split())
     reason = reason if type(error) is ValueError and reason else f"{type(error).__name__}: {reason}".rstrip(": ")
-    return UserError(f"item {row} of {description} cannot be read ({reason}); mend it or leave it out")
+    return UserError(f"item {row} of {description} cannot be read ({reason}); fix it or leave it out")
 
 
 def _all_of(kind: type[T], several: Sequence[Items]) -> list[T]:
-    """The items themselves, if all are of this kind; else nothing."""
+    """Returns the items if all are of this kind, else an empty list."""
     found: list[T] = [each for each in several if isinstance(each, kind)]
     return found if len(found) == len(several) else []
 

@@ -1,7 +1,7 @@
-"""From item numbers to input tensors: files and objects through worker processes, arrays straight from memory.
+"""Turns item indices into input tensors: worker processes read files and objects; arrays come straight from memory.
 
-What a batch holds depends only on the item numbers and the seeds, never on workers or on what was read before, so a
-run can be stopped and continued anywhere.
+A batch depends only on item indices and seeds, never on the workers or on what was read before, so a run can stop
+and resume anywhere.
 """
 
 from __future__ import annotations
@@ -24,15 +24,16 @@ from nearkin.progress import track
 from nearkin.signals import block_signals
 
 T = TypeVar("T")
-AHEAD = 32  # batches read before they are asked for, at most
-AT_ONCE = 64  # items that a worker reads before it hands them over
+AHEAD = 32  # maximum number of batches read ahead
+AT_ONCE = 64  # items that a worker reads before it sends them
 
 
 @dataclass(frozen=True)
 class Draw:
-    """Which items to read, and the seed that their augmentation follows.
+    """Indices of the items in a batch and the seed of their augmentation.
 
-    ``place`` is where they begin in the global batch, so that it is augmented alike however many processes share it.
+    ``place`` is the position of the first item in the global batch, so that augmentation does not depend on the number
+    of processes that share the batch.
     """
 
     indices: Indices
@@ -49,28 +50,30 @@ def input_batches(
 ) -> Iterator[Tensor]:
     """Yields one input tensor per draw: (batch, channels, size, size) uint8 or (batch, features) float32.
 
-    Draws are taken as they are needed, at most ``AHEAD`` before their tensor is.
+    Consumes draws lazily, at most ``AHEAD`` ahead of the tensors.
     """
     if isinstance(items, Vectors):
         if preprocess is not None:
-            raise UserError("this model reads images, but the data are feature vectors; choose other data or model")
+            raise UserError(
+                "this model takes images, but the data are feature vectors; use other data or another model"
+            )
         return (torch.from_numpy(items.values[draw.indices]) for draw in draws)
     if preprocess is None:
-        raise UserError("this model reads feature vectors, but the data are images; choose an image backbone")
+        raise UserError("this model takes feature vectors, but the data are images; use an image backbone")
     if isinstance(items, DecodedImages):
-        return (cut(items, draw.indices, preprocess.size, augment, draw.seed, draw.place) for draw in draws)
+        return (crop(items, draw.indices, preprocess.size, augment, draw.seed, draw.place) for draw in draws)
     if isinstance(items, ImageArray) and augment == "none" and _fits(items, preprocess):
         return (_pixels(items, draw.indices) for draw in draws)
     return _transformed(items, make_transform(preprocess, augment), draws, workers)
 
 
 def sequential(count: int, batch_size: int) -> list[Draw]:
-    """Every item once, in order."""
+    """Returns draws of every item once, in order."""
     return [Draw(np.arange(start, min(start + batch_size, count))) for start in range(0, count, batch_size)]
 
 
 def each_item(read: Callable[[int], T], count: int, what: str) -> list[T]:
-    """``read(0)`` … ``read(count - 1)``, by worker processes and with a bar; the first error is raised."""
+    """Returns ``read(0)`` … ``read(count - 1)`` from worker processes, with a progress bar; raises the first error."""
     found: list[T] = []
     draws = [draw.indices.tolist() for draw in sequential(count, AT_ONCE)]
     workers = min(_processes(), max(0, len(draws) - 1))  # a single batch is not worth a process
@@ -82,10 +85,14 @@ def each_item(read: Callable[[int], T], count: int, what: str) -> list[T]:
     return found
 
 
-def cut(images: DecodedImages, indices: Indices, size: int, augment: str, seed: int, place: int = 0) -> Tensor:
-    """(batch, channels, size, size) uint8: the centres (none), or cut anywhere and half of them mirrored (crop-flip).
+def crop(images: DecodedImages, indices: Indices, size: int, augment: str, seed: int, place: int = 0) -> Tensor:
+    """Crops the centres ("none"), or random positions with random flips ("crop-flip"), on the images' device.
 
-    ``place`` is where these images begin in the batch that ``seed`` belongs to.
+    Args:
+        place: position of the first of these images in the batch that ``seed`` belongs to.
+
+    Returns:
+        (batch, channels, size, size) uint8.
     """
     squares = images.squares
     rows = torch.from_numpy(images.rows[indices]).to(squares.device)
@@ -96,9 +103,11 @@ def cut(images: DecodedImages, indices: Indices, size: int, augment: str, seed: 
     chance = np.random.default_rng(seed).random((place + len(indices), 3))[place:]
     corners = np.floor(chance[:, :2, None] * (spare + 1)).astype(np.int64) + np.arange(size)  # (batch, 2, size)
     corners[:, 1] = np.where(chance[:, 2:] < 0.5, corners[:, 1, ::-1], corners[:, 1])
-    lines, columns = torch.from_numpy(corners).to(squares.device).unbind(dim=1)
+    rows_of_pixels, columns = torch.from_numpy(corners).to(squares.device).unbind(dim=1)
     channels = torch.arange(squares.shape[1], device=squares.device)
-    return squares[rows[:, None, None, None], channels[:, None, None], lines[:, None, :, None], columns[:, None, None]]
+    return squares[
+        rows[:, None, None, None], channels[:, None, None], rows_of_pixels[:, None, :, None], columns[:, None, None]
+    ]
 
 
 def _fits(items: ImageArray, preprocess: Preprocess) -> bool:
@@ -112,7 +121,7 @@ def _pixels(items: ImageArray, indices: Indices) -> Tensor:
 
 
 class _Mapped(torch.utils.data.Dataset[Any]):
-    """A function of an item's number as a dataset; the user's mistakes are values, to travel out of a worker."""
+    """A function of an item's index, as a torch dataset; returns user errors, so that they can leave a worker."""
 
     def __init__(self, read: Callable[..., Any]) -> None:
         self.read = read
@@ -132,10 +141,10 @@ class _Reader:
     def __call__(self, key: tuple[int, int]) -> Tensor:
         index, seed = key
         with seeded(seed, everything=isinstance(self.items, LazyImages)):
-            picture = self.items.picture(index)
-            if isinstance(picture, Unreadable):
-                raise UserError(f"{picture}; mend this file or leave it out")
-            return self.transform(picture)
+            image = self.items.image(index)
+            if isinstance(image, Unreadable):
+                raise UserError(f"{image}; fix this file or leave it out")
+            return self.transform(image)
 
 
 def _transformed(items: Images, transform: Transform, draws: Iterable[Draw], workers: int | None) -> Iterator[Tensor]:
@@ -155,7 +164,7 @@ def _processes() -> int:
 def _in_workers(
     dataset: _Mapped, batches: Iterable[list[Any]], workers: int, collate: Callable[[list[Any]], T]
 ) -> Iterator[T]:
-    """What the workers make of each batch of keys, in order; they end with the iterator."""
+    """Yields the workers' result for each batch of keys, in order; the workers end with the iterator."""
     loader = torch.utils.data.DataLoader(
         dataset,
         batch_sampler=batches,
@@ -164,9 +173,9 @@ def _in_workers(
         collate_fn=collate,
         generator=torch.Generator(),  # keeps the loader from consuming torch's global random state
     )
-    with block_signals():  # the loop can only finish its step after Ctrl-C if the workers live on
-        started = [iter(loader)]  # starts the workers, which end when the list is emptied
-    # Python waits at its end for processes that are still there, and its request to end is a signal they never hear.
+    with block_signals():  # after Ctrl-C, the training loop needs the workers to finish its step
+        started = [iter(loader)]  # starts the workers; emptying the list ends them
+    # At exit, Python waits for processes that still run, and the signal it sends to end them is blocked.
     atexit.register(started.clear)
     try:
         while (batch := next(started[0], None)) is not None:
@@ -177,6 +186,6 @@ def _in_workers(
 
 
 def _stack(batch: list[Tensor | UserError]) -> Tensor | UserError:
-    """One tensor per batch, made in the worker: to send pictures one by one would keep the main process busy."""
-    error = next((picture for picture in batch if isinstance(picture, UserError)), None)
-    return error or torch.stack([picture for picture in batch if isinstance(picture, Tensor)])
+    """Stacks a batch in the worker: receiving images one by one would keep the main process busy."""
+    error = next((image for image in batch if isinstance(image, UserError)), None)
+    return error or torch.stack([image for image in batch if isinstance(image, Tensor)])

@@ -1,4 +1,4 @@
-"""What is trained on, what chooses the model, what is tested: the official split, or one by classes."""
+"""Train, validation and test splits: the official ones, or a split by classes."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from nearkin.data.dataset import SPLITS, Dataset, Mask
 from nearkin.data.items import ImageArray, Indices, LazyImages, Vectors
 from nearkin.errors import UserError, unknown_name
 
-Assignment = npt.NDArray[np.str_]  # (items,) the split of each
+Assignment = npt.NDArray[np.str_]  # (items,) name of each item's split
 BY_CLASSES = ("classes", "first-half")
 HOW = ("official", *BY_CLASSES, "all")
 
 
 @dataclass(frozen=True)
 class Splits:
-    """The splits of a dataset; ``validation`` and ``test`` are None where there are none.
+    """The splits of a dataset; ``validation`` and ``test`` may be None.
 
-    ``held_out`` is the share of the training classes that became the validation split.
+    ``held_out`` is the fraction of the training classes that became the validation split.
     """
 
     train: Dataset
@@ -31,9 +31,9 @@ class Splits:
     held_out: float = 0.0
 
     def digest(self) -> str:
-        """Changes when items come or go, or change their class or split; not when the folder moves as a whole.
+        """Changes when items are added or removed, or change their class or split; not when the folder moves.
 
-        Items without names are told by their content.
+        Items without names are identified by their content.
         """
         digest = hashlib.sha256()
         for name in SPLITS:
@@ -54,48 +54,49 @@ def make_splits(
     """Splits a dataset.
 
     Args:
-        how: "official" follows the source's own split; "classes" trains on half of the classes, drawn at random, and
-            tests on the other half; "first-half" trains on the first half of the classes in their order, as papers
-            do; "all" trains on everything and tests on nothing. None: see `usual_split`.
-        validation: the share of the training *classes* to hold out for choosing the model. A share of 1/F makes F
-            folds: seeds 0 … F−1 hold out different classes, the next F seeds go through other folds, and so on.
-            None: `usual_validation`, unless the source has a validation split, tests on the training classes, or
-            everything is to be trained on.
-        seed: of the validation classes.
-        split_seed: of the classes that "classes" draws; apart from ``seed``, so that runs of several seeds are tested
-            on the same classes.
+        how: "official" uses the source's own split; "classes" trains on a random half of the classes and tests on the
+            other half; "first-half" trains on the first half of the classes in order, as papers do; "all" trains on
+            everything and tests on nothing. None: see `default_split`.
+        validation: fraction of the training *classes* to hold out for model selection. A fraction of 1/F makes F
+            folds: seeds 0 … F−1 hold out different classes, the next F seeds use F other folds, and so on.
+            None: see `default_validation`; nothing is held out if the source has a validation split, the test
+            classes are the training classes, or ``how`` is "all".
+        seed: random seed of the validation classes.
+        split_seed: random seed of "classes"; separate from ``seed``, so that runs with different seeds are tested on
+            the same classes.
 
     >>> data = Dataset("toy", Vectors(np.zeros((6, 1), np.float32)), np.arange(6), list("abcdef"))
     >>> splits = make_splits(data)
     >>> splits.train.present_classes.tolist(), splits.test.present_classes.tolist()
     ([2, 3, 5], [0, 1, 4])
     """
-    how = how or usual_split(dataset)
+    how = how or default_split(dataset)
     if how not in HOW:
         raise unknown_name("split", how, HOW)
     assigned = _assignment(dataset, how, split_seed)
     if validation is None:
-        assigned, validation = _hold_out_usual(dataset, assigned, how, seed)
+        assigned, validation = _hold_out_default(dataset, assigned, how, seed)
     elif validation:
         assigned = _hold_out_classes(dataset, assigned, validation, seed)
     train = _split(dataset, assigned == "train")
     if train is None or len(train.present_classes) < 2:
         found = "no items" if train is None else _classes(train)
         raise UserError(
-            f"{dataset.name}: the training split has {found}, and two classes are needed to tell them apart; "
+            f"{dataset.name}: the training split has {found}, but needs at least two classes; "
             'add classes, or train on all of them with split="all"'
         )
     return Splits(train, _split(dataset, assigned == "validation"), _split(dataset, assigned == "test"), validation)
 
 
-def usual_validation(labels: Indices) -> float:
-    """The share of the training classes to hold out when nothing is said: a tenth.
+def default_validation(labels: Indices) -> float:
+    """Returns the default fraction of the training classes to hold out: a tenth.
 
-    Fewer than ten classes judge badly: five flowers are told apart so easily that heads which were worse on all others
-    looked better on them. So ten are held out of fewer than a hundred, though never more than a fifth, and at least
-    four. None are held out of fewer than 8 classes, nor where most classes lack the two items that a score needs.
+    Fewer than ten classes select badly: five flowers are so easy to separate that heads looked better on them although
+    they were worse on all other classes. So of fewer than a hundred classes, ten are held out, but at most a fifth and
+    at least four. Of fewer than eight classes, none are held out, nor if most classes have fewer than the two items
+    that a score needs.
 
-    >>> [round(classes * usual_validation(np.arange(classes).repeat(2))) for classes in (6, 17, 40, 80, 200)]
+    >>> [round(classes * default_validation(np.arange(classes).repeat(2))) for classes in (6, 17, 40, 80, 200)]
     [0, 4, 8, 10, 20]
     """
     sizes = np.unique(labels, return_counts=True)[1]
@@ -105,8 +106,8 @@ def usual_validation(labels: Indices) -> float:
     return 0.0 if too_few else held_out / len(sizes)
 
 
-def usual_split(dataset: Dataset) -> str:
-    """How a dataset is split where nobody says: as its source does, else by classes."""
+def default_split(dataset: Dataset) -> str:
+    """Returns "official" if the source defines splits, else "classes"."""
     return "classes" if dataset.split is None else "official"
 
 
@@ -118,43 +119,43 @@ def _assignment(dataset: Dataset, how: str, split_seed: int) -> Assignment:
             raise UserError(f'{dataset.name} has no split of its own; use split="classes", "first-half" or "all"')
         return dataset.split.astype("<U10")
     if len(dataset.present_classes) < 2:
-        why = "there is nothing to tell it apart from: add classes"
-        raise UserError("; ".join([f"{dataset.name} has {_classes(dataset)}; {why}", *dataset.notes]))
+        problem = f"{dataset.name} has {_classes(dataset)} but needs at least two; add classes"
+        raise UserError("; ".join([problem, *dataset.notes]))
     classes = dataset.present_classes
     if how == "classes":
         classes = np.random.default_rng(split_seed).permutation(classes)
-    trained_on = classes[: (len(classes) + 1) // 2]
-    return np.where(np.isin(dataset.labels, trained_on), "train", "test").astype("<U10")
+    train = classes[: (len(classes) + 1) // 2]
+    return np.where(np.isin(dataset.labels, train), "train", "test").astype("<U10")
 
 
-def _hold_out_usual(dataset: Dataset, assigned: Assignment, how: str, seed: int) -> tuple[Assignment, float]:
-    """The splits after the usual share of classes was held out, if that makes sense; and this share."""
+def _hold_out_default(dataset: Dataset, assigned: Assignment, how: str, seed: int) -> tuple[Assignment, float]:
+    """Holds out the default fraction of classes, if that makes sense; returns the splits and the fraction."""
     train, test = dataset.labels[assigned == "train"], dataset.labels[assigned == "test"]
-    known = len(test) > 0 and bool(np.isin(test, train).all())  # the test is about classes that are trained on
-    share = 0.0 if known or how == "all" or (assigned == "validation").any() else usual_validation(train)
-    if not share:
+    known = len(test) > 0 and bool(np.isin(test, train).all())  # the test classes are the training classes
+    fraction = 0.0 if known or how == "all" or (assigned == "validation").any() else default_validation(train)
+    if not fraction:
         return assigned, 0.0
-    divided = _hold_out_classes(dataset, assigned, share, seed)
+    divided = _hold_out_classes(dataset, assigned, fraction, seed)
     sizes = np.unique(dataset.labels[divided == "validation"], return_counts=True)[1]
-    measurable = len(sizes) > 1 and sizes.max() > 1
-    return (divided, share) if measurable else (assigned, 0.0)
+    can_be_scored = len(sizes) > 1 and sizes.max() > 1
+    return (divided, fraction) if can_be_scored else (assigned, 0.0)
 
 
-def _hold_out_classes(dataset: Dataset, assigned: Assignment, share: float, seed: int) -> Assignment:
-    """Moves a share of the training classes, whole, to validation (an official validation split joins training)."""
-    if not 0 < share < 1:
-        raise UserError(f"validation must be a share of the training classes between 0 and 1, not {share}")
-    assigned = np.where(assigned == "validation", "train", assigned)  # one set of classes chooses the model, not two
+def _hold_out_classes(dataset: Dataset, assigned: Assignment, fraction: float, seed: int) -> Assignment:
+    """Moves whole training classes to validation; an official validation split joins training first."""
+    if not 0 < fraction < 1:
+        raise UserError(f"validation must be a fraction of the training classes between 0 and 1, not {fraction}")
+    assigned = np.where(assigned == "validation", "train", assigned)
     classes = np.unique(dataset.labels[assigned == "train"])
-    folds = 1 if share > 0.5 else max(1, min(round(1 / share), len(classes) // 2))  # of two classes at least
+    folds = 1 if fraction > 0.5 else max(1, min(round(1 / fraction), len(classes) // 2))  # at least two classes each
     turn, fold = divmod(seed, folds)
     order = np.random.default_rng(turn).permutation(classes)
-    held_out = np.array_split(order, folds)[fold][: max(2, round(share * len(classes)))]
+    held_out = np.array_split(order, folds)[fold][: max(2, round(fraction * len(classes)))]
     return np.where((assigned == "train") & np.isin(dataset.labels, held_out), "validation", assigned)
 
 
 def _split(dataset: Dataset, mask: Mask) -> Dataset | None:
-    """A split, or None where it is empty; one without queries or gallery of its own is searched in itself."""
+    """Returns a split, or None if it is empty; a split without queries or without a gallery is searched in itself."""
     if not mask.any():
         return None
     split = dataset.where(mask)
@@ -166,4 +167,4 @@ def _split(dataset: Dataset, mask: Mask) -> Dataset | None:
 
 def _classes(dataset: Dataset) -> str:
     count = len(dataset.present_classes)
-    return "one class only" if count == 1 else f"{count} classes"
+    return "only one class" if count == 1 else f"{count} classes"

@@ -1,4 +1,4 @@
-"""What a dataset was found to be, in a few lines: how many items and classes, their sizes, what was left out."""
+"""Summarises data in a few lines: numbers of items and classes, image sizes, what was left out."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from nearkin.data.images import image_size
 from nearkin.data.items import ImageArray, ImageFiles, Items, LazyImages, Vectors
 from nearkin.data.splits import Splits
 
-SAMPLED = 500  # files whose head is read to learn how large images are
-SAMPLED_OBJECTS = 50  # images of an object, which must be decoded for that
-LABEL = 14  # letters before the text of a line
+SAMPLED = 500  # files whose header is read for the image sizes
+SAMPLED_OBJECTS = 50  # images of an object, which must be decoded for this
+LABEL = 14  # width of the label column
 
 
 def describe_splits(splits: Splits) -> list[str]:
-    """Lines about the data and its splits, aligned.
+    """Returns aligned lines about the data and its splits.
 
     >>> data = Dataset("toy", Vectors(np.zeros((6, 3), np.float32)), np.array([0, 0, 0, 0, 1, 1]), ["cat", "dog"])
     >>> for line in describe_splits(Splits(data, None, None)):
@@ -63,19 +63,19 @@ def counted(number: int, noun: str, width: int = 0) -> str:
 
 
 def _role(name: str, split: Dataset, splits: Splits) -> str:
-    """What a split is for, and whether its classes are trained on."""
+    """Describes the purpose of a split, and whether its classes occur in training."""
     if name == "train":
         return " (merged into random pairs)" if splits.train.true_labels is not None else ""
     if name == "validation":
         return " (held out to choose the model)"
-    trained_on = np.isin(split.present_classes, true_classes(splits.train).present_classes)
-    if trained_on.all():
+    in_train = np.isin(split.present_classes, true_classes(splits.train).present_classes)
+    if in_train.all():
         return " (same classes as train)"
-    return " (some also in train)" if trained_on.any() else " (unseen in training)"
+    return " (some also in train)" if in_train.any() else " (unseen in training)"
 
 
 def _sizes(items: Sequence[Items]) -> list[str]:
-    """The smallest, the median and the largest size; of many images, those of some all over them."""
+    """Smallest, median and largest image size; of many images, an evenly spaced sample is read."""
     first = items[0]
     if isinstance(first, Vectors):
         return [labelled("  size", f"{counted(first.values.shape[1], 'feature')}")]

@@ -1,4 +1,4 @@
-"""A CSV of images: ``path,label`` and, where wanted, ``split,is_query,is_gallery`` and further attributes."""
+"""CSV files of images: ``path,label`` and, optionally, ``split,is_query,is_gallery`` and further attributes."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from nearkin.names import check_names
 
 REQUIRED = ("path", "label")
 KNOWN = (*REQUIRED, "split", "is_query", "is_gallery")
-# Absolute paths and "..", by the rules of every system, so that a list is judged alike everywhere.
+# Absolute paths and "..", by the rules of every operating system, so that a list is accepted everywhere or nowhere.
 LEADS_OUT = re.compile(r"^[/\\]|^[A-Za-z]:|(^|[/\\])\.\.([/\\]|$)")
 TRUTH = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False, "": False}
 
 
 def load_table(file: Path) -> Dataset:
-    """Reads a CSV whose paths are relative to the CSV's own folder; any other column becomes an attribute."""
+    """Reads a CSV. Paths are relative to its folder; any other column becomes an attribute."""
     columns = _columns(file)
     paths = [_inside(file, line, path) for line, path in enumerate(columns["path"], start=2)]
     labels, classes = encode_labels(columns["label"])
@@ -40,7 +40,7 @@ def load_table(file: Path) -> Dataset:
 
 
 def leads_out(path: str) -> bool:
-    """Whether a path from a list could leave the folder it starts from: it is data, not a command.
+    """Whether a path from an untrusted list could leave the folder it is relative to.
 
     >>> leads_out("birds/1.jpg"), leads_out("../1.jpg"), leads_out("/etc/passwd")
     (False, True, True)
@@ -56,7 +56,7 @@ def _columns(file: Path) -> dict[str, list[str]]:
             reader.fieldnames = header
             rows = list(reader)
     except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise UserError(f"{file} is not a readable CSV ({error}); save it as UTF-8, comma-separated") from error
+        raise UserError(f"{file} is not a readable CSV ({error}); save it as comma-separated UTF-8") from error
     missing = [name for name in REQUIRED if name not in header]
     if missing:
         found = ", ".join(header) or "nothing"
@@ -68,7 +68,7 @@ def _columns(file: Path) -> dict[str, list[str]]:
         raise UserError(f"{file} has a header but no rows; add one line per image")
     for line, row in enumerate(rows, start=2):
         if None in row or None in row.values():
-            raise UserError(f"{file}, line {line}: expected {len(header)} fields as in the header")
+            raise UserError(f"{file}, line {line}: expected {len(header)} fields, as in the header")
         if not row["path"].strip() or not row["label"].strip():
             raise UserError(f"{file}, line {line}: path and label must not be empty")
     return {name: [row[name].strip() for row in rows] for name in header}

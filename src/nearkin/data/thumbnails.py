@@ -1,4 +1,4 @@
-"""Small pictures of items, for reports."""
+"""Thumbnails of items, for reports."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ from nearkin.errors import UserError
 
 
 def thumbnail(items: Items, index: int, side: int) -> Image.Image | None:
-    """One item as an RGB picture that fits a square; None for what cannot be seen."""
+    """Returns an RGB image of one item that fits a square of ``side`` pixels; None for vectors and unreadable files."""
     if isinstance(items, Vectors):
         return None
-    picture: Image.Image | Unreadable
+    image: Image.Image | Unreadable
     if isinstance(items, ImageArray):
-        picture = items.picture(index)
+        image = items.image(index)
     elif isinstance(items, LazyImages):
         try:
-            picture = items.sample(index)
+            image = items.sample(index)
         except UserError:
             return None
     else:
-        picture = read_small(items.paths[index], side)
-    if isinstance(picture, Unreadable):
+        image = read_small(items.paths[index], side)
+    if isinstance(image, Unreadable):
         return None
-    scale = side / max(picture.size)
-    return picture.resize((max(1, round(picture.width * scale)), max(1, round(picture.height * scale))))
+    scale = side / max(image.size)
+    return image.resize((max(1, round(image.width * scale)), max(1, round(image.height * scale))))
 
 
 def file_thumbnail(path: Path, side: int) -> Image.Image | None:
-    """The same of an image file; None where it is gone."""
+    """Same for an image file; None if it cannot be read."""
     return thumbnail(ImageFiles([path]), 0, side)

@@ -1,8 +1,8 @@
-"""Any map-style torch dataset of (image, label): torchvision's, subsets and concatenations, people's own classes.
+"""Map-style torch datasets of (image, label): torchvision's, subsets, concatenations, and a user's own classes.
 
-An image is a Pillow image, a tensor (c, h, w), an array (h, w, c), or a vector of features; a label is a number, a text
-or a tensor of one number. Pixels are 0…255 as uint8 or 0…1 in floating point. The dataset's own transform is applied;
-it should not normalise, which the model does itself.
+An image is a Pillow image, a tensor (c, h, w), an array (h, w, c), or a feature vector. A label is a number, a string
+or a tensor of one number. Pixels are uint8 in 0…255 or floating point in 0…1. The dataset's own transform is applied.
+It should not normalise; the model does that itself.
 """
 
 from __future__ import annotations
@@ -19,26 +19,26 @@ import numpy as np
 from torch.utils.data import ConcatDataset, Subset, TensorDataset
 
 from nearkin.data.arrays import items_in_memory
-from nearkin.data.dataset import Dataset, class_labels, described
+from nearkin.data.dataset import Dataset, class_labels, describe_object
 from nearkin.data.folder import SUFFIXES
-from nearkin.data.items import ImageFiles, Items, LazyImages, cannot_read, joined
+from nearkin.data.items import ImageFiles, Items, LazyImages, cannot_read, concatenate_items
 from nearkin.data.loader import each_item
-from nearkin.data.pixels import as_array, as_picture
-from nearkin.data.unreadable import remember_readable
+from nearkin.data.pixels import as_array, as_image
+from nearkin.data.unreadable import mark_readable
 from nearkin.errors import UserError
 
 
 def from_torch(data: Any) -> Dataset:
-    """A dataset of what a map-style torch dataset holds.
+    """Makes a dataset from a map-style torch dataset.
 
-    Images are read when they are needed. Labels are taken from the dataset's ``targets`` or ``labels``, or else from
-    one pass over all items. An ``ImageFolder`` without a transform is read as its files; vectors, and what torchvision
-    has in memory, are taken from there.
+    Images are read when they are needed. Labels come from the dataset's ``targets`` or ``labels``, or else from one
+    pass over all items. An ``ImageFolder`` without a transform becomes image files. Vectors, and images that
+    torchvision keeps in memory, are kept in memory.
 
     >>> from_torch([(np.zeros((8, 8)), "cat"), (np.ones((9, 9)), "dog")]).classes
     ['cat', 'dog']
     """
-    source = described(data, len(data))
+    source = describe_object(data, len(data))
     if not len(data):
         raise UserError(f"{source} is empty; give a dataset with items")
     known = _known(data, source)
@@ -51,7 +51,7 @@ def from_torch(data: Any) -> Dataset:
 
 @dataclass(frozen=True)
 class _Known:
-    """What a torch dataset says about its items without giving them; None for what it does not say."""
+    """What is known about a torch dataset without reading its items; None for what is not."""
 
     items: Items | None = None
     labels: Sequence[Any] | None = None
@@ -63,14 +63,14 @@ class _Known:
         return _Known(items, labels, self.classes)
 
     def names(self) -> list[str] | None:
-        """The class names, if the labels are numbers of them."""
+        """The class names, if the labels are indices into them."""
         labels = self.labels or []
         numbered = all(isinstance(label, int) and 0 <= label < len(self.classes or ()) for label in labels)
         return self.classes if numbered else None
 
 
 def _known(data: Any, source: str) -> _Known:
-    # The very classes, not those derived from them, whose items may be something else.
+    # Exact types: the items of a subclass may be something else.
     if type(data) is Subset:
         return _known(data.dataset, source).take(list(data.indices))
     if type(data) is ConcatDataset:
@@ -78,7 +78,7 @@ def _known(data: Any, source: str) -> _Known:
         items = [each.items for each in several if each.items is not None]
         kept = [each.labels for each in several if each.labels is not None]
         return _Known(
-            joined(items, source) if len(items) == len(several) else None,
+            concatenate_items(items, source) if len(items) == len(several) else None,
             list(chain(*kept)) if len(kept) == len(several) else None,
             several[0].classes if all(each.classes == several[0].classes for each in several) else None,
         )
@@ -91,14 +91,14 @@ def _known(data: Any, source: str) -> _Known:
         return _Known(ImageFiles([Path(path) for path, _ in data.samples]), [each for _, each in data.samples], classes)
     labels = _kept_labels(data)
     pixels = getattr(data, "data", None)
-    as_they_are = _is_torchvision(data, "__getitem__") and data.transforms is None
-    if as_they_are and labels and getattr(pixels, "ndim", 0) in (3, 4):
+    untransformed = _is_torchvision(data, "__getitem__") and data.transforms is None
+    if untransformed and labels and getattr(pixels, "ndim", 0) in (3, 4):
         return _Known(items_in_memory(pixels, source), labels, classes)
     return _Known(None, labels, classes)
 
 
 def _read(data: Any, source: str, known: _Known) -> _Known:
-    """The items, and the labels if they must be read: some of them will tell whether those that are known are right."""
+    """Adds the items, and reads the labels unless the known ones agree with a few that are read as a check."""
     if _plain_pair(data, source, 0)[0].ndim == 1:
         pairs = each_item(partial(_plain_pair, data, source), len(data), "reading items")
         vectors = items_in_memory([vector for vector, _ in pairs], source)
@@ -108,13 +108,13 @@ def _read(data: Any, source: str, known: _Known) -> _Known:
     if known.labels and all(known.labels[row] == _label(data, source, row) for row in rows):
         return replace(known, items=items)
     labels = each_item(partial(_label, data, source), len(data), "reading labels")
-    remember_readable(items)
+    mark_readable(items)
     return replace(known, items=items, labels=labels)
 
 
 def _kept_labels(data: Any) -> list[Any] | None:
     for name in ("targets", "labels", "_labels"):
-        with suppress(ValueError):  # of something that is not an array
+        with suppress(ValueError):  # not an array
             labels = as_array(getattr(data, name, None)).tolist()
             if isinstance(labels, list) and len(labels) == len(data):
                 return labels
@@ -125,7 +125,7 @@ def _class_names(data: Any) -> list[str] | None:
     classes = getattr(data, "classes", None)
     if not isinstance(classes, list | tuple):
         return None
-    return [", ".join(name) if isinstance(name, tuple) else str(name) for name in classes]  # ImageNet's are synonyms
+    return [", ".join(name) if isinstance(name, tuple) else str(name) for name in classes]  # ImageNet has synonyms
 
 
 def _changes_labels(data: Any) -> bool:
@@ -134,7 +134,7 @@ def _changes_labels(data: Any) -> bool:
 
 
 def _is_plain_folder(data: Any) -> bool:
-    """An ``ImageFolder`` whose items are its files as they are."""
+    """Whether this is an ``ImageFolder`` whose items are its files, untransformed."""
     return (
         _is_torchvision(data, "__getitem__", ".folder")
         and _is_torchvision(data, "loader", ".folder")
@@ -144,7 +144,7 @@ def _is_plain_folder(data: Any) -> bool:
 
 
 def _is_torchvision(data: Any, function: str, module: str = "") -> bool:
-    """Whether a function of this object is torchvision's, rather than one that somebody put in its place."""
+    """Whether a function of this object is torchvision's own, not an override."""
     where: str = getattr(getattr(data, function, None), "__module__", None) or ""
     return where.startswith(f"torchvision.datasets{module}")
 
@@ -156,17 +156,17 @@ def _name(data: Any) -> str:
 
 
 def _label(data: Any, source: str, row: int) -> Any:
-    """A label, of an item whose image can be read."""
+    """Returns the label of an item; raises if its image cannot be read."""
     image, label = _pair(data, source, row)
     try:
-        as_picture(image)
+        as_image(image)
         return as_array(label).tolist()
     except Exception as error:
         raise cannot_read(row, source, error) from error
 
 
 def _plain_pair(data: Any, source: str, row: int) -> tuple[Any, Any]:
-    """An item without tensors, to leave a worker process."""
+    """Returns an item without tensors, so that it can leave a worker process."""
     image, label = _pair(data, source, row)
     try:
         return as_array(image), as_array(label).tolist()
@@ -177,12 +177,12 @@ def _plain_pair(data: Any, source: str, row: int) -> tuple[Any, Any]:
 def _pair(data: Any, source: str, row: int) -> tuple[Any, Any]:
     try:
         item = data[row]
-    except Exception as error:  # somebody else's code may raise anything
+    except Exception as error:  # a user's code may raise anything
         raise cannot_read(row, source, error) from error
     if not isinstance(item, tuple | list) or len(item) != 2:
         found = f"a tuple of {len(item)}" if isinstance(item, tuple | list) else f"of type {type(item).__name__}"
         raise UserError(
-            f"item {row} of {source} is {found}, not a pair (image, label); give a dataset of such pairs, or arrays "
-            "with their labels as (X, y)"
+            f"item {row} of {source} is {found}, not a pair (image, label); pass a dataset of such pairs, or arrays "
+            "and labels as (X, y)"
         )
     return item[0], item[1]

@@ -1,4 +1,4 @@
-"""From a picture to the square of eight-bit pixels a network takes, with or without augmentation."""
+"""Transforms: from an image to the square of eight-bit pixels that a network takes, with optional augmentation."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from nearkin.data.images import without_long_ends
+from nearkin.data.images import limit_aspect_ratio
 from nearkin.errors import unknown_name
 
 AUGMENTATIONS = ("none", "crop-flip", "resized-crop-flip")
@@ -21,13 +21,14 @@ Transform = Callable[[Image.Image], Tensor]
 
 @dataclass(frozen=True)
 class Preprocess:
-    """What a network expects of a picture; mean and deviation are applied inside the model.
+    """The input that a network expects. The model itself applies mean and standard deviation.
 
     Attributes:
-        size: side of the square that is cut out.
-        resize: short side before cutting.
-        channels: 1 grey, 3 RGB.
-        mean, std: of pixels in 0…1, one number per channel.
+        size: side of the square crop.
+        resize: length of the short side before cropping.
+        channels: 1 for grey, 3 for RGB.
+        mean, std: mean and standard deviation of pixels in 0…1, one number per channel.
+        interpolation: how to resize, by torchvision's name.
     """
 
     size: int
@@ -39,10 +40,10 @@ class Preprocess:
 
 
 def make_transform(preprocess: Preprocess, augment: str = "none") -> Transform:
-    """A function from a picture to a (channels, size, size) uint8 tensor.
+    """Returns a function from an image to a (channels, size, size) uint8 tensor.
 
-    ``none`` cuts the centre; ``crop-flip`` cuts anywhere and mirrors half of the time (the protocol of most
-    metric-learning papers); ``resized-crop-flip`` also varies scale and aspect. Randomness is torch's.
+    ``none`` crops the centre. ``crop-flip`` crops at a random position and flips half of the time, as most
+    metric-learning papers do. ``resized-crop-flip`` also varies scale and aspect ratio. Random numbers come from torch.
 
     >>> make_transform(Preprocess(4, 4, 1, (0.5,), (0.5,)))(Image.new("RGB", (8, 6))).shape
     torch.Size([1, 4, 4])
@@ -64,21 +65,21 @@ def make_transform(preprocess: Preprocess, augment: str = "none") -> Transform:
         ],
     }[augment]
     colours = v2.Grayscale(preprocess.channels) if preprocess.channels == 1 else v2.Identity()
-    chain: Transform = v2.Compose([without_long_ends, *steps, colours, v2.PILToTensor()])
+    chain: Transform = v2.Compose([limit_aspect_ratio, *steps, colours, v2.PILToTensor()])
     return chain
 
 
 @contextmanager
 def seeded(seed: int, everything: bool = False) -> Iterator[None]:
-    """What is drawn in this block belongs to ``seed``; torch's own random state is untouched.
+    """Seeds random numbers in this block with ``seed``; restores torch's random state afterwards.
 
     Args:
-        everything: also what Python and NumPy draw, for code that is not ours; it takes longer than a small transform.
+        everything: also seed Python and NumPy, for code of other libraries. Takes longer than a small transform.
     """
     state = torch.get_rng_state()
     others = (random.getstate(), np.random.get_state()) if everything else None
     try:
-        # Not torch.manual_seed: it also seeds every accelerator, which takes longer than decoding the picture.
+        # Not torch.manual_seed: it also seeds every accelerator, which takes longer than decoding the image.
         torch.default_generator.manual_seed(seed)
         if others:
             random.seed(seed)

@@ -1,4 +1,4 @@
-"""Before any work starts: which images cannot be read."""
+"""Finds images that cannot be read, before any work starts."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ ON_UNREADABLE = ("skip", "stop")
 
 
 def without_unreadable(dataset: Dataset, action: str = "skip") -> tuple[Dataset, list[Unreadable]]:
-    """The dataset without the image files that cannot be decoded, and the list of those.
+    """Returns the dataset without the image files that cannot be decoded, and a list of those files.
 
-    ``action="stop"`` raises instead, with all of them in one message. An object that cannot give one of its items, such
-    as a torch dataset, is always refused: an error of a program should be mended, not passed over.
+    ``action="stop"`` raises instead and lists them in one message. An object that cannot return one of its items, such
+    as a torch dataset, is always refused: an error in code should be fixed, not skipped.
     """
     if action not in ON_UNREADABLE:
         raise unknown_name("action for unreadable images", action, ON_UNREADABLE)
@@ -39,8 +39,8 @@ def without_unreadable(dataset: Dataset, action: str = "skip") -> tuple[Dataset,
         return dataset, []
     if action == "stop" or len(found) == len(dataset):
         raise UserError(
-            f"{len(found)} of {len(dataset)} images cannot be read; mend or remove them, "
-            f'or go on without them (unreadable="skip"):\n  {listed(found)}'
+            f"{len(found)} of {len(dataset)} images cannot be read; fix or remove them, "
+            f'or continue without them (unreadable="skip"):\n  {listed(found)}'
         )
     bad = {unreadable.path for unreadable in found}
     readable = dataset.where(np.array([path not in bad for path in dataset.items.paths]))
@@ -48,23 +48,26 @@ def without_unreadable(dataset: Dataset, action: str = "skip") -> tuple[Dataset,
     return replace(readable, notes=(*dataset.notes, note)), found
 
 
-def find_unreadable(files: ImageFiles) -> list[Unreadable]:
-    """Decodes every file once and lists those that cannot be read.
+def find_unreadable(files: ImageFiles, remember: bool = True) -> list[Unreadable]:
+    """Decodes every file once, under the limits of `DecoderPool`, and lists those that cannot be read.
 
-    That all can be read is remembered until a file changes; a failure is not, for it may be mended in many ways.
+    Failures are never cached: their cause may lie outside the files.
+
+    Args:
+        remember: if all files can be read, cache the result until a file changes.
     """
-    mark = _mark(files)  # of the files as they are now, should one change meanwhile
-    if mark.exists():
+    mark = _mark(files) if remember else None  # taken first, in case a file changes meanwhile
+    if mark and mark.exists():
         return []
     found = [verdict for verdict in track(_verdicts(files), "checking images", len(files)) if verdict]
-    if not found:
+    if mark and not found:
         _write(mark)
     return found
 
 
 def check_all(items: LazyImages) -> None:
-    """Reads every item once; raises the first error. As with files, success is remembered."""
-    from nearkin.data.loader import each_item  # imported here because torch is slow to load
+    """Reads every item once and raises the first error. Success is cached, as for files."""
+    from nearkin.data.loader import each_item  # here: torch is slow to import
 
     mark = _mark(items)
     if not mark.exists():
@@ -72,13 +75,13 @@ def check_all(items: LazyImages) -> None:
         _write(mark)
 
 
-def remember_readable(items: LazyImages) -> None:
-    """Spares items that were all read for another reason the check."""
+def mark_readable(items: LazyImages) -> None:
+    """Marks items as readable after they have all been read, so that they need no check."""
     _write(_mark(items))
 
 
 def listed(unreadable: list[Unreadable], most: int = 100) -> str:
-    """One line each, and how many more there are."""
+    """Lists them, one per line, and the number of those left out."""
     lines = [str(each) for each in unreadable[:most]]
     if len(unreadable) > most:
         lines.append(f"… and {len(unreadable) - most:,} more")
@@ -90,12 +93,12 @@ def _mark(items: ImageFiles | LazyImages) -> Path:
 
 
 def _write(mark: Path) -> None:
-    with suppress(UserError):  # without a cache the check is only repeated
+    with suppress(UserError):  # without a cache, the check is repeated next time
         write_text(mark, "")
 
 
 def _verdicts(files: ImageFiles) -> Iterator[Unreadable | None]:
-    """By the function that reads them later, but under limits: who reads a file that passed needs none."""
+    """Checks each file under limits with the function that reads it later, which then needs no limits."""
     decoders = DecoderPool()
     with ThreadPoolExecutor(decoders.workers) as threads, decoders:
         yield from threads.map(decoders.check, files.paths)

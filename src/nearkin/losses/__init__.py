@@ -51,4 +51,4 @@ __all__ = [
     "triplet_semi_hard_loss",
 ]
 
-register_files(__name__, __path__)  # also the files that are not imported above
+register_files(__name__, __path__)  # finds losses in files that are not imported above

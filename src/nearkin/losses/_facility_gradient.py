@@ -1,4 +1,4 @@
-"""Compiled parts of the facility-location loss: the distances before the search and the gradient after it."""
+"""Compiled parts of the facility-location loss: distances, computed before the search, and the gradient, after it."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from nearkin.clustering.facilities import Indices, Matrix
 
 @compiled
 def points_and_distances(vectors: Matrix, normalize: bool, single: bool) -> tuple[Matrix, Matrix, Matrix]:
-    """The vectors (m, dim), normalised if asked for, their original lengths (m,), and their distances (m, m).
+    """Returns the points (m, dim), normalised on request, the vectors' lengths (m,), and the distances (m, m).
 
-    Distances are rounded to single precision, so that they do not depend on the order of summation.
+    With ``single``, distances are rounded to single precision, so that they do not depend on the order of summation.
     """
     m = len(vectors)
     points, lengths, distances = vectors.copy(), np.ones(m), np.zeros((m, m))
@@ -31,22 +31,23 @@ def points_and_distances(vectors: Matrix, normalize: bool, single: bool) -> tupl
 
 
 @compiled
-def slope_of(points: Matrix, lengths: Matrix, normalize: bool, medoids: Indices, nearest: Indices) -> Matrix:
-    """The gradient of Σ |p − its medoid| − Σ |p − its facility| for the vectors, (m, dim); Eq. 12 and 13."""
-    slope = np.zeros_like(points)
-    for to, sign in ((medoids, 1.0), (nearest, -1.0)):
+def vector_gradient(points: Matrix, lengths: Matrix, normalize: bool, medoids: Indices, nearest: Indices) -> Matrix:
+    """The gradient of Σ |p − its medoid| − Σ |p − its facility| with respect to the vectors, (m, dim); Eq. 12, 13."""
+    gradient = np.zeros_like(points)
+    for targets, sign in ((medoids, 1.0), (nearest, -1.0)):
         for i in range(len(points)):
-            distance = _distance(points[i], points[to[i]])
+            target = targets[i]
+            distance = _distance(points[i], points[target])
             if distance > 0:
                 for c in range(points.shape[1]):
-                    along = sign * (points[i, c] - points[to[i], c]) / distance
-                    slope[i, c] += along
-                    slope[to[i], c] -= along
+                    direction = sign * (points[i, c] - points[target, c]) / distance
+                    gradient[i, c] += direction
+                    gradient[target, c] -= direction
     if normalize:
         for i in range(len(points)):
-            radial = (slope[i] * points[i]).sum()
-            slope[i] = (slope[i] - radial * points[i]) / lengths[i]
-    return slope
+            radial = (gradient[i] * points[i]).sum()
+            gradient[i] = (gradient[i] - radial * points[i]) / lengths[i]
+    return gradient
 
 
 @njit(fastmath=True)

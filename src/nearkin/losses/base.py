@@ -1,4 +1,4 @@
-"""The base class of all losses, called with the arguments of pytorch-metric-learning."""
+"""The base class of all losses. Its arguments are those of pytorch-metric-learning."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from nearkin.losses.pairs import IndicesTuple, refuse_pairs
 class Loss(nn.Module):
     """Base class of losses. Trainers, miners and wrappers of pytorch-metric-learning can call it.
 
-    A subclass defines ``compute``. If its formula does not compare pairs, ``without_pairs`` says why.
+    A subclass defines ``compute``. If its formula does not compare pairs, it sets ``without_pairs`` to the reason.
     """
 
     without_pairs: ClassVar[str] = ""
-    compute: Callable[..., Tensor]  # of embeddings and labels, and of the arguments about pairs unless without_pairs
+    compute: Callable[..., Tensor]  # takes embeddings and labels; also the pair arguments, unless without_pairs is set
 
     def forward(
         self,
@@ -33,12 +33,12 @@ class Loss(nn.Module):
 
         Args:
             embeddings: (batch, dim).
-            labels: (batch,) integers: a tensor, an array or a list.
+            labels: (batch,) integers, as a tensor, an array or a list.
             indices_tuple: the pairs (anchors, positives, anchors, negatives) or triplets (anchors, positives,
                 negatives) to compare, as a miner returns them; None compares all pairs.
-            ref_emb: (references, dim) what the anchors are compared with; None compares within the batch.
+            ref_emb: (references, dim) embeddings to compare the anchors with; None compares within the batch.
             ref_labels: (references,) the labels of ``ref_emb``.
-            more: further arguments of a loss: ``clusters`` (Magnet), ``positives`` (N-pairs).
+            more: arguments of a particular loss: ``clusters`` (Magnet), ``positives`` (N-pairs).
 
         Returns:
             A scalar.

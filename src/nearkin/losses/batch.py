@@ -1,4 +1,4 @@
-"""What every loss does first: check its batch, and switch to full precision even under autocast."""
+"""Shared steps of all losses: check the batch, and compute in full precision even under autocast."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from torch.compiler import is_compiling
 
 from nearkin.errors import UserError
 
-Labels = Tensor | Sequence[float] | npt.NDArray[Any]  # whole numbers of any type, (batch,) or (batch, 1)
+Labels = Tensor | Sequence[float] | npt.NDArray[Any]  # integers of any dtype, (batch,) or (batch, 1)
 
 
 def checked(embeddings: Tensor, labels: Labels) -> tuple[Tensor, Tensor]:
@@ -29,71 +29,70 @@ def checked(embeddings: Tensor, labels: Labels) -> tuple[Tensor, Tensor]:
     """
     if not isinstance(embeddings, Tensor):
         raise UserError(
-            f"embeddings must be a tensor, not {type(embeddings).__name__}; try torch.as_tensor(embeddings)"
+            f"embeddings must be a tensor, got {type(embeddings).__name__}; convert it with torch.as_tensor(embeddings)"
         )
     if embeddings.ndim != 2 or not embeddings.is_floating_point():
         raise UserError(
-            f"embeddings must be floating point of shape (batch, dim), not {embeddings.dtype} {tuple(embeddings.shape)}"
+            f"embeddings must be floats of shape (batch, dim), got {embeddings.dtype}, shape {tuple(embeddings.shape)}"
         )
     labels = checked_ids(labels, embeddings, "labels")
     if embeddings.numel() == 0:
-        raise UserError(f"the batch is empty: its embeddings have the shape {tuple(embeddings.shape)}")
+        raise UserError(f"the batch is empty: embeddings have shape {tuple(embeddings.shape)}")
     if not is_compiling() and not torch.linalg.vector_norm(embeddings.detach(), math.inf).isfinite():
         raise UserError(
-            "the embeddings contain NaN or infinite values; lower the learning rate, or look for odd values in the data"
+            "embeddings contain NaN or infinite values; lower the learning rate, or check the data for extreme values"
         )
     return embeddings.float() if embeddings.dtype in (torch.float16, torch.bfloat16) else embeddings, labels
 
 
 def checked_ids(ids: Labels, embeddings: Tensor, name: str) -> Tensor:
-    """Checks that there is one integer per embedding, and returns them as int64 on the embeddings' device.
+    """Checks that there is one integer per embedding; returns the integers as int64 on the embeddings' device.
 
     >>> checked_ids([[1.0], [3.0]], torch.zeros(2, 3), "labels")
     tensor([1, 3])
     >>> checked_ids(["cat", "dog"], torch.zeros(2, 3), "labels")
     Traceback (most recent call last):
-    nearkin.errors.UserError: labels must be whole numbers; number texts by numpy.unique(labels, return_inverse=True)[1]
+    nearkin.errors.UserError: labels must be integers; convert strings with numpy.unique(labels, return_inverse=True)[1]
     """
     if not isinstance(ids, Tensor):
         try:
             ids = torch.as_tensor(ids)
         except (TypeError, ValueError) as error:
             raise UserError(
-                f"{name} must be whole numbers; number texts by numpy.unique({name}, return_inverse=True)[1]"
+                f"{name} must be integers; convert strings with numpy.unique({name}, return_inverse=True)[1]"
             ) from error
     if ids.shape not in (embeddings.shape[:1], (len(embeddings), 1)):
         raise UserError(f"{name} of shape {tuple(ids.shape)} do not match {len(embeddings)} embeddings")
     if ids.is_complex() or (ids.is_floating_point() and not is_compiling() and ids.frac().ne(0).any()):
-        raise UserError(f"{name} must be whole numbers, not {ids.dtype} with fractions, NaN or infinite values")
+        raise UserError(f"{name} must be integers, got {ids.dtype} with fractions, NaN or infinite values")
     return ids.to(embeddings.device, torch.long).flatten()
 
 
 def dense_labels(labels: Tensor, classes: int) -> Tensor:
-    """Checks that labels are in 0…classes−1, for losses that learn something per class.
+    """Checks that labels are in 0…classes−1, for losses that have parameters for each class.
 
     >>> dense_labels(torch.tensor([0, 7]), classes=6)
     Traceback (most recent call last):
-    nearkin.errors.UserError: labels must be in 0…5 because this loss learns something for each class, but 7 is there
+    nearkin.errors.UserError: labels must be in 0…5, because this loss has parameters for each class; got 7
     """
     if not is_compiling() and len(outside := labels[(labels < 0) | (labels >= classes)]):
         raise UserError(
-            f"labels must be in 0…{classes - 1} because this loss learns something for each class, "
-            f"but {int(outside[0])} is there"
+            f"labels must be in 0…{classes - 1}, because this loss has parameters for each class; got {int(outside[0])}"
         )
     return labels
 
 
 def checked_for_classes(embeddings: Tensor, labels: Labels, per_class: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Checks a batch for a loss that learns a vector per class, (classes, dim); converts these to the batch's dtype.
+    """Checks a batch for a loss with a vector per class, (classes, dim); converts these vectors to the batch's dtype.
 
     >>> _ = checked_for_classes(torch.zeros(1, 3), torch.tensor([0]), torch.zeros(6, 8))
     Traceback (most recent call last):
-    nearkin.errors.UserError: this loss was built for embeddings of 8 dimensions, but they have 3
+    nearkin.errors.UserError: this loss was built for embeddings with 8 dimensions, got 3
     """
     embeddings, labels = checked(embeddings, labels)
     classes, dim = per_class.shape
     if embeddings.shape[1] != dim:
-        raise UserError(f"this loss was built for embeddings of {dim} dimensions, but they have {embeddings.shape[1]}")
+        raise UserError(f"this loss was built for embeddings with {dim} dimensions, got {embeddings.shape[1]}")
     return embeddings, dense_labels(labels, classes), per_class.to(embeddings.dtype)
 
 
@@ -102,11 +101,11 @@ def positive_number(**settings: float) -> None:
 
     >>> positive_number(alpha=0.0)
     Traceback (most recent call last):
-    nearkin.errors.UserError: alpha must be positive, not 0.0
+    nearkin.errors.UserError: alpha must be a finite number > 0, got 0.0
     """
     for name, value in settings.items():
         if not 0 < value < math.inf:
-            raise UserError(f"{name} must be positive, not {value}")
+            raise UserError(f"{name} must be a finite number > 0, got {value}")
 
 
 def not_negative(**settings: float) -> None:
@@ -114,11 +113,11 @@ def not_negative(**settings: float) -> None:
 
     >>> not_negative(nu=-1.0)
     Traceback (most recent call last):
-    nearkin.errors.UserError: nu must be a number from 0 on, not -1.0
+    nearkin.errors.UserError: nu must be a finite number >= 0, got -1.0
     """
     for name, value in settings.items():
         if not 0 <= value < math.inf:
-            raise UserError(f"{name} must be a number from 0 on, not {value}")
+            raise UserError(f"{name} must be a finite number >= 0, got {value}")
 
 
 def full_precision(embeddings: Tensor) -> AbstractContextManager[Any]:
@@ -127,7 +126,7 @@ def full_precision(embeddings: Tensor) -> AbstractContextManager[Any]:
 
 
 def same_class_masks(labels: Tensor) -> tuple[Tensor, Tensor]:
-    """Masks of the positive and the negative pairs, (batch, batch) each; an item is not paired with itself.
+    """Masks of the positive and of the negative pairs, (batch, batch) each; an item is not paired with itself.
 
     >>> positive, negative = same_class_masks(torch.tensor([0, 0, 1]))
     >>> positive.int().tolist()
@@ -139,7 +138,7 @@ def same_class_masks(labels: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def zero_loss(embeddings: Tensor) -> Tensor:
-    """The loss of a batch with nothing to compare: 0, with a gradient of zeros.
+    """The loss of a batch with nothing to compare: 0, with a zero gradient.
 
     >>> zero_loss(torch.ones(2, 3, requires_grad=True))
     tensor(0., grad_fn=<SumBackward0>)
@@ -148,9 +147,9 @@ def zero_loss(embeddings: Tensor) -> Tensor:
 
 
 def group_means(rows: Tensor, group: Tensor, sizes: Tensor) -> Tensor:
-    """The mean row of each group, (batch, dim) to (groups, dim); 0 for an empty group.
+    """Averages the rows of each group, (batch, dim) to (groups, dim); the mean of an empty group is 0.
 
-    Groups are numbered 0…groups−1 and have the given sizes.
+    ``group`` is the group of each row, 0…groups−1; ``sizes`` is the number of rows in each group.
 
     >>> group_means(torch.tensor([[1.0], [3.0], [5.0]]), torch.tensor([0, 0, 1]), torch.tensor([2, 1])).tolist()
     [[2.0], [5.0]]
@@ -159,9 +158,9 @@ def group_means(rows: Tensor, group: Tensor, sizes: Tensor) -> Tensor:
 
 
 def numbered(ids: Tensor) -> tuple[Tensor, Tensor]:
-    """Numbers ids 0, 1, … in ascending order, (batch,), and counts each.
+    """Renumbers ids as 0, 1, … in ascending order, (batch,), and counts each of them.
 
-    Under torch.compile, where shapes must not depend on the data, the counts are padded with 0 to (batch,).
+    Under torch.compile, shapes must not depend on the data: the counts are padded with 0 to (batch,).
 
     >>> numbered(torch.tensor([7, 5, 7]))
     (tensor([1, 0, 1]), tensor([1, 2]))
@@ -179,16 +178,16 @@ Gradients = TypeVar("Gradients")
 
 
 def once_differentiable(backward: Callable[[Any, Tensor], Gradients]) -> Callable[[Any, Tensor], Gradients]:
-    """Makes the ``backward`` of an autograd function raise an error when it is differentiated itself.
+    """Makes the ``backward`` of an autograd function raise an error if it is differentiated again.
 
-    torch's decorator of this name stays silent when the incoming gradient is constant, as it is for a loss. The second
-    derivative is then wrong.
+    torch's decorator of this name raises no error if the incoming gradient is a constant, as it is for a loss, and the
+    second derivative is then wrong.
     """
 
     @wraps(backward)
     def once(ctx: Any, gradient: Tensor) -> Gradients:
         if torch.is_grad_enabled() and not is_compiling():
-            raise UserError("this loss has no second derivative; leave out create_graph=True")
+            raise UserError("this loss has no second derivative; remove create_graph=True")
         return backward(ctx, gradient)
 
     return once

@@ -1,6 +1,6 @@
-"""Losses that compute value and gradient together, by algorithms that branch on the data.
+"""Losses that compute their value and gradient together, with algorithms that branch on the data.
 
-Autograd sees a single function and torch.compile a single operator, because they cannot trace such algorithms.
+Autograd and torch.compile cannot trace such algorithms, so each is one autograd function and one operator to them.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ ValueAndGradient = Callable[..., tuple[Tensor, Tensor]]
 
 
 def closed_form(function: ValueAndGradient) -> Callable[..., Tensor]:
-    """Makes a loss of a function that returns its value and its gradient for embeddings (batch, dim), labels, settings.
+    """Turns a function of embeddings (batch, dim) and other arguments, which returns value and gradient, into a loss.
 
     >>> @closed_form
     ... def half_square(embeddings: Tensor) -> tuple[Tensor, Tensor]:
@@ -31,11 +31,11 @@ def closed_form(function: ValueAndGradient) -> Callable[..., Tensor]:
     """
     operator = torch.library.custom_op(f"nearkin::{function.__name__}", function, mutates_args=())
     operator.register_fake(lambda embeddings, *_: (embeddings.new_empty(()), torch.empty_like(embeddings)))
-    operator.register_autograd(_operator_backward, setup_context=_keep_slope)
+    operator.register_autograd(_operator_backward, setup_context=_save_gradient)
 
     @wraps(function)
     def loss(embeddings: Tensor, *others: Any) -> Tensor:
-        # Not always the operator: its first call loads the compiler, which takes seconds.
+        # Eager mode avoids the operator: its first call loads the compiler, which takes seconds.
         if is_compiling():
             value: Tensor = operator(embeddings, *others)[0]
         else:
@@ -48,28 +48,28 @@ def closed_form(function: ValueAndGradient) -> Callable[..., Tensor]:
 class _ClosedForm(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, embeddings: Tensor, function: ValueAndGradient, *others: Any) -> Tensor:
-        value, slope = function(embeddings.detach(), *others)
-        ctx.save_for_backward(slope)
+        value, gradient = function(embeddings.detach(), *others)
+        ctx.save_for_backward(gradient)
         ctx.others = len(others)
         return value
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        return _scaled(ctx, gradient), None, *(None for _ in range(ctx.others))
+    def backward(ctx: Any, grad_output: Tensor) -> tuple[Tensor | None, ...]:
+        return _scaled(ctx, grad_output), None, *(None for _ in range(ctx.others))
 
 
-def _keep_slope(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+def _save_gradient(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
     ctx.save_for_backward(output[1])
     ctx.others = len(inputs) - 1
 
 
-def _operator_backward(ctx: Any, gradient: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
-    return _scaled(ctx, gradient), *(None for _ in range(ctx.others))
+def _operator_backward(ctx: Any, grad_output: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
+    return _scaled(ctx, grad_output), *(None for _ in range(ctx.others))
 
 
-def _scaled(ctx: Any, gradient: Tensor) -> Tensor:
-    (slope,) = ctx.saved_tensors
-    largest = torch.finfo(slope.dtype).max  # reached where embeddings are all but 0
-    scaled: Tensor = (gradient * slope).clamp(-largest, largest)
+def _scaled(ctx: Any, grad_output: Tensor) -> Tensor:
+    (gradient,) = ctx.saved_tensors
+    largest = torch.finfo(gradient.dtype).max  # reached if embeddings are almost 0
+    scaled: Tensor = (grad_output * gradient).clamp(-largest, largest)
     return scaled

@@ -4,9 +4,9 @@ Hadsell, Chopra, LeCun: Dimensionality Reduction by Learning an Invariant Mappin
 The default is the form of pytorch-metric-learning: distances are not squared, and the mean is over pairs with a
 non-zero loss, so that many easy negatives do not outweigh a few hard ones.
 
-Deviations: the paper sums over given pairs. Here all pairs of the batch count; positives and negatives are averaged
-separately and the two means are added. The mean of no pairs is 0. The paper does not normalise; here embeddings are
-normalised by default.
+Deviations: the paper sums over given pairs. Here all pairs of the batch are used; positives and negatives are averaged
+separately, and the two means are added. The mean over no pairs is 0. The paper does not normalise embeddings; here they
+are normalised by default.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ def contrastive_loss(
     Args:
         embeddings: (batch, dim).
         labels: (batch,) integers.
-        margin: m in Eq. 4; negatives farther apart than this have no loss.
+        margin: m in Eq. 4; negative pairs farther apart than this have no loss.
         normalize: scale embeddings to unit length first.
-        squared: use Eq. 4, half the squared distances averaged over all pairs; otherwise the distances, averaged
-            over the pairs that have a loss.
+        squared: average half the squared distances over all pairs (Eq. 4); otherwise, average the distances over the
+            pairs that have a loss.
         pairs: ``indices_tuple``, ``ref_emb``, ``ref_labels``; see `nearkin.losses.pairs.compared`.
 
     Returns:

@@ -1,8 +1,8 @@
-"""Distances within a batch or to references: fast as a matrix product, accurate as subtraction.
+"""Distances within a batch or to references: as fast as a matrix product, as accurate as subtraction.
 
-|a − b|² = |a|² + |b|² − 2 a·b loses half of its digits where points are close, and close points matter most to a loss.
-Computed in float64 around the batch's mean, the remaining half is about the precision of float32. Two points closer
-than about 10⁻⁷ of their distance from the mean count as coincident: their distance is 0 and has no gradient.
+|a − b|² = |a|² + |b|² − 2 a·b loses half of its digits if the points are close, and close points matter most to a loss.
+Computed in float64 around the batch's mean, the remaining digits match the precision of float32. Two points closer than
+about 10⁻⁷ of their distance from the mean count as coincident: their distance is 0 and has no gradient.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ import torch
 from torch import Tensor
 from torch.compiler import is_compiling
 
-CACHED = 2**16  # elements of a block: its several passes then stay within half a megabyte
-# Squared distances below this share of the squared lengths are rounding, not distance: such points coincide.
+BLOCK_ELEMENTS = 2**16  # half a megabyte, which stays in the cache while a block is read several times
+# Squared distances below this share of the squared lengths are rounding errors: such points coincide.
 COINCIDENT = 64 * torch.finfo(torch.float64).eps
 
 
 def pairwise_distances(embeddings: Tensor, references: Tensor | None = None) -> Tensor:
-    """Euclidean distances of (batch, dim) to (references, dim), or within the batch, as (batch, references).
+    """Euclidean distances from (batch, dim) to (references, dim), or within the batch; (batch, references).
 
     The gradient of coincident points is zero.
 
@@ -33,7 +33,7 @@ def pairwise_distances(embeddings: Tensor, references: Tensor | None = None) -> 
 
 
 def pairwise_squared_distances(embeddings: Tensor, references: Tensor | None = None) -> Tensor:
-    """Squared Euclidean distances of (batch, dim) to (references, dim), or within the batch, as (batch, references).
+    """Squared Euclidean distances from (batch, dim) to (references, dim), or within the batch; (batch, references).
 
     >>> pairwise_squared_distances(torch.tensor([[0.0, 0.0], [3.0, 4.0]])).tolist()
     [[0.0, 25.0], [25.0, 0.0]]
@@ -48,13 +48,13 @@ def unit_length(embeddings: Tensor) -> Tensor:
     >>> unit_length(torch.tensor([[3.0, 4.0], [0.0, 0.0]])).tolist()
     [[0.6000000238418579, 0.800000011920929], [0.0, 0.0]]
     """
-    # In float64, the squares of very small and very large coordinates do not leave the range of numbers.
+    # In float64, because squares of very small or very large coordinates underflow or overflow in float32.
     length = widened(embeddings).norm(dim=1, keepdim=True).to(embeddings.dtype)
     return embeddings / torch.where(length >= torch.finfo(length.dtype).tiny, length, torch.inf)
 
 
 def widened(embeddings: Tensor) -> Tensor:
-    """Converts embeddings to float64, for intermediate results; to float32 on Apple GPUs, which lack float64.
+    """Converts embeddings to float64 for intermediate results; to float32 on Apple GPUs, which lack float64.
 
     >>> pairwise_distances(widened(torch.zeros(2, 3))).dtype
     torch.float64
@@ -69,11 +69,11 @@ class _Distances(torch.autograd.Function):
         centre = others.mean(dim=0)
         others = others - centre
         points = others if references is None else widened(embeddings.detach()) - centre
-        norms, of_others = points.square().sum(dim=1), others.square().sum(dim=1)
+        norms, other_norms = points.square().sum(dim=1), others.square().sum(dim=1)
         distances = embeddings.new_empty(len(points), len(others))
         for rows in _row_blocks(points, others):
-            block = torch.addmm(of_others, points[rows], others.T, alpha=-2).add_(norms[rows, None])
-            block.masked_fill_(block <= COINCIDENT * torch.maximum(norms[rows, None], of_others), 0.0)
+            block = torch.addmm(other_norms, points[rows], others.T, alpha=-2).add_(norms[rows, None])
+            block.masked_fill_(block <= COINCIDENT * torch.maximum(norms[rows, None], other_norms), 0.0)
             distances[rows] = (block if squared else block.sqrt_()).clamp_(max=torch.finfo(embeddings.dtype).max)
         if references is None:
             distances.fill_diagonal_(0.0)
@@ -85,9 +85,9 @@ class _Distances(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor | None, None]:
         embeddings, references, points, others, distances = ctx.saved_tensors
         if torch.is_grad_enabled() and not is_compiling():  # create_graph=True
-            return *_slope(embeddings, references, gradient, ctx.squared), None
-        along = torch.empty_like(points)
-        of_references = None if references is None else torch.zeros_like(others)
+            return *_differentiable_gradients(embeddings, references, gradient, ctx.squared), None
+        grad_embeddings = torch.empty_like(points)
+        grad_references = None if references is None else torch.zeros_like(others)
         for rows in _row_blocks(points, others):
             weights = gradient[rows] + gradient[:, rows].T if references is None else gradient[rows].clone()
             if ctx.squared:
@@ -95,16 +95,18 @@ class _Distances(torch.autograd.Function):
             else:
                 weights.div_(distances[rows]).masked_fill_(distances[rows] == 0, 0.0)
             wide = weights.to(points.dtype)
-            along[rows] = wide.sum(dim=1, keepdim=True) * points[rows] - wide @ others
-            if of_references is not None:
-                of_references += wide.sum(dim=0)[:, None] * others - wide.T @ points[rows]
-        return along.to(gradient.dtype), None if of_references is None else of_references.to(gradient.dtype), None
+            grad_embeddings[rows] = wide.sum(dim=1, keepdim=True) * points[rows] - wide @ others
+            if grad_references is not None:
+                grad_references += wide.sum(dim=0)[:, None] * others - wide.T @ points[rows]
+        if grad_references is not None:
+            grad_references = grad_references.to(gradient.dtype)
+        return grad_embeddings.to(gradient.dtype), grad_references, None
 
 
-def _slope(
+def _differentiable_gradients(
     embeddings: Tensor, references: Tensor | None, gradient: Tensor, squared: bool
 ) -> tuple[Tensor, Tensor | None]:
-    """The same gradients from operations that autograd can differentiate again."""
+    """The gradients of `_Distances.backward`, computed with operations that autograd can differentiate again."""
     weights = widened(gradient + gradient.T if references is None else gradient)
     if squared:
         weights = 2 * weights
@@ -114,14 +116,14 @@ def _slope(
     others = widened(embeddings if references is None else references)
     centre = others.detach().mean(dim=0)
     points, others = widened(embeddings) - centre, others - centre
-    along = (weights.sum(dim=1, keepdim=True) * points - weights @ others).to(gradient.dtype)
+    grad_embeddings = (weights.sum(dim=1, keepdim=True) * points - weights @ others).to(gradient.dtype)
     if references is None:
-        return along, None
-    return along, (weights.sum(dim=0)[:, None] * others - weights.T @ points).to(gradient.dtype)
+        return grad_embeddings, None
+    return grad_embeddings, (weights.sum(dim=0)[:, None] * others - weights.T @ points).to(gradient.dtype)
 
 
 def _row_blocks(points: Tensor, others: Tensor) -> list[slice]:
-    """Slices of rows of the distance matrix that fit into the CPU cache; a single slice on other devices."""
+    """Splits the rows of the distance matrix into slices that fit into the CPU cache; one slice on other devices."""
     blocked = points.device.type == "cpu" and not is_compiling()
-    step = max(16, CACHED // len(others)) if blocked else len(points)
+    step = max(16, BLOCK_ELEMENTS // len(others)) if blocked else len(points)
     return [slice(start, start + step) for start in range(0, len(points), step)]

@@ -2,8 +2,8 @@
 
 Song, Jegelka, Rathod, Murphy: Deep Metric Learning via Facility Location, 2017, Eq. 4–13. Distances are not squared,
 and the loss is a sum over the batch. `nearkin.clustering.facility_location` finds the other clustering. The gradient is
-Eq. 11, with fixed facilities. By default an exchange is scored by the whole objective, as in the proof of Lemma 1. The
-paper's listing (``exchange="algorithm-2"``) scores outdated clusters and finds worse facilities.
+Eq. 11, which keeps the facilities fixed. By default, an exchange is scored by the whole objective, as in the proof of
+Lemma 1. The paper's Algorithm 2 (``exchange="algorithm-2"``) scores outdated clusters and finds worse facilities.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def facility_location_loss(
     normalize: bool = True,
     stochastic: float | None = None,
 ) -> Tensor:
-    """Distances to the medoids of the classes, minus those to the best other facilities, plus the margin (Eq. 6).
+    """Distances to the class medoids, minus distances to the best other facilities, plus the margin (Eq. 6).
 
     Args:
         embeddings: (batch, dim).
@@ -114,11 +114,11 @@ class FacilityLocationLoss(Loss):
     def decay(self, rate: float = 0.94) -> None:
         """Multiplies γ by ``rate``."""
         if not 0 < rate <= 1:
-            raise UserError(f"the rate of decay must be in 0…1, not {rate}")
+            raise UserError(f"rate must be > 0 and <= 1, got {rate}")
         self.gamma *= rate
 
     def get_extra_state(self) -> Tensor:
-        return torch.tensor(self.gamma, dtype=torch.float64)  # a tensor, so that safetensors take it too
+        return torch.tensor(self.gamma, dtype=torch.float64)  # a tensor, because safetensors store nothing else
 
     def set_extra_state(self, state: Tensor) -> None:
         self.gamma = state.item()
@@ -141,9 +141,9 @@ def _facility_location(
 ) -> tuple[Tensor, Tensor]:
     """Computes value and gradient on the CPU in float64, because the search is hundreds of small sequential steps.
 
-    A batch on a GPU is copied to the CPU, and its gradient back.
+    A batch on a GPU is copied to the CPU, and its gradient is copied back.
     """
-    from nearkin.losses._facility_gradient import points_and_distances, slope_of
+    from nearkin.losses._facility_gradient import points_and_distances, vector_gradient
 
     vectors = embeddings.cpu().numpy().astype(np.float64)
     points, lengths, distances = points_and_distances(vectors, normalize, embeddings.dtype == torch.float32)
@@ -160,8 +160,8 @@ def _facility_location(
         seed=0 if stochastic is None else int(torch.randint(2**31, ())),
     )
     nearest = facilities[assignment]
-    everyone = np.arange(len(points))
-    further = problem.unit * (problem.distances[everyone, medoids] - problem.distances[everyone, nearest]).sum()
-    loss = further + gamma * (1 - agreement)
-    slope = slope_of(points, lengths, normalize, medoids, nearest) if loss > 0 else np.zeros_like(points)
-    return embeddings.new_tensor(max(0.0, loss)), torch.from_numpy(slope).to(embeddings)
+    rows = np.arange(len(points))
+    excess = problem.unit * (problem.distances[rows, medoids] - problem.distances[rows, nearest]).sum()
+    loss = excess + gamma * (1 - agreement)
+    gradient = vector_gradient(points, lengths, normalize, medoids, nearest) if loss > 0 else np.zeros_like(points)
+    return embeddings.new_tensor(max(0.0, loss)), torch.from_numpy(gradient).to(embeddings)

@@ -2,7 +2,7 @@
 
 Song, Xiang, Jegelka, Savarese: Deep Metric Learning via Lifted Structured Feature Embedding, 2016, written as in Song,
 Jegelka, Rathod, Murphy: Deep Metric Learning via Facility Location, 2017, Eq. 2. Embeddings are not normalised. The
-loss of a batch without positive pairs or without negatives is 0; the paper leaves these cases open.
+loss of a batch without positive pairs or without negatives is 0; the paper does not define it.
 """
 
 from __future__ import annotations
@@ -48,9 +48,9 @@ def lifted_structure_loss(
         push = other_push = masked_logsumexp(margin - distances, batch.negative)
         if batch.references is not None:
             other_push = masked_logsumexp(margin - distances.T, batch.negative.T)
-        columns, there = positive_columns(batch.positive)  # both orders of each pair, which does not change the mean
+        columns, valid = positive_columns(batch.positive)  # each pair in both orders, which does not change the mean
         violations = torch.logaddexp(push[:, None], other_push[columns]) + distances.gather(1, columns)
-        return F.relu(violations).where(there, 0.0).square().sum() / there.sum().clamp(min=1) / 2
+        return F.relu(violations).where(valid, 0.0).square().sum() / valid.sum().clamp(min=1) / 2
 
 
 @register_loss("lifted")

@@ -4,11 +4,12 @@ Rippel, Paluri, Dollár, Bourdev: Metric Learning with Adaptive Density Discrimi
 
 The paper calls Σ|r − μ|²/(N − 1) the variance σ² in Eq. 4 but σ̂ in Eq. 5. Eq. 4 is the default: it makes the loss
 independent of scale, as the paper intends. ``variance="eq5"`` squares the sum once more, as public implementations do.
-Means and variance come from the batch, and the gradient flows through them. No ε is needed: the sum is a log-sum-exp.
+Means and variance come from the batch, and the gradient flows through them. No ε is needed, because the sum is computed
+as a log-sum-exp.
 
-If all examples coincide with their means, the variance is 0 and the loss is its limit: 0 for an example away from the
-means of other classes, α + log m for an example on m of them. In Eq. 5 the sum is kept above 1e-15, so that gradients
-stay finite.
+If all examples coincide with their means, the variance is 0 and the loss takes its limit: 0 for an example that differs
+from the means of all other classes, α + log m for one that coincides with m of them. In Eq. 5 the sum is clamped to
+1e-15, so that gradients stay finite.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ def magnet_loss(
     Args:
         embeddings: (batch, dim).
         labels: (batch,) integers.
-        clusters: (batch,) integers, the cluster of each row; two classes must not share a number. None makes each
+        clusters: (batch,) integers, the cluster of each row; a cluster must not contain two classes. None makes each
             class one cluster.
         alpha: α in Eq. 5, the gap between clusters in units of the variance.
         variance: "eq4", which does not depend on scale, or "eq5", which divides by σ⁴ as public implementations do.
@@ -64,10 +65,10 @@ def magnet_loss(
     class_of = labels.new_zeros(len(sizes)).scatter(0, cluster, labels)
     if not is_compiling() and not torch.equal(class_of[cluster], labels):
         mixed = clusters[class_of[cluster] != labels][0]
-        raise UserError(f"cluster {int(mixed)} holds items of two classes; number the clusters of all classes apart")
+        raise UserError(f"cluster {int(mixed)} contains items of two classes; give each class its own cluster numbers")
     with full_precision(embeddings):
         points = widened(embeddings)
-        points = points - points.detach().mean(dim=0)  # far from the origin, squares would lose the digits of distances
+        points = points - points.detach().mean(dim=0)  # far from the origin, distances would lose precision
         means = group_means(points, cluster, sizes)
         lengths = points.square().sum(dim=1)
         rounding = (COINCIDENT * lengths.detach().amax()).clamp(min=torch.finfo(points.dtype).tiny)
@@ -77,7 +78,7 @@ def magnet_loss(
         spread = (own.sum() / max(1, len(points) - 1)).clamp(min=rounding)
         if variance == "eq5":
             spread = spread.clamp(min=1e-15).square()
-        # Finite, so that an example without impostors has a gradient (0) too.
+        # Finite, so that the gradient of an example without impostors is 0, not NaN.
         lowest = torch.finfo(points.dtype).min
         absent = (labels[:, None] == class_of) | (sizes == 0)
         impostors = (-distances / (2 * spread)).masked_fill(absent, lowest)
@@ -89,7 +90,7 @@ def magnet_loss(
 class MagnetLoss(Loss):
     """Magnet loss (Rippel et al. 2016): separates clusters of different classes; a class can have several clusters.
 
-    Needs a few examples each of neighbouring clusters (the paper: 4 examples of 12 clusters) from several classes, and
+    Needs a few examples of each of several neighbouring clusters (the paper: 4 of each of 12) from several classes, and
     their cluster numbers as ``clusters``. Without ``clusters``, each class is one cluster.
 
     >>> loss = MagnetLoss()(torch.randn(8, 4), torch.tensor([0, 0, 0, 0, 1, 1, 2, 2]), clusters=torch.arange(8) // 2)
@@ -115,7 +116,7 @@ class MagnetLoss(Loss):
 
 def _check(alpha: float, variance: str, reduction: str) -> None:
     if not math.isfinite(alpha):
-        raise UserError(f"alpha must be a finite number, not {alpha}")
+        raise UserError(f"alpha must be a finite number, got {alpha}")
     if variance not in VARIANCES:
         raise unknown_name("variance", str(variance), VARIANCES)
     if reduction not in REDUCTIONS:

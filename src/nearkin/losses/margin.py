@@ -1,9 +1,9 @@
-"""Margin loss: a learnt boundary β between the distances of positives and of negatives.
+"""Margin loss: a learnt boundary β between the distances of positive and of negative pairs.
 
 Wu, Manmatha, Smola, Krähenbühl: Sampling Matters in Deep Embedding Learning, 2017, section 4. As in the authors' code,
 the sum is divided by the number of active terms (the positive and the negative term of a triplet count separately), and
 distances are √(|a − b|² + 10⁻⁸). Deviations: β is one number or one per class, but not one per image. If no term is
-active, the loss is 0, including the regulariser of β.
+active, the whole loss is 0, including the regulariser of β.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from nearkin.losses.sampled_negatives import drawn_triplets
 def margin_loss(
     embeddings: Tensor, labels: Labels, triplets: Triplets, beta: Tensor, margin: float = 0.2, nu: float = 0.0
 ) -> Tensor:
-    """Pulls positives closer than β − margin to their anchor and pushes negatives farther than β + margin.
+    """Pulls positives closer to their anchor than β − margin and pushes negatives farther away than β + margin.
 
     Args:
         embeddings: (batch, dim), of unit length in the paper.
@@ -53,9 +53,9 @@ def margin_loss(
 class MarginLoss(Loss):
     """Margin loss (Wu et al. 2017): a learnt boundary between positives and negatives, distance-weighted sampling.
 
-    Needs several items per class in a batch. Negatives are drawn with torch's global generator; if a miner gives pairs,
-    among these. Triplets of a miner are used as they are. β is a parameter: pass ``loss.parameters()`` to the
-    optimiser.
+    Needs several items per class in a batch. Negatives are drawn with torch's global generator. If a miner returns
+    pairs, negatives are drawn from these; if it returns triplets, these are used as they are. β is a parameter: pass
+    ``loss.parameters()`` to the optimiser.
 
     >>> loss = MarginLoss()
     >>> loss(torch.randn(8, 4), torch.tensor([0, 0, 1, 1, 2, 2, 3, 3])).backward()
@@ -99,15 +99,15 @@ def _margin(batch: Comparison, beta: Tensor, margin: float, nu: float, cutoff: f
         squared = pairwise_squared_distances(batch.embeddings, batch.references)
         boundary = boundary.to(squared)[:, None]
         if batch.triplets is None:
-            positive, negative, there = drawn_triplets(batch, cutoff)
+            positive, negative, valid = drawn_triplets(batch, cutoff)
             to_positive, to_negative = squared.gather(1, positive), squared.gather(1, negative)
         else:
             anchor, positive, negative = batch.triplets
             to_positive, to_negative = squared[anchor, positive], squared[anchor, negative]
             boundary = boundary[anchor, 0]
-            there = torch.ones_like(anchor, dtype=torch.bool)
-        too_far = F.relu((to_positive + 1e-8).sqrt() - boundary + margin).where(there, 0.0)
-        too_near = F.relu(boundary - (to_negative + 1e-8).sqrt() + margin).where(there, 0.0)
+            valid = torch.ones_like(anchor, dtype=torch.bool)
+        too_far = F.relu((to_positive + 1e-8).sqrt() - boundary + margin).where(valid, 0.0)
+        too_near = F.relu(boundary - (to_negative + 1e-8).sqrt() + margin).where(valid, 0.0)
         active = too_far.count_nonzero() + too_near.count_nonzero()
-        total = (too_far + too_near + nu * boundary.where(there, 0.0)).sum()
+        total = (too_far + too_near + nu * boundary.where(valid, 0.0)).sum()
         return torch.where(active > 0, total / active.clamp(min=1), 0.0)

@@ -1,10 +1,10 @@
 """Neighbourhood components analysis (NCA).
 
-Goldberger, Roweis, Hinton, Salakhutdinov: Neighbourhood Components Analysis, NIPS 2004, in the form that the magnet
-paper compares with (Rippel et al. 2016, Eq. 8).
+Goldberger, Roweis, Hinton, Salakhutdinov: Neighbourhood Components Analysis, NIPS 2004, in the form used as a baseline
+in the Magnet paper (Rippel et al. 2016, Eq. 8).
 
-Both sums leave out the example itself, as in Goldberger et al.: its e⁰ = 1 would dominate them. An anchor without
-positives has an empty numerator; it is left out of the mean.
+Both sums exclude the example itself, as in Goldberger et al.: its term e⁰ = 1 would dominate them. The mean excludes
+anchors without positives, whose numerator is empty.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def nca_loss(
     normalize: bool = False,
     **pairs: Unpack[PairArguments],
 ) -> Tensor:
-    """−log of the probability that an anchor picks a neighbour of its class, with weights e^(−scale · distance²).
+    """−log of the probability that an anchor picks a neighbour of its own class, with weights e^(−scale · distance²).
 
     Args:
         embeddings: (batch, dim).
@@ -60,7 +60,7 @@ def nca_loss(
 class NCALoss(Loss):
     """NCA loss (Goldberger et al. 2004): makes it likely that a neighbour drawn by distance has the anchor's class.
 
-    Needs two or more items of a class in a batch, and more than one class.
+    Needs two or more items per class in a batch, and more than one class.
 
     >>> NCALoss(scale=16.0, normalize=True)
     NCALoss(scale=16.0, normalize=True)
@@ -80,28 +80,28 @@ class NCALoss(Loss):
 
 
 class _NCA(torch.autograd.Function):
-    """NCA with its own backward pass, because autograd would read the (batch, references) matrix several times more."""
+    """NCA with its own backward pass, which reads the (batch, references) matrix fewer times than autograd would."""
 
     @staticmethod
     def forward(
         ctx: Any, embeddings: Tensor, references: Tensor | None, compared_with: Tensor, positive: Tensor, scale: float
     ) -> Tensor:
-        columns, there = positive_columns(positive)
+        columns, valid = positive_columns(positive)
         others = widened((embeddings if references is None else references).detach())
         centre = others.mean(dim=0)
         others, points = others - centre, widened(embeddings.detach()) - centre
-        # −scale · distance² but for a constant per anchor, which cancels; the nearest other at 0.
+        # −scale · distance², up to a constant per anchor, which cancels. It is chosen to move the nearest other to 0.
         nearness = (2 * scale * points @ others.T).sub_(scale * others.square().sum(dim=1))
         lowest = torch.finfo(nearness.dtype).min
         nearness.masked_fill_(~compared_with, lowest)
         nearest = nearness.amax(dim=1, keepdim=True)
-        of_class = (nearness.gather(1, columns) - nearest).where(there, lowest)
+        of_positives = (nearness.gather(1, columns) - nearest).where(valid, lowest)
         shares = nearness.sub_(nearest).to(embeddings.dtype).exp_()
         total = shares.sum(dim=1)
-        weight = there.any(dim=1).to(points.dtype)
+        weight = valid.any(dim=1).to(points.dtype)
         weight /= weight.sum().clamp(min=1)
-        losses = total.log() - of_class.logsumexp(dim=1)
-        pulls = of_class.softmax(dim=1) * weight[:, None]
+        losses = total.log() - of_positives.logsumexp(dim=1)
+        pulls = of_positives.softmax(dim=1) * weight[:, None]
         ctx.scale, ctx.within = scale, references is None
         saved = (points, others, shares, pulls, weight / total)
         ctx.save_for_backward(*(part.to(shares.dtype) for part in saved), columns)
@@ -114,8 +114,8 @@ class _NCA(torch.autograd.Function):
         pushes = (shares * weight[:, None]).scatter_add_(1, columns, -pulls)  # rows sum to 0
         factor = 2 * ctx.scale * gradient
         with full_precision(points):
-            along = pushes @ others
-            of_others = pushes.T @ points - pushes.sum(dim=0)[:, None] * others
+            grad_points = pushes @ others
+            grad_others = pushes.T @ points - pushes.sum(dim=0)[:, None] * others
         if ctx.within:
-            return factor * (along + of_others), None, None, None, None
-        return factor * along, factor * of_others, None, None, None
+            return factor * (grad_points + grad_others), None, None, None, None
+        return factor * grad_points, factor * grad_others, None, None, None

@@ -2,7 +2,7 @@
 
 Sohn: Improved Deep Metric Learning with Multi-class N-pair Loss Objective, 2016, written as in Song, Jegelka, Rathod,
 Murphy: Deep Metric Learning via Facility Location, 2017, Eq. 3. Deviations: the regulariser is λ/2 times the mean
-SQUARED length, as in TensorFlow's function; Eq. 3 prints λ times the mean length. The loss of a batch without positive
+squared length, as in TensorFlow's function; Eq. 3 has λ times the mean length. The loss of a batch without positive
 pairs or without negatives is 0, including the regulariser. If labels repeat among ``positives``, other items of the
 anchor's class are ignored, as in Eq. 3; TensorFlow splits the anchor's target among them.
 """
@@ -38,8 +38,8 @@ def n_pairs_loss(
     Args:
         embeddings: (batch, dim), not normalised in the paper.
         labels: (batch,) integers.
-        regularization: λ in Eq. 3, keeps the vectors short.
-        positives: (batch, dim), with the same labels.
+        regularization: λ in Eq. 3, the weight of the squared lengths.
+        positives: (batch, dim), with the same labels as ``embeddings``.
         pairs: ``indices_tuple``, ``ref_emb``, ``ref_labels``; see `nearkin.losses.pairs.compared`.
 
     Returns:
@@ -54,32 +54,33 @@ def n_pairs_loss(
     not_negative(regularization=regularization)
     if positives is not None:
         if pairs.get("indices_tuple") is not None or pairs.get("ref_emb") is not None:
-            raise UserError("positives are the only partners; leave out indices_tuple and ref_emb")
+            raise UserError("positives cannot be combined with indices_tuple or ref_emb; pass one of them")
         if positives.shape != embeddings.shape:
-            raise UserError(f"positives {tuple(positives.shape)} do not match embeddings {tuple(embeddings.shape)}")
+            shapes = f"{tuple(positives.shape)} and {tuple(embeddings.shape)}"
+            raise UserError(f"positives and embeddings must have the same shape, got {shapes}")
         pairs = {"ref_emb": positives, "ref_labels": labels}
     batch = compared(embeddings, labels, **pairs)
     positive = batch.positive if positives is None else torch.eye(len(positives), device=embeddings.device).bool()
     with full_precision(embeddings):
-        # The loss depends on differences of products that may be large.
+        # In float64, because the loss depends on differences between products that can be large.
         anchors, partners = widened(batch.embeddings), widened(batch.others)
         similarity = anchors @ partners.T
         of_negatives = masked_logsumexp(similarity, batch.negative)
-        columns, there = positive_columns(positive)
+        columns, valid = positive_columns(positive)
         # log(1 + Σ exp(S_ik − S_ij)) = −log σ(S_ij − log Σ exp S_ik)
-        terms = -F.logsigmoid(similarity.gather(1, columns) - of_negatives[:, None]).where(there, 0.0)
-        data_term = terms.sum() / there.sum().clamp(min=1)
+        terms = -F.logsigmoid(similarity.gather(1, columns) - of_negatives[:, None]).where(valid, 0.0)
+        data_term = terms.sum() / valid.sum().clamp(min=1)
         vectors = anchors if batch.references is None else torch.cat([anchors, partners])
         loss = data_term + regularization / 2 * vectors.square().sum() / len(vectors)
-        return loss.where(there.any() & batch.negative.any(), 0.0).to(batch.embeddings.dtype)
+        return loss.where(valid.any() & batch.negative.any(), 0.0).to(batch.embeddings.dtype)
 
 
 @register_loss("npairs")
 class NPairsLoss(Loss):
     """N-pairs loss (Sohn 2016): a softmax over dot products, each positive pair against all negatives of its anchor.
 
-    Needs two or more items per class in a batch (the paper: two), and many classes. Alternatively, pass the positive of
-    each embedding as ``positives``. Embeddings are not normalised.
+    Needs two or more items per class in a batch (the paper: two) and many classes, or the positive of each embedding as
+    ``positives``. Embeddings are not normalised.
 
     >>> loss = NPairsLoss()(torch.randn(8, 4), torch.tensor([0, 0, 1, 1, 2, 2, 3, 3]))
     >>> loss.shape

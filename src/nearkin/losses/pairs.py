@@ -1,7 +1,7 @@
-"""Which pairs a loss compares: all or those of a miner, within the batch or with references.
+"""The pairs that a loss compares: all pairs or those of a miner, within the batch or with references.
 
 The arguments are those of pytorch-metric-learning, so its miners, its cross-batch memory and its distributed wrapper
-work with every loss here that compares pairs. A pair counts once, even if it is given several times.
+work with every loss here that compares pairs. A pair counts once, even if a miner returns it several times.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ class Comparison(NamedTuple):
     Attributes:
         embeddings: (batch, dim), the anchors.
         labels: (batch,).
-        references: (references, dim) what the anchors are compared with; None: with each other.
+        references: (references, dim) embeddings that the anchors are compared with; None compares within the batch.
         positive, negative: (batch, references) masks of the pairs.
-        triplets: the given triplets; None if pairs or nothing was given.
+        triplets: the triplets of a miner; None if it returned pairs, or without a miner.
     """
 
     embeddings: Tensor
@@ -49,7 +49,7 @@ class Comparison(NamedTuple):
 
     @property
     def others(self) -> Tensor:
-        """(references, dim) what the anchors are compared with."""
+        """(references, dim) embeddings that the anchors are compared with."""
         return self.embeddings if self.references is None else self.references
 
 
@@ -68,7 +68,7 @@ def compared(
         labels: (batch,) integers.
         indices_tuple: pairs (anchors, positives, anchors, negatives) or triplets (anchors, positives, negatives), as
             the miners of pytorch-metric-learning return them; None compares all pairs.
-        ref_emb: (references, dim) what the anchors are compared with; None compares within the batch.
+        ref_emb: (references, dim) embeddings to compare the anchors with; None compares within the batch.
         ref_labels: (references,) the labels of ``ref_emb``.
         normalize: scale embeddings and references to unit length.
 
@@ -77,11 +77,11 @@ def compared(
     [[1, 0, 0], [0, 1, 1]]
     """
     given, (embeddings, labels) = embeddings, checked(embeddings, labels)
-    references, of_references = None, labels
+    references, reference_labels = None, labels
     if ref_emb is None and ref_labels is not None:
-        raise UserError("ref_labels are the labels of ref_emb; pass both")
+        raise UserError("ref_labels need ref_emb; pass both")
     if ref_emb is not None and ref_emb is not given:
-        references, of_references = _checked_references(ref_emb, ref_labels, embeddings, indices_tuple is not None)
+        references, reference_labels = _checked_references(ref_emb, ref_labels, embeddings, indices_tuple is not None)
     triplets = None
     if indices_tuple is not None:
         anchor, partner, anchor_of_negative, other = _checked_indices(indices_tuple, embeddings, references)
@@ -94,7 +94,7 @@ def compared(
     elif references is None:
         positive, negative = same_class_masks(labels)
     else:
-        positive = labels[:, None] == of_references
+        positive = labels[:, None] == reference_labels
         negative = ~positive
     if normalize:
         with full_precision(embeddings):
@@ -103,12 +103,12 @@ def compared(
 
 
 def positive_columns(positive: Tensor) -> tuple[Tensor, Tensor]:
-    """The columns of each row's positives in ascending order, (batch, most positives), and a mask without the padding.
+    """The columns of each row's positives in ascending order, (batch, most positives), and a mask of the valid ones.
 
-    Shorter rows are padded. In a compiled loss, where shapes must not depend on the data, all rows have full width.
+    Shorter rows are padded. In a compiled loss, shapes must not depend on the data, so all rows have full width.
 
-    >>> columns, there = positive_columns(torch.tensor([[False, True, True], [True, False, False]]))
-    >>> columns[there].tolist(), there.tolist()
+    >>> columns, valid = positive_columns(torch.tensor([[False, True, True], [True, False, False]]))
+    >>> columns[valid].tolist(), valid.tolist()
     ([1, 2, 0], [[True, True], [True, False]])
     """
     width = positive.shape[1]
@@ -119,50 +119,50 @@ def positive_columns(positive: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def masked_logsumexp(values: Tensor, mask: Tensor) -> Tensor:
-    """(batch,) log Σ exp of the masked values of each row; about the lowest finite number for a row without any."""
+    """log Σ exp over the masked values of each row, (batch,); about the lowest finite number for an empty row."""
     return values.where(mask, torch.finfo(values.dtype).min).logsumexp(dim=1)
 
 
 def refuse_pairs(
     why: str, indices_tuple: IndicesTuple | None, ref_emb: Tensor | None, ref_labels: Labels | None
 ) -> None:
-    """Raises the error of a loss that does not compare pairs.
+    """Raises an error if pairs or references are passed to a loss that does not compare pairs.
 
     >>> refuse_pairs("it compares clusters", (torch.tensor([0]),) * 3, None, None)
     Traceback (most recent call last):
-    nearkin.errors.UserError: this loss takes no indices_tuple, because it compares clusters; train without a miner
+    nearkin.errors.UserError: this loss does not accept indices_tuple, because it compares clusters; remove the miner
     """
     if indices_tuple is not None:
-        raise UserError(f"this loss takes no indices_tuple, because {why}; train without a miner")
+        raise UserError(f"this loss does not accept indices_tuple, because {why}; remove the miner")
     if ref_emb is not None or ref_labels is not None:
-        raise UserError(f"this loss takes no ref_emb and ref_labels, because {why}; train without a memory")
+        raise UserError(f"this loss does not accept ref_emb and ref_labels, because {why}; remove the memory")
 
 
 def _checked_references(
-    references: Tensor, labels: Labels | None, embeddings: Tensor, named: bool
+    references: Tensor, labels: Labels | None, embeddings: Tensor, pairs_given: bool
 ) -> tuple[Tensor, Tensor]:
-    if labels is None and not named:
-        raise UserError("ref_emb needs ref_labels, or an indices_tuple that names its pairs")
+    if labels is None and not pairs_given:
+        raise UserError("ref_emb needs labels; pass ref_labels, or indices_tuple with the pairs to compare")
     found, ids = checked(references, torch.zeros(len(references)) if labels is None else labels)
     if found.shape[1] != embeddings.shape[1]:
-        raise UserError(f"ref_emb have {found.shape[1]} dimensions, but the embeddings {embeddings.shape[1]}")
+        raise UserError(f"ref_emb has {found.shape[1]} dimensions, but embeddings have {embeddings.shape[1]}")
     return found.to(embeddings), ids.to(embeddings.device)
 
 
 def _checked_indices(indices: IndicesTuple, embeddings: Tensor, references: Tensor | None) -> tuple[Tensor, ...]:
-    """Rows and columns of the positive pairs, then of the negative ones."""
+    """Returns the rows and the columns of the positive pairs, then those of the negative pairs."""
     if not isinstance(indices, tuple | list) or len(indices) not in (3, 4):
         raise UserError(
             "indices_tuple must be pairs (anchors, positives, anchors, negatives) or triplets "
-            "(anchors, positives, negatives), as a miner gives them"
+            "(anchors, positives, negatives), as a miner returns them"
         )
     found = tuple(torch.as_tensor(each, device=embeddings.device).long() for each in indices)
     if len(found) == 3:
         found = found[0], found[1], found[0], found[2]
     sizes = (len(embeddings), len(embeddings if references is None else references)) * 2
-    for each, beside, size in zip(found, (found[1], found[0], found[3], found[2]), sizes, strict=True):
-        if each.ndim != 1 or each.shape != beside.shape:
-            raise UserError("indices_tuple must hold lists of row numbers, as many anchors as partners")
-        if not is_compiling() and ((each < 0) | (each >= size)).any():
-            raise UserError(f"indices_tuple names rows outside of 0…{size - 1}; pass the batch that was mined")
+    for rows, partners, size in zip(found, (found[1], found[0], found[3], found[2]), sizes, strict=True):
+        if rows.ndim != 1 or rows.shape != partners.shape:
+            raise UserError("indices_tuple must contain lists of row numbers, with as many anchors as partners")
+        if not is_compiling() and ((rows < 0) | (rows >= size)).any():
+            raise UserError(f"indices_tuple contains rows outside 0…{size - 1}; pass the batch that was mined")
     return found

@@ -1,7 +1,7 @@
 """The losses of pytorch-metric-learning, by class name and with their own arguments.
 
-Musgrave, Belongie, Lim: PyTorch Metric Learning, 2020. Formulas and edge cases are theirs. Batches are checked, and
-computed in full precision, as for all losses here.
+Musgrave, Belongie, Lim: PyTorch Metric Learning, 2020. Formulas and edge cases are theirs. As for all losses here,
+batches are checked and computed in full precision.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from nearkin.losses.base import Loss
 from nearkin.losses.batch import Labels, checked, dense_labels, full_precision
 from nearkin.losses.pairs import PairArguments
 
-_FOUNDATIONS = {"BaseLossWrapper", "BaseMetricLossFunction", "GenericPairLoss"}
+_BASE_CLASSES = {"BaseLossWrapper", "BaseMetricLossFunction", "GenericPairLoss"}
 _WITHOUT_LABELS = {
     "ManifoldLoss": "learns without labels",
-    "SelfSupervisedLoss": "compares two views of each item and knows no labels",
-    "VICRegLoss": "compares two views of each item and knows no labels",
+    "SelfSupervisedLoss": "compares two views of each item, without labels",
+    "VICRegLoss": "compares two views of each item, without labels",
 }
 
 
@@ -39,19 +39,19 @@ class PMLLoss(Loss):
     def __init__(self, name: str, **settings: Any) -> None:
         super().__init__()
         if name in _WITHOUT_LABELS:
-            raise UserError(f"loss 'pml:{name}' {_WITHOUT_LABELS[name]}")
+            raise UserError(f"loss 'pml:{name}' {_WITHOUT_LABELS[name]}; choose a loss that uses labels")
         known = pml_losses()
         if name not in known:
             raise unknown_name("loss", f"pml:{name}", [f"pml:{each}" for each in known])
         self.loss = build(known[name], settings, f"loss 'pml:{name}'")
         self.classes: int | None = settings.get("num_classes")
-        self.counts_labels = name == "SmoothAPLoss"  # from 0 up to the largest
+        self.needs_dense_labels = name == "SmoothAPLoss"  # it counts all labels from 0 to the largest
 
     def compute(self, embeddings: Tensor, labels: Labels, **pairs: Unpack[PairArguments]) -> Tensor:
         embeddings, labels = checked(embeddings, labels)
         if self.classes is not None:
             labels = dense_labels(labels, self.classes)
-        if self.counts_labels:
+        if self.needs_dense_labels:
             labels = labels.unique(return_inverse=True)[1]
         with full_precision(embeddings):
             # Not every PML loss has all of these arguments.
@@ -62,10 +62,10 @@ class PMLLoss(Loss):
 
 def pml_losses() -> dict[str, type[nn.Module]]:
     """The losses of pytorch-metric-learning that take labels, by class name."""
-    from pytorch_metric_learning import losses  # slow to import, and most never need it
+    from pytorch_metric_learning import losses  # slow to import, and rarely needed
 
     classes = {name: kind for name, kind in vars(losses).items() if inspect.isclass(kind)}
-    without = _FOUNDATIONS | _WITHOUT_LABELS.keys()
+    without = _BASE_CLASSES | _WITHOUT_LABELS.keys()
     return {name: kind for name, kind in classes.items() if issubclass(kind, nn.Module) and name not in without}
 
 

@@ -1,10 +1,10 @@
 """Proxy-NCA loss: each class is represented by a learnt proxy.
 
 Movshovitz-Attias, Toshev, Leung, Ioffe, Singh: No Fuss Distance Metric Learning using Proxies, ICCV 2017, Eq. 4 with
-static assignment. As there, embeddings and proxies have unit length and distances are squared. By default the
-denominator sums over all proxies, as in most implementations; the loss is then a softmax. The paper leaves out the
-proxy of the item's own class, so its loss can be negative (``positive_in_denominator=False``). With a single class the
-loss is 0.
+static assignment. As in the paper, embeddings and proxies have unit length, and distances are squared. By default, the
+denominator sums over all proxies, as in most implementations; the loss is then a softmax. The paper excludes the proxy
+of the item's own class (``positive_in_denominator=False``), so its loss can be negative. With a single class the loss
+is 0.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def proxy_nca_loss(
         labels: (batch,) integers in 0…classes−1.
         proxies: (classes, dim); scaled to unit length here.
         scale: factor of the squared distances; 1 in the paper.
-        positive_in_denominator: sum over all proxies in the denominator; False leaves out the proxy of the item's own
+        positive_in_denominator: sum over all proxies in the denominator; False excludes the proxy of the item's own
             class, as in the paper.
 
     Returns:
@@ -61,8 +61,8 @@ def proxy_nca_loss(
 class ProxyNCALoss(Loss):
     """Proxy-NCA loss (Movshovitz-Attias et al. 2017): compares items with one learnt proxy per class.
 
-    Needs the number of classes in advance and labels in 0…classes−1; any batches will do. The proxies are parameters of
-    the loss: pass them to the optimiser, usually with a higher learning rate.
+    Needs the number of classes in advance and labels in 0…classes−1; works with any batches. The proxies are parameters
+    of the loss: pass them to the optimiser, usually with a higher learning rate.
 
     >>> loss = ProxyNCALoss(classes=3, dim=4)(torch.randn(8, 4), torch.tensor([0, 0, 1, 1, 2, 2, 0, 1]))
     >>> loss.shape

@@ -1,15 +1,16 @@
 """Rank approximation loss (NRA): nonlinear approximations of ranks instead of distances.
 
 Schall, Barthel, Hezel, Jung: Deep Metric Learning using Similarities from Nonlinear Rank Approximations, 2019,
-Eq. 5–13. The paper leaves three cases open. Here an anchor without positives (or negatives) has a term of 0 for them.
-An anchor with all other items at the same distance has two terms of 0. The mean is always over all anchors.
+Eq. 5–13. The paper does not define three cases. Here, if an anchor has no positives (or no negatives), that term is 0.
+If all other items are at the same distance from an anchor, both of its terms are 0. The mean is always over all
+anchors.
 
 ``gradient_everywhere`` is not in the paper. In the paper's form, if an anchor's nearest item is a negative, its rank r⁻
-is 0 at any distance: the loss of this term is greatest, but its gradient is 0. The same holds if an anchor's farthest
-item is a positive. With ``gradient_everywhere``, r⁻ is measured from the nearest positive and r⁺ up to the farthest
-negative. For all other anchors this gives the same ranks; for these, ranks leave 0…1. Where r⁻ is below ¼, or r⁺ above
-¾, the term is replaced by its tangent there, so its gradient does not vanish. An anchor without positives (or
-negatives) has no such reference, and both of its terms are 0.
+is 0 at any distance: this term has its largest loss, but a gradient of 0. The same holds if an anchor's farthest item
+is a positive. With ``gradient_everywhere``, r⁻ is measured from the nearest positive and r⁺ up to the farthest
+negative. For such anchors, ranks can then be outside 0…1; for all others they do not change. Where r⁻ is below ¼ (or r⁺
+above ¾), the term continues along its tangent at that point, so its gradient does not vanish. If an anchor has no
+positives (or no negatives), there is nothing to measure from, and both of its terms are 0.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from nearkin.losses.distances import pairwise_distances, widened
 from nearkin.losses.pairs import Comparison, PairArguments, compared
 from nearkin.losses.registry import register_loss
 
-STRAIGHT_BELOW = 0.25  # the gap below which a term is straight with ``gradient_everywhere``
+LINEAR_BELOW = 0.25  # with ``gradient_everywhere``, a term is linear below this gap
 
 
 def rank_approximation_loss(
@@ -39,10 +40,11 @@ def rank_approximation_loss(
 ) -> Tensor:
     """Pulls each anchor's farthest positive closer and pushes its nearest negative away, by approximated rank.
 
-    The distances of an anchor are mapped linearly to ranks in 0…1: its nearest item has rank 0, its farthest rank 1. A
-    sigmoid-like curve maps ranks to similarities, and the loss is computed from the two hardest ones.
+    An anchor's distances are mapped linearly to ranks in 0…1: its nearest item has rank 0, its farthest item rank 1. A
+    sigmoid-like curve maps ranks to similarities, and the loss uses those of the farthest positive and the nearest
+    negative.
 
-    If an anchor's nearest item is a negative, or its farthest a positive, that term has no gradient unless
+    If an anchor's nearest item is a negative, or its farthest item a positive, that term has no gradient unless
     ``gradient_everywhere`` is set. The pair can still get a gradient from other anchors of the batch.
 
     Args:
@@ -68,25 +70,26 @@ def rank_approximation_loss(
     batch = compared(embeddings, labels, **pairs)
     with full_precision(embeddings):
         masks = torch.stack([batch.positive, batch.negative])
-        there_are = masks.any(dim=2)  # positives, negatives: (2, batch)
-        nearest, farthest = _extremes(batch, masks, there_are)
-        lowest = torch.where(there_are.all(dim=0), nearest.amin(dim=0), nearest.amax(dim=0))  # one kind may be absent
+        present = masks.any(dim=2)  # whether an anchor has positives and negatives: (2, batch)
+        nearest, farthest = _extremes(batch, masks, present)
+        # Without positives (or negatives), their distance is 0 and must not be the lowest.
+        lowest = torch.where(present.all(dim=0), nearest.amin(dim=0), nearest.amax(dim=0))
         spread = farthest.amax(dim=0) - lowest
-        # Not only > 0: a quotient by a spread that underflows would have an infinite gradient.
+        # Not only > 0: dividing by a subnormal spread would give an infinite gradient.
         ranked = spread > torch.finfo(spread.dtype).tiny
         if gradient_everywhere:
-            begin, end, term, ranked = nearest[0], farthest[1], _straightened_term, ranked & there_are.all(dim=0)
+            begin, end, term, ranked = nearest[0], farthest[1], _linear_term, ranked & present.all(dim=0)
         else:
             begin, end, term = lowest, farthest.amax(dim=0), _term
-        # s⁺ = 1 − w(r⁺) = w(1 − r⁺), because the curve is point-symmetric: both terms are −log w(some gap).
+        # s⁺ = 1 − w(r⁺) = w(1 − r⁺), because the curve is point-symmetric; so both terms are −log w(gap).
         gaps = torch.stack([end - farthest[0], nearest[1] - begin]) / torch.where(ranked, spread, 1.0)  # 1 − r⁺ and r⁻
-        terms = torch.where(ranked & there_are, term(gaps, alpha, eps), 0.0)
+        terms = torch.where(ranked & present, term(gaps, alpha, eps), 0.0)
         return terms.sum(dim=0).mean().to(batch.embeddings.dtype)
 
 
 @register_loss("rank")
 class RankApproximationLoss(Loss):
-    """Rank approximation loss, NRA (Schall et al. 2019): ranks the two hardest pairs of each anchor.
+    """Rank approximation loss, NRA (Schall et al. 2019): uses the ranks of each anchor's two hardest pairs.
 
     Needs several items per class in a batch (for example 16 classes × 8 items).
 
@@ -109,8 +112,8 @@ class RankApproximationLoss(Loss):
         return f"alpha={self.alpha}, eps={self.eps}, gradient_everywhere={self.gradient_everywhere}"
 
 
-def _extremes(batch: Comparison, masks: Tensor, there_are: Tensor) -> tuple[Tensor, Tensor]:
-    """Per anchor the distances to the nearest and the farthest item of each mask, (2, batch) each; 0 if it has none.
+def _extremes(batch: Comparison, masks: Tensor, present: Tensor) -> tuple[Tensor, Tensor]:
+    """Distances of each anchor to the nearest and the farthest item of each mask, (2, batch) each; 0 if it has none.
 
     In float64, because ranks are differences of distances and 1/ε magnifies rounding errors.
     """
@@ -118,24 +121,24 @@ def _extremes(batch: Comparison, masks: Tensor, there_are: Tensor) -> tuple[Tens
     distances = pairwise_distances(batch.embeddings.detach(), references)
     others = torch.stack([distances.where(masks, math.inf).argmin(dim=2), distances.where(masks, -1.0).argmax(dim=2)])
     apart = widened(batch.embeddings) - widened(batch.others)[others]
-    found = torch.linalg.vector_norm(apart, dim=3).where(there_are, 0.0)
+    found = torch.linalg.vector_norm(apart, dim=3).where(present, 0.0)
     return found[0], found[1]
 
 
 def _term(rank: Tensor, alpha: float, eps: float) -> Tensor:
     """−log(w(r) + ε), Eq. 13; no gradient at rank 0.
 
-    There both distances are of the same pair, and autograd would subtract two huge equal numbers (up to 1/ε each).
+    At rank 0 both distances belong to the same pair, and autograd would subtract two equal large numbers (up to 1/ε).
     """
     return -torch.log(_transfer(torch.where(rank > 0, rank, 0.0), alpha) + eps)
 
 
-def _straightened_term(rank: Tensor, alpha: float, eps: float) -> Tensor:
-    """The same from rank ¼ upwards, and its tangent at ¼ below."""
-    height = 0.5 * (2 * STRAIGHT_BELOW) ** alpha + eps
-    slope = alpha * (2 * STRAIGHT_BELOW) ** (alpha - 1) / height
-    tangent = slope * (STRAIGHT_BELOW - rank) - math.log(height)
-    return torch.where(rank < STRAIGHT_BELOW, tangent, _term(rank.clamp(min=STRAIGHT_BELOW), alpha, eps))
+def _linear_term(rank: Tensor, alpha: float, eps: float) -> Tensor:
+    """`_term` for ranks of ¼ or more; below ¼, its tangent at ¼."""
+    height = 0.5 * (2 * LINEAR_BELOW) ** alpha + eps
+    slope = alpha * (2 * LINEAR_BELOW) ** (alpha - 1) / height
+    tangent = slope * (LINEAR_BELOW - rank) - math.log(height)
+    return torch.where(rank < LINEAR_BELOW, tangent, _term(rank.clamp(min=LINEAR_BELOW), alpha, eps))
 
 
 def _transfer(rank: Tensor, alpha: float) -> Tensor:
@@ -144,5 +147,5 @@ def _transfer(rank: Tensor, alpha: float) -> Tensor:
 
 
 def _half_curve(rank: Tensor, alpha: float) -> Tensor:
-    """½ (2r)^α for r ≤ ½. The clamp bounds the slope near 0, which is infinite for α < 1; 0 itself stays 0."""
+    """½ (2r)^α for r ≤ ½; 0 for r ≤ 0. The clamp bounds the slope near 0, which is infinite for α < 1."""
     return torch.where(rank > 0, 0.5 * (2 * rank.clamp(1e-12, 0.5)) ** alpha, 0.0)

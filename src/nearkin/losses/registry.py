@@ -22,7 +22,7 @@ Module = TypeVar("Module", bound=type[nn.Module])
 def register_loss(name: str) -> Callable[[Module], Module]:
     """Registers a loss under a name: a module that takes embeddings and labels and returns a scalar.
 
-    Files in this package are found automatically. Elsewhere, importing the file is enough.
+    Files in this package are imported automatically; import any other file yourself.
 
     >>> @register_loss("length")  # doctest: +SKIP
     ... class LengthLoss(nn.Module):
@@ -34,14 +34,14 @@ def register_loss(name: str) -> Callable[[Module], Module]:
         before = _LOSSES.setdefault(name, kind)
         if (before.__module__, before.__qualname__) != (kind.__module__, kind.__qualname__):
             raise UserError(f"loss '{name}' is already {before.__module__}.{before.__qualname__}; choose another name")
-        _LOSSES[name] = kind  # a file that is imported again, as in a notebook
+        _LOSSES[name] = kind  # replaces the class if its file is imported again, as in a notebook
         return kind
 
     return register
 
 
 def register_files(package: str, folders: list[str]) -> None:
-    """Imports all files of a package, which registers the losses in them."""
+    """Imports all files of a package, which registers their losses."""
     for file in iter_modules(folders):
         if not file.name.startswith("_"):
             import_module(f"{package}.{file.name}")

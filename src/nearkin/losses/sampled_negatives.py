@@ -1,10 +1,10 @@
-"""Distance-weighted sampling: draws negatives evenly over all distances.
+"""Distance-weighted sampling: draws negatives uniformly over distances.
 
-Wu, Manmatha, Smola, Krähenbühl: Sampling Matters in Deep Embedding Learning, 2017, section 4. Points spread evenly on
-a unit sphere in n dimensions have distances D with density q(D) ∝ D^(n−2) (1 − D²/4)^((n−3)/2). A negative is drawn
-with probability ∝ 1/q(D). Deviations: the paper cuts off 1/q; here the distance is cut off from below, as in the
-authors' code. Their upper cut-off is left out. 1 − D²/4 is kept above 0, for opposite points and for embeddings that
-are not of unit length.
+Wu, Manmatha, Smola, Krähenbühl: Sampling Matters in Deep Embedding Learning, 2017, section 4. The distances D of
+uniformly distributed points on the unit sphere in n dimensions have density q(D) ∝ D^(n−2) (1 − D²/4)^((n−3)/2). A
+negative is drawn with probability ∝ 1/q(D). Deviations: the paper bounds 1/q; here the distance is bounded from below,
+as in the authors' code, but without their upper bound. 1 − D²/4 is kept above 0, for opposite points and for embeddings
+that do not have unit length.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from nearkin.losses.batch import Labels, positive_number
 from nearkin.losses.distances import pairwise_squared_distances, widened
 from nearkin.losses.pairs import Comparison, Triplets, compared, positive_columns
 
-ANTIPODAL = 1e-8  # below this 1 − D²/4 is rounding
+ANTIPODAL = 1e-8  # below this, 1 − D²/4 is a rounding error
 
 
 def distance_weighted_sampling(embeddings: Tensor, labels: Labels, cutoff: float = 0.5) -> Triplets:
-    """Draws one triplet for each ordered positive pair of the batch, with the negative weighted by its distance.
+    """Draws one triplet for each ordered positive pair of the batch, with negatives weighted by distance.
 
-    Uses torch's global generator. Without positive pairs or without negatives there are no triplets.
+    Uses torch's global generator. Without positive pairs or without negatives, there are no triplets.
 
     Args:
         embeddings: (batch, dim), of unit length in the paper.
@@ -40,24 +40,24 @@ def distance_weighted_sampling(embeddings: Tensor, labels: Labels, cutoff: float
     ([0, 1], [1, 0], [2, 2])
     """
     positive_number(cutoff=cutoff)
-    partner, negative, there = drawn_triplets(compared(embeddings, labels), cutoff)
+    partner, negative, valid = drawn_triplets(compared(embeddings, labels), cutoff)
     anchor = torch.arange(len(partner), device=partner.device)[:, None].expand_as(partner)
-    return anchor[there], partner[there], negative[there]
+    return anchor[valid], partner[valid], negative[valid]
 
 
 def drawn_triplets(batch: Comparison, cutoff: float) -> tuple[Tensor, Tensor, Tensor]:
-    """The columns of each anchor's positives, of a negative for each, and a mask of the valid triplets.
+    """The columns of each anchor's positives, the column of one negative for each, and a mask of the valid triplets.
 
-    All are (batch, most positives of an anchor). Anchors without negatives have no triplets.
+    All have shape (batch, most positives of an anchor). Anchors without negatives have no triplets.
     """
-    partner, there = positive_columns(batch.positive & batch.negative.any(dim=1, keepdim=True))
+    partner, valid = positive_columns(batch.positive & batch.negative.any(dim=1, keepdim=True))
     draws = torch.multinomial(negative_probabilities(batch, cutoff), partner.shape[1], replacement=True)
-    return partner, draws, there
+    return partner, draws, valid
 
 
 @torch.no_grad()
 def negative_probabilities(batch: Comparison, cutoff: float) -> Tensor:
-    """P(negative | anchor), (batch, references); every row sums to 1, even if its anchor has no negatives."""
+    """P(negative | anchor), (batch, references); every row sums to 1, even for an anchor without negatives."""
     dim = batch.embeddings.shape[1]
     references = None if batch.references is None else widened(batch.references)
     squared = pairwise_squared_distances(widened(batch.embeddings), references).clamp_(min=cutoff**2)

@@ -35,8 +35,8 @@ def softmax_loss(embeddings: Tensor, labels: Labels, weight: Tensor, bias: Tenso
 class SoftmaxLoss(Loss):
     """Softmax loss (Rippel et al. 2016): cross-entropy of a linear classifier on the embeddings.
 
-    Needs the number of classes in advance and labels in 0…classes−1; any batches will do. The classifier is part of the
-    loss: pass its parameters to the optimiser.
+    Needs the number of classes in advance and labels in 0…classes−1; works with any batches. The classifier is part of
+    the loss: pass its parameters to the optimiser.
 
     >>> SoftmaxLoss(classes=3, dim=4)
     SoftmaxLoss(

@@ -3,8 +3,8 @@
 Law, Urtasun, Zemel: Deep Spectral Clustering Learning, ICML 2017, Eq. 7–10.
 
 Deviations: the gradient is the exact one, Eq. 8; the paper's Algorithm 1 uses half of it (Eq. 9). Singular values below
-max(batch, dim) · ε · the largest one are rounding errors of the input and count as 0; ε is that of the input's dtype,
-of float32 for half precision. Everything is computed in float64.
+max(batch, dim) · ε times the largest one are treated as rounding errors of the input and count as 0. ε is that of the
+input's dtype, or of float32 for half precision. Everything is computed in float64.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from nearkin.losses.registry import register_loss
 def spectral_clustering_loss(embeddings: Tensor, labels: Labels) -> Tensor:
     """k − tr(C F F⁺): how far the column space of the embeddings is from containing the classes.
 
-    F are the embeddings, C is the projection onto the indicators of the k classes of the batch, and F F⁺ the projection
+    F are the embeddings, C is the projection onto the indicators of the batch's k classes, and F F⁺ is the projection
     onto the columns of F, the solution of relaxed k-means. The loss is in 0…k. It is 0 if every class indicator is a
-    linear function of the embeddings, for example whenever dim ≥ batch and the rows are linearly independent.
-    Invertible linear maps of the embeddings do not change it.
+    linear function of the embeddings, for example if dim ≥ batch and the rows are linearly independent. Invertible
+    linear maps of the embeddings do not change it.
 
     Args:
         embeddings: (batch, dim), neither centred nor normalised in the paper.
@@ -70,16 +70,16 @@ def _spectral_clustering(embeddings: Tensor, labels: Tensor) -> tuple[Tensor, Te
     means = group_means(basis, of_class, sizes)
     overlap = (means.T * sizes) @ means  # Uᵀ C U
     loss = (len(sizes) - overlap.trace()).clamp(min=0)
-    largest = torch.finfo(embeddings.dtype).max  # reached where embeddings are all but 0
-    slope = torch.addmm((-2 * means @ inverse)[of_class], basis, 2 * overlap @ inverse)
-    return loss.to(embeddings.dtype), slope.clamp_(-largest, largest).to(embeddings.dtype)
+    largest = torch.finfo(embeddings.dtype).max  # reached if embeddings are almost 0
+    gradient = torch.addmm((-2 * means @ inverse)[of_class], basis, 2 * overlap @ inverse)
+    return loss.to(embeddings.dtype), gradient.clamp_(-largest, largest).to(embeddings.dtype)
 
 
 def _factors(points: Tensor, eps: float) -> tuple[Tensor, Tensor]:
     """U (batch, rank), an orthonormal basis of the columns of F (batch, dim), and W (rank, dim) with (F⁺)ᵀ = U W.
 
-    By Cholesky QR, which is many times as fast as an SVD. After one pass, U is orthogonal up to ε κ², where κ is the
-    condition number of F and ε that of float64. After two passes it is orthogonal to the last digits, as long as κ is
+    Uses Cholesky QR, which is many times faster than an SVD. After one pass, U is orthogonal up to ε κ², where κ is the
+    condition number of F and ε that of float64. After two passes it is orthogonal to machine precision, as long as κ is
     well below ε^−½ (Yamamoto et al. 2015).
     """
     rounding, work_eps = max(points.shape) * eps, torch.finfo(points.dtype).eps

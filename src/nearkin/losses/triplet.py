@@ -32,8 +32,8 @@ def triplet_semi_hard_loss(
     """Pushes a semi-hard negative farther from the anchor than the positive is, by a margin.
 
     Each positive pair (anchor, positive) is compared with one negative: the nearest one that is strictly farther from
-    the anchor than the positive, or the farthest negative if none is. Pairs of a miner are searched in the same way;
-    triplets of a miner are used as they are.
+    the anchor than the positive, or the farthest negative if there is none. If a miner returns pairs, the negative is
+    chosen among these; if it returns triplets, these are used as they are.
 
     Args:
         embeddings: (batch, dim).
@@ -59,18 +59,18 @@ def triplet_semi_hard_loss(
             anchor, positive, negative = batch.triplets
             violations = F.relu(distances[anchor, positive] + margin - distances[anchor, negative])
             return violations.sum() / max(1, len(violations))
-        columns, there = positive_columns(batch.positive & batch.negative.any(dim=1, keepdim=True))
-        # Padded with −∞ where other rows have more positives; such a pair never has a loss.
-        to_positives = distances.gather(1, columns).where(there, -math.inf)
+        columns, valid = positive_columns(batch.positive & batch.negative.any(dim=1, keepdim=True))
+        # Shorter rows are padded with −∞, which never has a loss.
+        to_positives = distances.gather(1, columns).where(valid, -math.inf)
         to_negatives = distances.gather(1, _semi_hard(distances.detach(), batch.negative, to_positives.detach()))
-        return F.relu(to_positives + margin - to_negatives).sum() / there.sum().clamp(min=1)
+        return F.relu(to_positives + margin - to_negatives).sum() / valid.sum().clamp(min=1)
 
 
 @register_loss("triplet")
 class TripletSemiHardLoss(Loss):
     """Triplet loss (Schroff et al. 2015): compares each positive pair with a semi-hard negative.
 
-    Needs several items per class in a batch, and large batches: more negatives give harder ones.
+    Needs several items per class in a batch, and large batches: with more negatives, the chosen ones are harder.
 
     >>> loss = TripletSemiHardLoss()(torch.randn(8, 4), torch.tensor([0, 0, 1, 1, 2, 2, 3, 3]))
     >>> loss.shape
@@ -93,7 +93,7 @@ class TripletSemiHardLoss(Loss):
 def _semi_hard(distances: Tensor, negative: Tensor, to_positives: Tensor) -> Tensor:
     """The semi-hard negative of each positive, (batch, most positives) like ``to_positives``.
 
-    Sorting the rows takes O(B² log B) time and O(B²) memory, for any number of positives.
+    Sorting the rows takes O(B² log B) time and O(B²) memory, whatever the number of positives.
     """
     ascending, order = distances.masked_fill(~negative, math.inf).sort(dim=1)
     beyond = torch.searchsorted(ascending, to_positives.contiguous(), right=True)

@@ -1,4 +1,4 @@
-"""Methods, one file per paper: the loss, the batches, and when the training split is embedded again.
+"""Methods, one file per paper. A method is a loss, a batch sampler, and what it does with a fresh space.
 
 >>> Magnet(alpha=2.0).settings()["alpha"]
 2.0
@@ -7,7 +7,7 @@
 from importlib import import_module
 from pkgutil import iter_modules
 
-# Importing registers, in the order in which they are listed.
+# Importing a method registers it. Lists show methods in this order.
 from nearkin.methods.base import (
     Batch,
     Embed,
@@ -39,7 +39,7 @@ from nearkin.methods.plain import (  # isort: skip
 )
 from nearkin.methods.loss_module import LossModule  # isort: skip
 
-for _file in iter_modules(__path__):  # a method in a file of its own needs no line here
+for _file in iter_modules(__path__):  # finds methods in files that are not imported above
     import_module(f"{__name__}.{_file.name}")
 
 __all__ = [

@@ -1,4 +1,4 @@
-"""What a method is: a loss, batches, when the training split is embedded again, and scores at test time."""
+"""The base class of methods: a loss, a batch sampler, refreshes of the training split's space, scores at test time."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Every:
     steps: int = 0
 
     def due(self, epoch: int, position: int, step: int) -> bool:
-        """Whether it is due before the batch at ``position`` of ``epoch``, which is batch ``step`` of all (from 0).
+        """Whether a refresh is due before the batch at ``position`` of ``epoch``; ``step`` counts all batches from 0.
 
         >>> Every(epochs=2).due(epoch=4, position=0, step=400), Every(steps=10).due(epoch=0, position=5, step=5)
         (True, False)
@@ -49,10 +49,10 @@ class Batch:
     """One global batch.
 
     Attributes:
-        inputs: what this process embeds, its share of the batch.
+        inputs: the inputs that this process embeds, its share of the batch.
         labels: (batch,) the labels of the global batch.
         items: (batch,) the item numbers of the global batch.
-        step: how many batches came before it.
+        step: number of batches before this one.
     """
 
     inputs: Tensor
@@ -62,7 +62,7 @@ class Batch:
 
 
 class Embed(Protocol):
-    """Maps a process's share of the inputs to the embeddings of the global batch (batch, dim), or a learner's slice."""
+    """Maps a process's share of the inputs to embeddings of the global batch, (batch, dim), or to a learner's slice."""
 
     def __call__(self, inputs: Tensor, learner: int | None = None) -> Tensor: ...
 
@@ -73,7 +73,7 @@ class Groups:
 
     Attributes:
         title: heading in a report, such as "Clusters of classes".
-        name: what one group is called, such as "cluster".
+        name: name of one group, such as "cluster".
         group_of: (items,) the group of each item.
         within_classes: whether all items of a group have the same class.
     """
@@ -88,8 +88,8 @@ class Method(ABC):
     """A way to learn an embedding. Its dataclass fields are its settings.
 
     The training loop calls ``check``, ``prepare`` and ``sampler`` before training, ``start_epoch`` before each epoch
-    (or, after a stop, before the rest of it), ``on_refresh`` whenever ``refresh_every`` is due, ``step`` for every
-    batch, and ``read_out`` at test time. It knows nothing else about a method.
+    (and on resume), ``on_refresh`` whenever ``refresh_every`` is due, ``step`` for each batch, and ``read_out`` at test
+    time. It knows nothing else about a method.
     """
 
     name: ClassVar[str]
@@ -97,31 +97,32 @@ class Method(ABC):
     batches: ClassVar[str]
     minimises: ClassVar[str]
     readout: ClassVar[str] = "nearest neighbours"
-    # Title and meaning of the score variants that ``read_out`` adds, by the prefix of their names.
+    # Title and meaning of the score variants that ``read_out`` adds, by prefix of their names.
     readout_columns: ClassVar[Mapping[str, tuple[str, str]]] = MappingProxyType({})
     ranges: ClassVar[Mapping[str, Range]] = MappingProxyType({})  # the settings that tuning searches
-    # Learning rate of the head on a pretrained backbone (benchmarks/defaults.py): frozen, or trained at a tenth of it.
+    # Learning rate of the head on a frozen pretrained backbone, and on one that is finetuned at a tenth of this rate;
+    # measured with benchmarks/defaults.py.
     frozen_rate: float = 3e-4
     finetune_rate: float = 3e-4
     usual_batch: int = 128
     batch_unit: int = 2  # default batch sizes are multiples of this
-    listed: bool = True  # False for a method that takes an object, which no setting can describe
-    in_all: bool = True  # whether "all" methods of a comparison include it
-    needs_pairs: bool = True  # whether it needs two items of a class in a batch
+    listed: bool = True  # False for a method that takes an object, which settings cannot describe
+    in_all: bool = True  # whether a comparison of "all" methods includes it
+    needs_pairs: bool = True  # whether a batch must contain two items of a class
     normalize: str = "always"  # when the paper scales embeddings to unit length: always, at test, or never
     slices: int = 1  # number of learners that share the embedding, one slice of its dimensions each
     refresh_every: Every | None = None
     loss: nn.Module
-    buffers: Mapping[str, float] = MappingProxyType({})  # what ``read_out`` needs besides the model; saved with it
+    buffers: Mapping[str, float] = MappingProxyType({})  # values that ``read_out`` needs; saved with the model
 
     def check(self, labels: npt.ArrayLike, dim: int, batch_size: int, normalize: str) -> None:  # noqa: ARG002
         """Raises an error before training starts if the settings cannot work with the data."""
         sizes = np.unique(np.asarray(labels), return_counts=True)[1]
         if len(sizes) < 2:
-            raise UserError("there is only one class to train on; every method needs at least two")
+            raise UserError("the training split has only one class; every method needs at least two")
         if self.needs_pairs and sizes.max() < 2:
             raise UserError(
-                f"method '{self.name}' compares items of the same class, but every class has only one; "
+                f"method '{self.name}' compares items of the same class, but every class has only one item; "
                 'use method="softmax", or add items'
             )
 
@@ -129,18 +130,18 @@ class Method(ABC):
         """The largest number of dimensions that can be trained with batches of this size."""
         return sys.maxsize
 
-    def prepare(self, classes: int, dim: int, epochs: int) -> None:  # noqa: B027 (most methods need not know)
-        """Builds what depends on the data before training, such as a proxy per class; labels are 0…classes−1."""
+    def prepare(self, classes: int, dim: int, epochs: int) -> None:  # noqa: B027 (most methods prepare nothing)
+        """Builds what depends on the data, such as one proxy per class, before training; labels are 0…classes−1."""
 
     @abstractmethod
     def sampler(self, labels: npt.ArrayLike, batch_size: int, seed: int) -> LabelBatchSampler:
         """Makes the batch sampler. May be called several times to try batch sizes; the last sampler is used."""
 
-    def start_epoch(self, epoch: int) -> None:  # noqa: B027 (most methods do not change on the way)
-        """Sets what changes from epoch to epoch, as a function of the epoch (from 0) and the saved state."""
+    def start_epoch(self, epoch: int) -> None:  # noqa: B027 (most methods do not change between epochs)
+        """Sets what changes between epochs; it must depend only on the epoch (from 0) and the saved state."""
 
-    def on_refresh(self, space: Space) -> None:  # noqa: B027 (most methods never do)
-        """Rebuilds a cluster index or a partition from freshly computed embeddings of the training split."""
+    def on_refresh(self, space: Space) -> None:  # noqa: B027 (most methods need no refresh)
+        """Rebuilds a cluster index or a partition from fresh embeddings of the training split."""
 
     def step(self, embed: Embed, batch: Batch) -> Tensor:
         """Computes the loss of one batch."""
@@ -154,24 +155,24 @@ class Method(ABC):
         recall_at: Sequence[int] = (1, 2, 4, 8),  # noqa: ARG002
         clustering: str | None = "kmeans",  # noqa: ARG002
     ) -> dict[str, float]:
-        """Scores in addition to those of `evaluate`: classification errors if the classes were trained on.
+        """Computes scores in addition to those of `evaluate`, such as classification errors if the classes are known.
 
         Args:
             space: the embedded test split.
             trained_on: the training split, embedded by the same model; None if its classes differ.
-            recall_at: the K of Recall@K.
-            clustering: how clusters are found, as in `evaluate`; None skips scores of clusters.
+            recall_at: the values of K for Recall@K.
+            clustering: the clustering algorithm, as in `evaluate`; None skips the clustering scores.
         """
         if trained_on is None:
             return {}
         return {"soft_knn_error": soft_knn_error(space, trained_on)}
 
     def groups(self) -> Groups | None:
-        """How the training split was divided at the last refresh, for reports; None if it was not divided."""
+        """The groups of the training split since the last refresh, for reports; None if it is not divided."""
         return None
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything that must be restored on resume, including what ``on_refresh`` built, without the sampler."""
+        """The state to restore on resume, including what ``on_refresh`` built; the sampler has its own state."""
         return {"loss": self.loss.state_dict(), "buffers": dict(self.buffers)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -191,7 +192,7 @@ class GroupedMethod(Method):
     def check(self, labels: npt.ArrayLike, dim: int, batch_size: int, normalize: str) -> None:
         super().check(labels, dim, batch_size, normalize)
         if self.per_class < 2:
-            raise UserError(f"method '{self.name}' needs two items per class in a batch; use per_class=2 or more")
+            raise UserError(f"method '{self.name}' needs at least two items per class in a batch; use per_class=2")
 
     def sampler(self, labels: npt.ArrayLike, batch_size: int, seed: int) -> LabelBatchSampler:
         return GroupSampler(labels, batch_size, self.per_class, seed)
@@ -201,7 +202,7 @@ _registry: dict[str, type[Method]] = {}
 
 
 def register(method: type[Method]) -> type[Method]:
-    """Registers a method under its name, and the names of the score variants that it adds."""
+    """Registers a method under its name, together with the score variants that it adds."""
     _registry[method.name] = method
     for prefix, words in method.readout_columns.items():
         variant(prefix, *words)
@@ -229,7 +230,7 @@ def make_method(name: str, **settings: Any) -> Method:
 
 
 def parse_method(text: str) -> Method:
-    """Makes a method from a text: its name and, after a colon, its settings.
+    """Makes a method from a string: its name and, after a colon, its settings.
 
     >>> parse_method("rank:alpha=2.0,per_class=4").settings()["alpha"]
     2.0

@@ -1,13 +1,13 @@
 """The method ``divide-and-conquer`` (Sanakoyeu, Tschernezki, Büchler, Ommer 2019), which wraps any other method.
 
-Every T epochs k-means divides the training items into K clusters by their whole embedding. Each cluster goes to the
-learner that had most of its items before; learner k owns the k-th slice of the embedding (3.2). Each step draws a
+Every T epochs, k-means divides the training items into K clusters, based on the whole embedding. Each cluster goes to
+the learner that had most of its items before; learner k owns the k-th slice of the embedding (3.2). Each step draws a
 cluster uniformly and trains only its learner, with the loss and the batches of the wrapped method (3.3, Algorithm 1).
-At the end all slices are trained together on all data.
+At the end, all slices are trained together on all data.
 
-The paper leaves some choices open. Here a slice is normalised on its own while its learner trains, and the joined
-embedding as a whole. Each learner has its own β or proxies, and the joint training new ones. The joint training takes
-the last tenth of the epochs. A cluster that cannot fill a batch borrows the items nearest to its mean.
+The paper leaves some choices open. Here, a slice is normalised on its own while its learner trains; in joint training,
+the embedding is normalised as a whole. Each learner has its own β or proxies, and joint training has new ones. Joint
+training takes the last tenth of the epochs. A cluster that cannot fill a batch borrows the items nearest to its mean.
 """
 
 from __future__ import annotations
@@ -36,24 +36,24 @@ PARTITIONS = ("k-means", "random", "labels")
 @register
 @dataclass
 class DivideAndConquer(Method):
-    """Trains slices of the embedding on clusters of the data, and all slices together at the end.
+    """Trains each slice of the embedding on one cluster of the data, then all slices together.
 
     Args:
         wraps: the wrapped method, with its settings after a colon: "margin:beta=1.2,per_class=4".
-        learners: number of clusters and slices (K); must divide the embedding's dimensions.
+        learners: number of clusters and slices (K); must divide the number of embedding dimensions.
         recluster_epochs: epochs between two clusterings (T).
         partition: "k-means" in the embedding space; or, fixed at the start as in Table 6, "random" or "labels" (whole
-            classes, grouped by k-means of their means).
+            classes, grouped by k-means on their mean embeddings).
         split_embedding: give each learner its own slice; False draws batches from clusters but trains the whole
             embedding (Table 6).
-        finetune: share of the epochs, at the end, that train all slices together.
+        finetune: share of the epochs that train all slices together, at the end.
     """
 
     name = "divide-and-conquer"
     paper = "Sanakoyeu et al. 2019, divide and conquer the embedding space"
-    batches = "from one cluster at a time, drawn as the wrapped method draws them"
+    batches = "those of the wrapped method, from one cluster at a time"
     minimises = "the wrapped method's loss, on the cluster's slice of the embedding"
-    readout = "nearest neighbours of the joined slices"
+    readout = "nearest neighbours of the concatenated slices"
     ranges: ClassVar = {
         "learners": OneOf((2, 4, 8)),
         "recluster_epochs": OneOf((1, 2, 4)),
@@ -69,61 +69,64 @@ class DivideAndConquer(Method):
 
     def __post_init__(self) -> None:
         if self.learners < 1 or self.recluster_epochs < 1 or not 0 <= self.finetune <= 1:
-            raise UserError("learners and recluster_epochs must be at least 1, and finetune between 0 and 1")
+            raise UserError("learners and recluster_epochs must be at least 1, and finetune must be from 0 to 1")
         if self.partition not in PARTITIONS:
             raise unknown_name("partition", self.partition, PARTITIONS)
         self.slices = self.learners if self.split_embedding else 1
-        self.together = _wrapped(self.wraps)
-        self.alone = [_wrapped(self.wraps) for _ in range(self.slices)] if self.slices > 1 else []
-        self.normalize, self.usual_batch = self.together.normalize, self.together.usual_batch
-        self.needs_pairs, self.batch_unit = self.together.needs_pairs, self.together.batch_unit
+        self.joint_method = _wrapped(self.wraps)
+        self.learner_methods = [_wrapped(self.wraps) for _ in range(self.slices)] if self.slices > 1 else []
+        self.normalize, self.usual_batch = self.joint_method.normalize, self.joint_method.usual_batch
+        self.needs_pairs, self.batch_unit = self.joint_method.needs_pairs, self.joint_method.batch_unit
         self.refresh_every = Every(epochs=self.recluster_epochs)
-        self.united = False
-        self.first_united_epoch = 0
-        self.cluster_of: Tensor | None = None  # (items,) the cluster of every item
+        self.joint = False
+        self.first_joint_epoch = 0
+        self.cluster_of: Tensor | None = None  # (items,) the cluster of each item
 
     def check(self, labels: npt.ArrayLike, dim: int, batch_size: int, normalize: str) -> None:
         super().check(labels, dim, batch_size, normalize)
         if 1 < self.slices == dim and normalize == "always":
-            raise UserError(f"each learner gets one dimension, which cannot be normalised; use dim={2 * dim} or more")
-        divided = np.unique(labels) if self.partition == "labels" else np.asarray(labels)
-        if self.learners > len(divided):
-            what = "classes" if self.partition == "labels" else "items"
             raise UserError(
-                f"{len(divided)} {what} cannot be divided among {self.learners} learners; use fewer learners"
+                f"each learner gets only one dimension, which cannot be normalised; use dim={2 * dim} or more"
             )
-        for method, share in self._shares(dim):
-            method.check(labels, share, batch_size, normalize)
+        by_class = self.partition == "labels"
+        count = len(np.unique(labels) if by_class else np.asarray(labels))
+        if self.learners > count:
+            units = "classes" if by_class else "items"
+            raise UserError(f"{count} {units} cannot be divided among {self.learners} learners; use fewer learners")
+        for method, method_dim in self._dimensions(dim):
+            method.check(labels, method_dim, batch_size, normalize)
 
     def prepare(self, classes: int, dim: int, epochs: int) -> None:
-        for method, share in self._shares(dim):
-            method.prepare(classes, share, epochs)
-        self.loss = nn.ModuleList(method.loss for method in [*self.alone, self.together])
-        self.first_united_epoch = epochs - round(self.finetune * epochs)
+        for method, method_dim in self._dimensions(dim):
+            method.prepare(classes, method_dim, epochs)
+        self.loss = nn.ModuleList(method.loss for method in [*self.learner_methods, self.joint_method])
+        self.first_joint_epoch = epochs - round(self.finetune * epochs)
 
     def sampler(self, labels: npt.ArrayLike, batch_size: int, seed: int) -> LabelBatchSampler:
-        self.drawing = PartitionSampler(labels, batch_size, self.together.sampler, seed, self.needs_pairs)
-        return self.drawing
+        self.batch_sampler = PartitionSampler(labels, batch_size, self.joint_method.sampler, seed, self.needs_pairs)
+        return self.batch_sampler
 
     def start_epoch(self, epoch: int) -> None:
-        for method in [*self.alone, self.together]:
+        for method in [*self.learner_methods, self.joint_method]:
             method.start_epoch(epoch)
-        self.united = epoch >= self.first_united_epoch
-        divided_for_good = self.cluster_of is not None and self.partition != "k-means"
-        self.refresh_every = None if self.united or divided_for_good else Every(epochs=self.recluster_epochs)
-        if self.united:
-            self.drawing.unite()
+        self.joint = epoch >= self.first_joint_epoch
+        is_final = self.cluster_of is not None and self.partition != "k-means"
+        self.refresh_every = None if self.joint or is_final else Every(epochs=self.recluster_epochs)
+        if self.joint:
+            self.batch_sampler.unite()
 
     def on_refresh(self, space: Space) -> None:
-        groups = self._divided(space).cpu()
-        self.cluster_of = groups if self.cluster_of is None else renamed_like(groups, self.cluster_of, self.learners)
-        self.drawing.divide(self._filled(space.to("cpu"), self.cluster_of))
+        clusters = self._partition(space).cpu()
+        if self.cluster_of is not None:
+            clusters = renamed_like(clusters, self.cluster_of, self.learners)
+        self.cluster_of = clusters
+        self.batch_sampler.divide(self._parts(space.to("cpu"), clusters))
 
     def step(self, embed: Embed, batch: Batch) -> Tensor:
-        if self.united or self.slices == 1:
-            return self.together.step(embed, batch)
-        learner = self.drawing.part_of(batch.step)
-        return self.alone[learner].step(partial(embed, learner=learner), batch)
+        if self.joint or self.slices == 1:
+            return self.joint_method.step(embed, batch)
+        learner = self.batch_sampler.part_of(batch.step)
+        return self.learner_methods[learner].step(partial(embed, learner=learner), batch)
 
     def read_out(
         self,
@@ -132,57 +135,58 @@ class DivideAndConquer(Method):
         recall_at: Sequence[int] = (1, 2, 4, 8),
         clustering: str | None = "kmeans",
     ) -> dict[str, float]:
-        return self.together.read_out(space, trained_on, recall_at, clustering)
+        return self.joint_method.read_out(space, trained_on, recall_at, clustering)
 
     def groups(self) -> Groups | None:
         return None if self.cluster_of is None else Groups("Partition", "learner", self.cluster_of.numpy())
 
     def state_dict(self) -> dict[str, Any]:
-        parts = [torch.from_numpy(items) for items in self.drawing.parts]
+        parts = [torch.from_numpy(items) for items in self.batch_sampler.parts]
         return super().state_dict() | {"groups": self.cluster_of, "parts": parts}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         super().load_state_dict(state)
         self.cluster_of = None if state["groups"] is None else state["groups"].cpu()
-        self.drawing.divide([items.cpu().numpy() for items in state["parts"]])
+        self.batch_sampler.divide([items.cpu().numpy() for items in state["parts"]])
 
-    def _shares(self, dim: int) -> list[tuple[Method, int]]:
-        """Every wrapped method with its number of dimensions."""
-        return [*((method, dim // self.slices) for method in self.alone), (self.together, dim)]
+    def _dimensions(self, dim: int) -> list[tuple[Method, int]]:
+        """Each wrapped method with its number of dimensions."""
+        return [*((method, dim // self.slices) for method in self.learner_methods), (self.joint_method, dim)]
 
-    def _divided(self, space: Space) -> Tensor:
-        """(items,) the cluster of every item, 0…K−1."""
+    def _partition(self, space: Space) -> Tensor:
+        """(items,) the cluster of each item, 0…K−1."""
         match self.partition:
             case "k-means":
-                return kmeans(space.embeddings, self.learners, self.drawing.seed).assignment
+                return kmeans(space.embeddings, self.learners, self.batch_sampler.seed).assignment
             case "random":
-                order = torch.randperm(len(space), generator=torch.Generator().manual_seed(self.drawing.seed))
+                order = torch.randperm(len(space), generator=torch.Generator().manual_seed(self.batch_sampler.seed))
                 return order % self.learners
-        _, own, sizes = space.labels.unique(return_inverse=True, return_counts=True)
-        return kmeans(group_means(space.embeddings, own, sizes), self.learners, self.drawing.seed).assignment[own]
+        _, class_of, sizes = space.labels.unique(return_inverse=True, return_counts=True)
+        means = group_means(space.embeddings, class_of, sizes)
+        return kmeans(means, self.learners, self.batch_sampler.seed).assignment[class_of]
 
-    def _filled(self, space: Space, groups: Tensor) -> Sequence[npt.NDArray[np.int64]]:
-        """The items of each cluster; a cluster too small for a batch also gets the items nearest to its mean."""
-        return [self._with_neighbours(space, groups == group) for group in range(self.learners)]
+    def _parts(self, space: Space, clusters: Tensor) -> Sequence[npt.NDArray[np.int64]]:
+        """The items of each cluster; a cluster that cannot fill a batch also gets the items nearest to its mean."""
+        return [self._with_neighbours(space, clusters == cluster) for cluster in range(self.learners)]
 
-    def _with_neighbours(self, space: Space, own: Tensor) -> npt.NDArray[np.int64]:
-        items = own.nonzero().squeeze(1).numpy()
-        if self.drawing.can_fill_a_batch(items):
+    def _with_neighbours(self, space: Space, members: Tensor) -> npt.NDArray[np.int64]:
+        items = members.nonzero().squeeze(1).numpy()
+        if self.batch_sampler.can_fill_a_batch(items):
             return items
-        mean = space.embeddings[own if own.any() else slice(None)].mean(0)
-        far = (space.embeddings - mean).square().sum(1).masked_fill(own, -1.0)
-        order = far.argsort(stable=True).numpy()
-        number = max(self.drawing.batch_size, len(items))
-        while number < len(order) and not self.drawing.can_fill_a_batch(order[:number]):
-            number *= 2
-        return order[:number]
+        mean = space.embeddings[members if members.any() else slice(None)].mean(0)
+        distances = (space.embeddings - mean).square().sum(1).masked_fill(members, -1.0)  # members come first
+        order = distances.argsort(stable=True).numpy()
+        count = max(self.batch_sampler.batch_size, len(items))
+        while count < len(order) and not self.batch_sampler.can_fill_a_batch(order[:count]):
+            count *= 2
+        return order[:count]
 
 
 def _wrapped(text: str) -> Method:
     method = parse_method(text)
     if method.refresh_every is not None:
-        able = ", ".join(known.name for known in known_methods() if make_method(known.name).refresh_every is None)
+        allowed = ", ".join(known.name for known in known_methods() if make_method(known.name).refresh_every is None)
         raise UserError(
-            f"divide-and-conquer cannot wrap '{method.name}', which divides the space itself; wrap one of {able}"
+            f"divide-and-conquer cannot wrap '{method.name}', which divides the space itself; wrap one of {allowed}"
         )
     return method

@@ -1,9 +1,9 @@
 """The method ``facility-location``: deep metric learning via facility location (Song, Jegelka, Rathod, Murphy 2017).
 
-Random batches with a fixed ratio C/m of classes to items (0.25 for CUB and Cars, 0.75 for products), and a margin
+Uses random batches with a fixed ratio C/m of classes to items (0.25 for CUB and Cars, 0.75 for products), and a margin
 weight γ that decays exponentially. The paper gives the factor, 0.94, but neither the first γ nor how often it decays;
-here it decays after every epoch. ``sub_batches`` is the paper's future work: gradients averaged over random subsets of
-the batch, a bag of little bootstraps.
+here it decays after each epoch. ``sub_batches`` is the paper's future work: it averages the gradients of random subsets
+of the batch, a bag of little bootstraps.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class FacilityLocation(Method):
     Args:
         gamma: γ in Eq. 6, the weight of the margin, in the first epoch.
         gamma_decay: factor applied to γ after each epoch.
-        class_ratio: number of classes in a batch divided by its size (C/m).
+        class_ratio: number of classes in a batch divided by the batch size (C/m).
         exchange: how the local search scores exchanges: "objective", "algorithm-2" or "all".
         sub_batches: number of random subsets of a batch whose losses are averaged; 1 uses the batch itself.
         sub_batch_share: size of a subset as a share of the batch.
@@ -39,7 +39,7 @@ class FacilityLocation(Method):
     name = "facility-location"
     paper = "Song et al. 2017, deep metric learning via facility location"
     batches = "random, with a fixed ratio of classes to items"
-    minimises = "how far the best other clustering beats that of the labels"
+    minimises = "the lead of the best other clustering over the clustering by labels"
     readout = "k-means, nearest neighbours"
     finetune_rate = 1e-3
     ranges: ClassVar = {"gamma": Between(1.0, 100.0, log=True), "class_ratio": OneOf((0.125, 0.25, 0.5))}
@@ -54,9 +54,9 @@ class FacilityLocation(Method):
     def __post_init__(self) -> None:
         for name in ("gamma_decay", "class_ratio", "sub_batch_share"):
             if not 0 < getattr(self, name) <= 1:
-                raise UserError(f"{name} must be above 0 and at most 1, not {getattr(self, name)}")
+                raise UserError(f"{name} must be > 0 and <= 1, got {getattr(self, name)}")
         if self.sub_batches < 1:
-            raise UserError(f"sub_batches must be 1 or more, not {self.sub_batches}")
+            raise UserError(f"sub_batches must be at least 1, got {self.sub_batches}")
         self.loss = FacilityLocationLoss(self.gamma, exchange=self.exchange)  # type: ignore[arg-type]
 
     def check(self, labels: npt.ArrayLike, dim: int, batch_size: int, normalize: str) -> None:
@@ -64,12 +64,14 @@ class FacilityLocation(Method):
         classes = round(self.class_ratio * batch_size)
         if not 2 <= classes < batch_size:
             raise UserError(
-                f"the loss of method 'facility-location' is always 0 for {batch_size} items of {classes} classes; "
+                f"the loss of method 'facility-location' is always 0 unless a batch of {batch_size} has 2 to "
+                f"{batch_size - 1} classes, and class_ratio={self.class_ratio} gives {classes}; "
                 "use class_ratio=0.5 or larger batches"
             )
         if self.sub_batches > 1 and self.sub_batch_share * batch_size < 4:
             raise UserError(
-                f"{self.sub_batch_share} of {batch_size} items are too few for a batch; use sub_batch_share=0.5"
+                f"sub_batch_share={self.sub_batch_share} gives fewer than 4 of {batch_size} items; "
+                "use sub_batch_share=0.5"
             )
 
     def sampler(self, labels: npt.ArrayLike, batch_size: int, seed: int) -> LabelBatchSampler:

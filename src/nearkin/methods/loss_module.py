@@ -1,4 +1,4 @@
-"""Any loss module as a method, with batches of several classes and several items each."""
+"""Any loss module as a method, with batches of k classes × n items."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from nearkin.methods.base import Batch, Embed, GroupedMethod, register
 @register
 @dataclass
 class LossModule(GroupedMethod):
-    """Your own loss, or one of another library: a module with ``loss(embeddings, labels) -> scalar``.
+    """Your own loss, or a loss of another library: a module called as ``loss(embeddings, labels) -> scalar``.
 
     Args:
         loss_class: the class of the module, for display; use `of` to pass the module itself.
@@ -30,7 +30,7 @@ class LossModule(GroupedMethod):
 
     name = "loss"
     paper = "your own loss module, in Python: nearkin.train(data, loss=module)"
-    minimises = "that loss"
+    minimises = "your loss"
     listed = in_all = False
 
     loss_class: str = ""
@@ -43,43 +43,43 @@ class LossModule(GroupedMethod):
         return method
 
     def check(self, labels: npt.ArrayLike, dim: int, batch_size: int, normalize: str) -> None:
-        """Also tries a copy of the loss on random embeddings, so that a loss that cannot work leaves no run behind."""
+        """Also tries a copy of the loss on random embeddings, so that a faulty loss fails before training."""
         super().check(labels, dim, batch_size, normalize)
         if not hasattr(self, "loss"):
-            raise UserError(f"the loss is your own module, {self.loss_class or 'unnamed'}; pass it again: loss=...")
+            raise UserError(f"the loss is your own module, {self.loss_class or 'unnamed'}; pass it again with loss=...")
         try:
             loss = deepcopy(self.loss)
-        except Exception:  # some modules cannot be copied; they are tried by the first batch
+        except Exception:  # some modules cannot be copied; the first batch tests them
             return
-        held = next(chain(loss.parameters(), loss.buffers()), torch.empty(0))
-        random = torch.Generator().manual_seed(0)
-        points = nn.functional.normalize(torch.randn(batch_size, dim, generator=random)).to(held.device)
+        tensor = next(chain(loss.parameters(), loss.buffers()), torch.empty(0))
+        generator = torch.Generator().manual_seed(0)
+        points = nn.functional.normalize(torch.randn(batch_size, dim, generator=generator)).to(tensor.device)
         last = len(np.unique(np.asarray(labels))) - 1
         classes = (last - torch.arange(batch_size) // self.per_class) % (last + 1)
         with torch.random.fork_rng(devices=[]):
-            value = self._value(loss, points.requires_grad_(), classes.to(held.device))
+            value = self._value(loss, points.requires_grad_(), classes.to(tensor.device))
         if not torch.isfinite(value):
-            raise UserError(f"{self.loss_class} returned {value.item()} for ordinary embeddings; check the loss")
+            raise UserError(f"{self.loss_class} returned {value.item()} for random unit vectors; check the loss")
 
     def step(self, embed: Embed, batch: Batch) -> Tensor:
         return self._value(self.loss, embed(batch.inputs), batch.labels)
 
     def _value(self, loss: nn.Module, embeddings: Tensor, labels: Tensor) -> Tensor:
-        """The loss as a scalar with a gradient; raises a one-sentence error if it is anything else."""
+        """Computes the loss; raises an error unless it is a scalar with a gradient."""
         try:
             value: object = loss(embeddings, labels)
         except (UserError, torch.OutOfMemoryError):
             raise
-        except Exception as error:  # somebody else's code may raise anything
+        except Exception as error:  # user code can raise anything
             shape = tuple(embeddings.shape)
             raise UserError(
                 f"{self.loss_class} cannot be called as loss(embeddings, labels) with embeddings of shape {shape} and "
                 f"labels 0 to {int(labels.max())} ({type(error).__name__}: {error}); "
-                "give it what fits, or wrap it in a module that can"
+                "wrap it in a module that accepts these arguments"
             ) from error
         if not isinstance(value, Tensor) or value.numel() != 1:
             found = f"tensor of shape {tuple(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
-            raise UserError(f"{self.loss_class} returned a {found}; return one number, for example loss.mean()")
+            raise UserError(f"{self.loss_class} returned a {found}; return a scalar, for example loss.mean()")
         if not value.requires_grad:
-            raise UserError(f"{self.loss_class} returned a number without a gradient; compute it from the embeddings")
+            raise UserError(f"{self.loss_class} returned a scalar without a gradient; compute it from the embeddings")
         return value.reshape(())

@@ -1,13 +1,14 @@
 """The method ``magnet``: adaptive density discrimination (Rippel, Paluri, Dollár, Bourdev 2016).
 
-Every class has several clusters, found by k-means++ at every refresh (3.2). A batch is a neighbourhood: a seed cluster,
-drawn in proportion to its loss, and its nearest clusters of other classes. At test time the nearest clusters decide the
-class (3.3, Eq. 6). The paper does not normalise embeddings; with a pretrained backbone nearkin does by default.
+Each class has several clusters, found by k-means++ at every refresh (3.2). A batch is a neighbourhood: a seed cluster,
+drawn with probability proportional to its loss, and its nearest clusters of other classes. At test time, the nearest
+clusters decide the class (3.3, Eq. 6). The paper does not normalise embeddings; with a pretrained backbone, nearkin
+does by default.
 
-The paper leaves some choices open. Here a cluster that was not drawn yet counts as average, and every cluster keeps a
-small probability. A batch is drawn by losses that are at least 33 steps old, because batches are read ahead. Small
-classes get fewer clusters, so that a cluster has at least ``per_cluster`` items on average. Each batch has a weight of
-0.05 in the running average of σ².
+The paper leaves some choices open. Here, a cluster that has not been drawn yet counts as average, and every cluster
+keeps a small probability. A batch is drawn by losses that are at least 33 steps old, because batches are read ahead.
+Small classes get fewer clusters, so that a cluster has at least ``per_cluster`` items on average. Each batch has a
+weight of 0.05 in the running average of σ².
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from nearkin.methods.ranges import Between, OneOf
 from nearkin.sampling import ClusterIndex, LabelBatchSampler, NeighbourhoodSampler
 from nearkin.space import Space
 
-FORGETTING = 0.05  # share of a new batch in the running average of σ²
+BATCH_WEIGHT = 0.05  # weight of a new batch in the running average of σ²
 
 
 @register
@@ -40,17 +41,17 @@ class Magnet(Method):
 
     Args:
         alpha: α in Eq. 5, the gap between clusters in units of the variance.
-        per_cluster: examples of each cluster in a batch (D); a batch holds batch_size / per_cluster clusters (M).
-        clusters: largest number of clusters per class (K); small classes get fewer.
-        choose_clusters: choose the number for each class, from 1 to ``clusters``, at each refresh.
+        per_cluster: examples of each cluster in a batch (D); a batch has batch_size / per_cluster clusters (M).
+        clusters: maximum number of clusters per class (K); small classes get fewer.
+        choose_clusters: choose each class's number of clusters, from 1 to ``clusters``, at each refresh.
         refresh_epochs: epochs between two refreshes of the cluster index.
         refresh_steps: steps between two refreshes; 0 counts epochs instead.
     """
 
     name = "magnet"
     paper = "Rippel et al. 2016, adaptive density discrimination"
-    batches = "a few items each of a seed cluster, drawn by its loss, and of its nearest clusters of other classes"
-    minimises = "distance to the own cluster against other classes' clusters, in units of the variance"
+    batches = "a few items of a seed cluster, drawn by loss, and of each of its nearest clusters of other classes"
+    minimises = "distance to the item's cluster relative to clusters of other classes, in units of the variance"
     readout = "nearest neighbours; k-nearest-cluster on known classes"
     normalize = "never"
     frozen_rate = finetune_rate = 1e-4
@@ -65,10 +66,10 @@ class Magnet(Method):
 
     def __post_init__(self) -> None:
         if self.clusters < 1 or self.refresh_epochs < 1 or self.refresh_steps < 0:
-            raise UserError("clusters and refresh_epochs must be at least 1, and refresh_steps 0 or more")
+            raise UserError("clusters and refresh_epochs must be at least 1, and refresh_steps must be at least 0")
         if self.per_cluster < 2:
             raise UserError(
-                "method 'magnet' needs two items per cluster to measure its variance; use per_cluster=2 or more"
+                "method 'magnet' needs at least two items per cluster to measure the variance; use per_cluster=2"
             )
         self.loss = MagnetLoss(self.alpha, reduction="none")
         self.refresh_every = (
@@ -80,25 +81,26 @@ class Magnet(Method):
         super().check(labels, dim, batch_size, normalize)
         if normalize == "test":
             raise UserError(
-                'magnet clusters the embeddings that it trains; use normalize="always" or normalize="never"'
+                "method 'magnet' needs the same embeddings in training and at test time; "
+                'use normalize="always" or normalize="never"'
             )
 
     def sampler(self, labels: npt.ArrayLike, batch_size: int, seed: int) -> LabelBatchSampler:
-        self.drawing = NeighbourhoodSampler(labels, batch_size, self.per_cluster, seed)
-        return self.drawing
+        self.batch_sampler = NeighbourhoodSampler(labels, batch_size, self.per_cluster, seed)
+        return self.batch_sampler
 
     def on_refresh(self, space: Space) -> None:
         found = self._index(space)
         columns = (column.cpu().numpy() for column in (found.assignment, found.centroids, found.group_of))
-        self.drawing.refresh(ClusterIndex(*columns))
+        self.batch_sampler.refresh(ClusterIndex(*columns))
 
     def step(self, embed: Embed, batch: Batch) -> Tensor:
         items = batch.items.cpu().numpy()
-        clusters = torch.from_numpy(self.drawing.index.cluster_of[items]).to(batch.labels)
+        clusters = torch.from_numpy(self.batch_sampler.index.cluster_of[items]).to(batch.labels)
         embeddings = embed(batch.inputs)
         losses: Tensor = self.loss(embeddings, batch.labels, clusters=clusters)
-        self.drawing.losses.hear(batch.step, items, losses.detach().double().cpu().numpy())
-        self._remember(_variance(embeddings.detach().double(), clusters))
+        self.batch_sampler.losses.record(batch.step, items, losses.detach().double().cpu().numpy())
+        self._update_variance(_variance(embeddings.detach().double(), clusters))
         return losses.mean()
 
     def read_out(
@@ -117,24 +119,24 @@ class Magnet(Method):
         return scores | {"nearest_cluster_error": error}
 
     def groups(self) -> Groups:
-        return Groups("Clusters of classes", "cluster", self.drawing.index.cluster_of, within_classes=True)
+        return Groups("Clusters of classes", "cluster", self.batch_sampler.index.cluster_of, within_classes=True)
 
     def _index(self, space: Space) -> GroupedKMeans:
-        """The clusters of every class."""
+        """Finds the clusters of each class."""
         _, sizes = space.labels.unique(return_counts=True)
         most = (sizes // self.per_cluster).clamp(1, self.clusters)
         if self.choose_clusters:
             most = torch.minimum(most, choose_clusters(space.embeddings, space.labels, int(most.max())))
         return kmeans_per_group(space.embeddings, space.labels, most)
 
-    def _remember(self, variance: float) -> None:
+    def _update_variance(self, variance: float) -> None:
         """Updates the running average of σ² for Eq. 6."""
         before = self.buffers.get("variance", variance)
-        self.buffers = {"variance": FORGETTING * variance + (1 - FORGETTING) * before}
+        self.buffers = {"variance": BATCH_WEIGHT * variance + (1 - BATCH_WEIGHT) * before}
 
 
 def _variance(points: Tensor, clusters: Tensor) -> float:
     """σ² of Eq. 4: squared distances of points (N, D) to the means of their clusters, over N − 1."""
-    _, own, sizes = clusters.unique(return_inverse=True, return_counts=True)
-    around = points - group_means(points, own, sizes)[own]
-    return float(around.square().sum() / max(1, len(points) - 1))
+    _, cluster_of, sizes = clusters.unique(return_inverse=True, return_counts=True)
+    centred = points - group_means(points, cluster_of, sizes)[cluster_of]
+    return float(centred.square().sum() / max(1, len(points) - 1))

@@ -1,4 +1,4 @@
-"""The usual baselines, and any loss of pytorch-metric-learning: just a loss and a sampler."""
+"""The usual baselines, and any loss of pytorch-metric-learning: each is only a loss and a sampler."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ class Triplet(GroupedMethod):
     """Triplet loss with semi-hard negatives.
 
     Args:
-        margin: α, in squared distance of unit vectors.
+        margin: α, a squared distance between unit vectors.
         per_class: items of each class in a batch.
     """
 
     name = "triplet"
     paper = "Schroff et al. 2015, FaceNet"
-    minimises = "distance to positives against that to semi-hard negatives"
+    minimises = "distance to positives relative to semi-hard negatives"
     ranges: ClassVar = {"margin": Between(0.05, 1.0, log=True), "per_class": OneOf((2, 4, 8))}
 
     margin: float = 0.2
@@ -50,17 +50,17 @@ class Triplet(GroupedMethod):
 @register
 @dataclass
 class Lifted(GroupedMethod):
-    """Lifted structure loss: each positive pair against all negatives of both items.
+    """Lifted structure loss: compares each positive pair with all negatives of both items.
 
     Args:
-        margin: α, how far negatives should be apart.
+        margin: α, the distance that negative pairs should have.
         per_class: items of each class in a batch.
     """
 
     name = "lifted"
     paper = "Song et al. 2016, lifted structured feature embedding"
     finetune_rate = 1e-3
-    minimises = "each positive pair against all its negatives"
+    minimises = "distance of each positive pair relative to all negatives of both items"
     normalize = "test"
     ranges: ClassVar = {"margin": Between(0.25, 4.0, log=True), "per_class": OneOf((2, 4, 8))}
 
@@ -74,7 +74,7 @@ class Lifted(GroupedMethod):
 @register
 @dataclass
 class NPairs(Method):
-    """N-pairs loss: each anchor's positive against the items of all other pairs.
+    """N-pairs loss: compares each anchor's positive with the items of all other pairs.
 
     Args:
         regularization: λ, weight of the squared lengths of the embeddings.
@@ -103,7 +103,7 @@ class Contrastive(GroupedMethod):
     """Contrastive loss over all pairs of the batch.
 
     Args:
-        margin: negatives farther apart than this have no loss.
+        margin: negative pairs farther apart than this have no loss.
         squared: use the paper's form, squared distances averaged over all pairs.
         per_class: items of each class in a batch.
     """
@@ -111,7 +111,7 @@ class Contrastive(GroupedMethod):
     name = "contrastive"
     paper = "Hadsell et al. 2006, learning an invariant mapping"
     frozen_rate = finetune_rate = 1e-4
-    minimises = "distances of positives, and how much closer than a margin negatives are"
+    minimises = "distance of positive pairs, and how far negative pairs are inside a margin"
     ranges: ClassVar = {"margin": Between(0.3, 1.9), "per_class": OneOf((2, 4, 8))}
 
     margin: float = 1.0
@@ -129,7 +129,7 @@ class Margin(GroupedMethod):
 
     Args:
         margin: α, on both sides of the boundary.
-        beta: the boundary β at the start; it is learnt at ``loss_learning_rate``.
+        beta: initial value of the boundary β, which is learnt with ``loss_learning_rate``.
         nu: ν, weight of β in the loss.
         beta_per_class: learn one β for each class.
         cutoff: negatives closer than this are drawn as if they were at this distance.
@@ -138,7 +138,7 @@ class Margin(GroupedMethod):
 
     name = "margin"
     paper = "Wu et al. 2017, sampling matters"
-    minimises = "how far pairs are on the wrong side of a learnt distance"
+    minimises = "how far pairs are on the wrong side of a learnt boundary"
     ranges: ClassVar = {
         "margin": Between(0.05, 0.5, log=True),
         "beta": Between(0.6, 1.4),
@@ -193,13 +193,13 @@ class ProxyNCA(Method):
 
     Args:
         scale: factor of the squared distances between unit vectors.
-        positive_in_denominator: False is the paper's form, whose denominator sums over the other classes' proxies.
+        positive_in_denominator: False is the paper's form, whose denominator excludes the proxy of the item's class.
     """
 
     name = "proxy-nca"
     paper = "Movshovitz-Attias et al. 2017, no fuss metric learning"
     batches = "random"
-    minimises = "distance to the proxy of the own class against all others"
+    minimises = "distance to the proxy of the item's class relative to all others"
     needs_pairs = False
     finetune_rate = 1e-4
     ranges: ClassVar = {"scale": Between(1.0, 30.0, log=True)}
@@ -217,7 +217,7 @@ class ProxyNCA(Method):
 @register
 @dataclass
 class Softmax(Method):
-    """Softmax classification of the training classes by a linear layer on the embedding."""
+    """Softmax classification of the training classes, by a linear layer on the embedding."""
 
     name = "softmax"
     paper = "the classification baseline of the five papers"
@@ -246,8 +246,8 @@ class PML(GroupedMethod):
 
     name = "pml"
     in_all = False
-    paper = "pytorch-metric-learning's losses by name"
-    minimises = "that loss"
+    paper = "any loss of pytorch-metric-learning, by name"
+    minimises = "the chosen loss"
     ranges: ClassVar = {"per_class": OneOf((2, 4, 8))}
 
     loss_name: str = "MultiSimilarityLoss"
@@ -255,7 +255,7 @@ class PML(GroupedMethod):
 
     def prepare(self, classes: int, dim: int, epochs: int) -> None:  # noqa: ARG002
         kind = pml_losses().get(self.loss_name)
-        needed = {name for name, must in arguments_of(kind).items() if must} if kind else set()
-        # For losses that learn weights or proxies of the classes.
+        needed = {name for name, required in arguments_of(kind).items() if required} if kind else set()
+        # For losses that learn weights or proxies for the classes.
         sizes = {"num_classes": classes, "embedding_size": dim, "descriptors_dim": dim}
         self.loss = make_loss(f"pml:{self.loss_name}", **{name: sizes[name] for name in needed & sizes.keys()})

@@ -1,4 +1,4 @@
-"""Ranges in which tuning searches a method's settings; each method declares its own."""
+"""The ranges that tuning searches for a method's settings. Each method declares its own."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """The method ``rank``: nonlinear rank approximation (Schall, Barthel, Hezel, Jung 2019).
 
-Batches of k classes × n items. Embeddings are normalised at test time, but not in training (IV-C of the paper).
+Uses batches of k classes × n items. Embeddings are normalised at test time, but not in training (IV-C of the paper).
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from nearkin.methods.ranges import Between, OneOf
 @register
 @dataclass
 class Rank(GroupedMethod):
-    """Nonlinear rank approximation of each anchor's two hardest pairs.
+    """Nonlinear rank approximation for the two hardest pairs of each anchor.
 
     Args:
         alpha: α in Eq. 10, the steepness of the transfer function.
         eps: ε in Eq. 13, bounds the loss of one pair by −log ε.
-        gradient_everywhere: also give a gradient to an anchor whose nearest item is a negative, or whose farthest item
-            is a positive; the paper's form gives it none.
+        gradient_everywhere: also give a gradient to anchors whose nearest item is a negative or whose farthest item is
+            a positive; in the paper's form they have none.
         per_class: items of each class in a batch (in the paper 8 for CUB and Cars, 4 for products).
     """
 

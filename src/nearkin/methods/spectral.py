@@ -1,8 +1,9 @@
 """The method ``spectral``: deep spectral clustering learning, DSCL (Law, Urtasun, Zemel 2017).
 
-Large random batches (the paper: 1,260 images, in pieces of 18: ``micro_batch``), few steps (100 for the whole network,
-or 200 for the last layer: ``freeze_backbone``), and early stopping (``patience``). At test time the paper normalises
-the embeddings, or uses the left singular vectors of the whole test set ("with SC", Algorithm 2). Both are measured.
+The paper uses large random batches (1,260 images, processed 18 at a time: ``micro_batch``), few steps (100 for the
+whole network, or 200 for the last layer: ``freeze_backbone``), and early stopping (``patience``). At test time, it
+normalises the embeddings, or uses the left singular vectors of the whole test set ("with SC", Algorithm 2). Both are
+measured here.
 """
 
 from __future__ import annotations
@@ -31,8 +32,8 @@ class Spectral(Method):
     """Deep spectral clustering: solves one relaxed clustering problem for the whole batch.
 
     Args:
-        class_ratio: number of classes in a batch divided by its size; 0 draws items at random, as the paper does where
-            classes are large.
+        class_ratio: number of classes in a batch divided by the batch size; 0 draws items at random, as the paper does
+            for large classes.
     """
 
     name = "spectral"
@@ -41,7 +42,7 @@ class Spectral(Method):
     minimises = "how far the embeddings are from separating the classes linearly, k − tr(C F F⁺)"
     readout = "nearest neighbours, plain and with SC (Algorithm 2)"
     readout_columns: ClassVar = {
-        WITH_SC: ("with SC", "of the left singular vectors of all items instead of the embeddings")
+        WITH_SC: ("with SC", "computed on the left singular vectors of all embeddings instead of the embeddings")
     }
     usual_batch = 1260
     normalize = "test"
@@ -52,7 +53,7 @@ class Spectral(Method):
 
     def __post_init__(self) -> None:
         if not 0 <= self.class_ratio <= 1:
-            raise UserError(f"class_ratio must be in 0…1, not {self.class_ratio}")
+            raise UserError(f"class_ratio must be from 0 to 1, got {self.class_ratio}")
         self.loss = SpectralClusteringLoss()
 
     def check(self, labels: npt.ArrayLike, dim: int, batch_size: int, normalize: str) -> None:
@@ -60,8 +61,8 @@ class Spectral(Method):
         if batch_size <= dim:
             most = self.most_dimensions(batch_size)
             raise UserError(
-                f"the loss of method 'spectral' is always 0 if a batch ({batch_size}) has no more items than the "
-                f"embedding has dimensions ({dim}); use dim={most} or a larger batch_size"
+                f"the loss of method 'spectral' is always 0 unless a batch ({batch_size} items) is larger than the "
+                f"embedding ({dim} dimensions); use dim={most} or a larger batch_size"
             )
 
     def most_dimensions(self, batch_size: int) -> int:

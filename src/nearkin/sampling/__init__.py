@@ -1,4 +1,4 @@
-"""Batch samplers: which items make a batch. Each works as ``DataLoader(dataset, batch_sampler=sampler)``."""
+"""Batch samplers, for ``DataLoader(dataset, batch_sampler=sampler)``."""
 
 from nearkin.sampling.base import LabelBatchSampler, share_of
 from nearkin.sampling.groups import GroupSampler, PairSampler

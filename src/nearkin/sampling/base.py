@@ -1,4 +1,4 @@
-"""The base class of batch samplers. Batches follow from the seed, the epoch and the sampler's state."""
+"""The base class of batch samplers. Seed, epoch and the sampler's state determine the batches."""
 
 from __future__ import annotations
 
@@ -15,38 +15,37 @@ from torch.utils.data import Sampler
 from nearkin.errors import UserError
 
 Indices = npt.NDArray[np.int64]
-Labels = npt.ArrayLike | Sequence[str] | Tensor  # (items,) of numbers or texts
+Labels = npt.ArrayLike | Sequence[str] | Tensor  # (items,) numbers or strings
 
 
 class LabelBatchSampler(Sampler[list[int]], ABC):
     """Base class of batch samplers: ``DataLoader(dataset, batch_sampler=sampler)``. Each pass yields one epoch.
 
-    ``epoch`` and ``position`` point to the next batch. Set them to continue in the middle of an epoch: the batches of
-    an epoch follow from seed and epoch alone. If a method updates its sampler during training (a partition, a cluster
-    index, losses), the update is part of ``state_dict``.
+    ``epoch`` and ``position`` point to the next batch. Set them to continue in the middle of an epoch: seed and epoch
+    alone determine its batches. If a method updates its sampler during training (a partition, a cluster index, losses),
+    the update is part of ``state_dict``.
 
     Args:
-        labels: (items,) the class of every item, as numbers or strings; stored in ``labels`` as 0, 1, … in sorted
-            order.
-        batch_size: items in a batch.
+        labels: (items,) the class of each item, as numbers or strings; stored in ``labels`` as 0, 1, … in sorted order.
+        batch_size: number of items in a batch.
         seed: random seed.
     """
 
     def __init__(self, labels: Labels, batch_size: int, seed: int = 0) -> None:
         self.labels = class_numbers(labels)
         if batch_size < 2:
-            raise UserError(f"a batch needs at least 2 items to compare, not {batch_size}")
+            raise UserError(f"batch_size must be at least 2, got {batch_size}")
         if batch_size > self.largest_batch():
             raise UserError(
-                f"a batch of {batch_size} is larger than what the {len(self.labels)} training items can fill; "
-                f"use batch_size={self.largest_batch()} or less{self.larger_batches_by}"
+                f"{len(self.labels)} training items cannot fill a batch of {batch_size}; "
+                f"use batch_size={self.largest_batch()} or less{self.larger_batch_hint}"
             )
         self.batch_size = batch_size
         self.seed = seed
         self.epoch = 0
         self.position = 0
 
-    larger_batches_by = ""  # for the error: what would help besides a smaller batch
+    larger_batch_hint = ""  # ends the error message: another fix besides a smaller batch
 
     def largest_batch(self) -> int:
         """The largest batch that the items can fill."""
@@ -54,7 +53,7 @@ class LabelBatchSampler(Sampler[list[int]], ABC):
 
     @abstractmethod
     def batches(self, rng: np.random.Generator) -> Iterator[Indices]:
-        """Yields batches without end, exactly ``batch_size`` items each, drawn with ``rng``."""
+        """Yields endless batches of exactly ``batch_size`` items, drawn with ``rng``."""
 
     def batches_from(self, position: int, rng: np.random.Generator) -> Iterator[Indices]:
         """The same batches without the first ``position`` of them."""
@@ -72,7 +71,7 @@ class LabelBatchSampler(Sampler[list[int]], ABC):
         epoch = self.batches_from(self.position, np.random.default_rng((self.seed, self.epoch)))
         for batch in islice(epoch, len(self) - self.position):
             self.position += 1
-            if self.position == len(self):  # now, because not every loop asks for one batch too many
+            if self.position == len(self):  # before the yield, because a loop may stop after the last batch
                 self.epoch, self.position = self.epoch + 1, 0
             yield batch.tolist()
 
@@ -80,24 +79,27 @@ class LabelBatchSampler(Sampler[list[int]], ABC):
         return {"epoch": self.epoch, "position": self.position}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        whole, self.position = divmod(state["position"], len(self))  # older ones stood behind the last batch
-        self.epoch = state["epoch"] + whole
+        epochs, self.position = divmod(state["position"], len(self))  # older states can point past the last batch
+        self.epoch = state["epoch"] + epochs
 
 
 def share_of(batch: Indices, rank: int, world_size: int) -> Indices:
-    """The consecutive share of a global batch that one process embeds.
+    """The consecutive items of a global batch that one process embeds.
 
     >>> share_of(np.arange(6), rank=1, world_size=2).tolist()
     [3, 4, 5]
     """
     if len(batch) % world_size:
-        raise UserError(f"a batch of {len(batch)} cannot be shared evenly by {world_size} processes")
+        raise UserError(
+            f"a batch of {len(batch)} cannot be split evenly across {world_size} processes; "
+            f"use a batch size that is a multiple of {world_size}"
+        )
     size = len(batch) // world_size
     return batch[rank * size : (rank + 1) * size]
 
 
 def class_numbers(labels: Labels) -> Indices:
-    """(items,) the class of every item as a number 0, 1, … in the sorted order of the labels.
+    """(items,) the class of each item as a number 0, 1, … in the sorted order of the labels.
 
     >>> class_numbers(["dog", "cat", "dog"])
     array([1, 0, 1])
@@ -106,13 +108,13 @@ def class_numbers(labels: Labels) -> Indices:
     if found.ndim == 2 and found.shape[1] == 1:
         found = found[:, 0]
     if found.ndim != 1:
-        raise UserError(f"labels must be one number or text for each item, not of shape {found.shape}")
+        raise UserError(f"labels must have shape (items,), got {found.shape}")
     if found.dtype.kind == "f" and np.isnan(found).any():
-        raise UserError("some labels are NaN; leave these items out, or give them a class")
+        raise UserError("some labels are NaN; remove these items, or give them a class")
     try:
         return np.unique(found, return_inverse=True)[1]
-    except TypeError as error:  # which cannot be put in order
-        raise UserError("labels must be all numbers or all texts; some are of another type or missing") from error
+    except TypeError as error:  # labels of mixed types cannot be sorted
+        raise UserError("labels must be all numbers or all strings; some are missing or have another type") from error
 
 
 def items_by_class(labels: Indices) -> list[Indices]:

@@ -12,9 +12,10 @@ from nearkin.sampling.base import Indices, LabelBatchSampler, Labels, items_by_c
 
 
 class GroupSampler(LabelBatchSampler):
-    """Batches of k classes × n items. If a class has fewer than n items, further classes fill the batch.
+    """Batches of k classes × n items. If a class has fewer than n items, more classes fill the batch.
 
-    Classes come in random order, each once before any comes again. The n items of a class are drawn anew each time.
+    Classes come in random order; every class comes once before any class comes again. Each time, the n items of a class
+    are drawn at random.
 
     >>> labels = np.array(["cat", "cat", "cat", "dog", "dog", "dog"])
     >>> [sorted(labels[batch].tolist()) for batch in GroupSampler(labels, batch_size=4, per_class=2)]
@@ -23,31 +24,31 @@ class GroupSampler(LabelBatchSampler):
 
     def __init__(self, labels: Labels, batch_size: int, per_class: int = 8, seed: int = 0) -> None:
         if not 1 <= per_class <= batch_size:
-            raise UserError(f"per_class must be between 1 and the batch size {batch_size}, not {per_class}")
+            raise UserError(f"per_class must be from 1 to the batch size {batch_size}, got {per_class}")
         self.per_class = per_class
         super().__init__(labels, batch_size, seed)
 
-    larger_batches_by = ", or more items of each class (per_class)"
+    larger_batch_hint = ", or a larger per_class"
 
     def largest_batch(self) -> int:
         return sum(min(len(items), self.per_class) for items in self.members)
 
     @cached_property
     def members(self) -> list[Indices]:
-        """The items of each class to draw from."""
+        """The items that are drawn from, by class."""
         return items_by_class(self.labels)
 
     def batches(self, rng: np.random.Generator) -> Iterator[Indices]:
-        waiting: list[int] = []
+        queue: list[int] = []
         while True:
             chosen: dict[int, Indices] = {}
             missing = self.batch_size
             while missing:
-                # A fresh round of classes is appended before the old one is used up, so that a class that is
-                # already in the batch can wait for the next one instead of coming twice.
-                if all(group in chosen for group in waiting):
-                    waiting += rng.permutation(len(self.members)).tolist()
-                group = waiting.pop(next(i for i, group in enumerate(waiting) if group not in chosen))
+                # Append the next round when all queued classes are in the batch. They wait for the next batch, so that
+                # no class comes twice in one.
+                if all(group in chosen for group in queue):
+                    queue += rng.permutation(len(self.members)).tolist()
+                group = queue.pop(next(i for i, group in enumerate(queue) if group not in chosen))
                 items = self.members[group]
                 chosen[group] = rng.choice(items, min(self.per_class, len(items), missing), replace=False)
                 missing -= len(chosen[group])
@@ -62,11 +63,11 @@ class PairSampler(GroupSampler):
     True
     """
 
-    larger_batches_by = ""
+    larger_batch_hint = ""
 
     def __init__(self, labels: Labels, batch_size: int, seed: int = 0) -> None:
         if batch_size % 2:
-            raise UserError(f"pairs need an even batch size, not {batch_size}")
+            raise UserError(f"batch_size must be even to draw pairs, got {batch_size}")
         super().__init__(labels, batch_size, per_class=2, seed=seed)
 
     @cached_property

@@ -1,4 +1,4 @@
-"""A cache of the losses of single items, for samplers that draw by loss (Magnet paper, 3.2)."""
+"""A cache of per-item losses, for samplers that draw by loss (Magnet paper, 3.2)."""
 
 from __future__ import annotations
 
@@ -12,17 +12,18 @@ from nearkin.sampling.base import Indices
 
 Losses = npt.NDArray[np.float64]
 
-LAG = 33  # steps until a loss counts: up to 32 batches are read ahead, and must not depend on the actual number
+# Steps until a loss is used. Up to 32 batches are read ahead, and the draws must not depend on how many.
+LAG = 33
 
 
 class CachedLosses:
-    """The latest known loss of every item; NaN if it is not known yet.
+    """The latest known loss of each item; NaN if it is not known yet.
 
-    Batches are drawn ahead, while earlier ones are still in training. So that batches do not depend on how far ahead
-    they are drawn, or on a stop, each is drawn by losses that are at least ``LAG`` steps old.
+    Batches are drawn ahead, while earlier ones are still being trained on. Each is drawn by losses that are at least
+    ``LAG`` steps old, so that batches do not depend on how far ahead they are drawn, or on an interruption.
 
     >>> losses = CachedLosses(items=2)
-    >>> losses.hear(0, np.array([1]), np.array([0.5]))
+    >>> losses.record(0, np.array([1]), np.array([0.5]))
     >>> losses.known_at(LAG - 1), losses.known_at(LAG)
     (array([nan, nan]), array([nan, 0.5]))
     """
@@ -31,22 +32,22 @@ class CachedLosses:
         self.settled: Losses = np.full(items, np.nan)
         self.recent: list[tuple[int, Indices, Losses]] = []
 
-    def hear(self, step: int, items: Indices, losses: Losses) -> None:
+    def record(self, step: int, items: Indices, losses: Losses) -> None:
         """Records the losses of a step; steps must come in order."""
         self.recent.append((step, items, losses))
-        # The next batch to be drawn is at least the one after this.
+        # The next batch to be drawn is that of the next step, or a later one.
         self._settle(step + 1 - LAG)
 
     def catch_up(self) -> None:
-        """Makes all losses count at once; call it only if no batch is drawn ahead."""
+        """Makes all recorded losses count immediately; call it only while no batch is drawn ahead."""
         if self.recent:
             self._settle(self.recent[-1][0])
 
     def known_at(self, step: int) -> Losses:
-        """(items,) the losses by which the batch of a step is drawn."""
+        """(items,) the losses that are used to draw the batch of a step."""
         known = self.settled.copy()
-        for heard_at, items, losses in self.recent:
-            if heard_at <= step - LAG:
+        for recorded_at, items, losses in self.recent:
+            if recorded_at <= step - LAG:
                 known[items] = losses
         return known
 

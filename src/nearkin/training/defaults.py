@@ -10,7 +10,7 @@ from typing import Any
 from torch import nn
 
 from nearkin.data import Dataset, ImageArray, ImageFiles, LazyImages, Splits, Vectors
-from nearkin.data.splits import usual_split
+from nearkin.data.splits import default_split
 from nearkin.errors import UserError
 from nearkin.methods import Method
 from nearkin.models import EmbeddingModel, ModelSpec
@@ -39,7 +39,9 @@ def resolved(settings: Settings, splits: Splits, method: Method, backbone: nn.Mo
     data, model, training = settings.data, settings.model, settings.training
     train = splits.train
     # Absolute, so that a run can be resumed and evaluated from any working directory.
-    data = replace(data, source=absolute(data.source), root=absolute(data.root), split=data.split or usual_split(train))
+    data = replace(
+        data, source=absolute(data.source), root=absolute(data.root), split=data.split or default_split(train)
+    )
     model = replace(model, weights=absolute(model.weights), init=absolute(model.init))
     if model.init:
         model = _from_init(model, read_spec(model.init))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from nearkin.data import Splits
-from nearkin.data.splits import usual_split
+from nearkin.data.splits import default_split
 from nearkin.data.summary import counted, describe_splits, labelled
 from nearkin.models.backbones.own import MODULE
 from nearkin.training.settings import DataSettings, ModelSettings, Settings
@@ -57,7 +57,7 @@ def _split(splits: Splits, data: DataSettings) -> str:
         "first-half": "the first half of the classes to train, the rest to test",
         "all": "all data to train",
     }
-    return descriptions[data.split or usual_split(splits.train)]
+    return descriptions[data.split or default_split(splits.train)]
 
 
 def _model(model: ModelSettings) -> str:

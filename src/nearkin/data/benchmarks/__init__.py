@@ -1,10 +1,10 @@
-"""The benchmark datasets by name, read from their official files with their official splits.
+"""Benchmark datasets by name, read from their official files with their official splits.
 
 >>> from nearkin.data.benchmarks import load_benchmark
 >>> birds = load_benchmark("cub200")  # doctest: +SKIP
 
-A benchmark is one small file here: a loader that turns the official lists into a ``Listing``, registered with
-what has been published about the dataset. Nothing is downloaded, and no image is opened on load.
+Each benchmark is one small file: a loader that turns the official lists into a ``Listing``, registered with the
+published facts about the dataset. Nothing is downloaded, and loading opens no image.
 """
 
 from __future__ import annotations
@@ -35,20 +35,20 @@ __all__ = ["Benchmark", "benchmarks", "find", "is_benchmark", "load_benchmark"]
 
 
 def load_benchmark(name: str, root: Path | None = None, check_counts: bool = True) -> Dataset:
-    """The benchmark ``name``, with ``split`` (and the query and gallery masks) as published.
+    """Loads a benchmark with its official split, and its query and gallery masks if it has them.
 
     Args:
         name: one of ``benchmarks()``, for example "cub200" or "vehicleid:large".
-        root: the dataset's own folder or one that contains it; see ``find`` for where it is sought otherwise.
-        check_counts: refuse a dataset whose numbers of images are not the published ones.
+        root: the dataset's own folder, or a folder that contains it; None: see ``find``.
+        check_counts: raise if the numbers of images are not the published ones.
     """
     benchmark, load = registered(name)
     folder = find(name, root)
     if folder is None:
-        sought = " and ".join(str(place) for place in _roots(root))
+        searched = " and ".join(str(folder) for folder in _roots(root))
         raise UserError(
-            f"dataset '{name}' was not found in {sought}: get it from {benchmark.source} and lay it there as "
-            f'{benchmark.layout}, or name the folder that holds it with root="..." or NEARKIN_DATA'
+            f"dataset '{name}' was not found in {searched}: download it from {benchmark.source} and place it there as "
+            f'{benchmark.layout}, or set the folder that contains it with root="..." or NEARKIN_DATA'
         )
     dataset = replace(to_dataset(benchmark.name, folder, load(folder)), protocol=benchmark.protocol)
     if check_counts:
@@ -57,15 +57,15 @@ def load_benchmark(name: str, root: Path | None = None, check_counts: bool = Tru
 
 
 def find(name: str, root: Path | None = None) -> Path | None:
-    """The folder of the benchmark ``name``, None if it is not there.
+    """Finds the folder of a benchmark; returns None if there is none.
 
-    Sought in ``root``, else in the folders of ``$NEARKIN_DATA``, else in ``./data`` and ``~/datasets``; each
-    may be the dataset's own folder or one that contains it under a usual name.
+    Searches ``root``, else the folders in ``$NEARKIN_DATA``, else ``./data`` and ``~/datasets``. Each may be the
+    dataset's own folder, or contain it under one of its usual names.
     """
     benchmark, _ = registered(name)
     names = ("", *benchmark.folders)
     for base in _roots(root):
-        for outer, inner in product(names, names):  # the folder itself, in it, or unpacked in a folder of its own
+        for outer, inner in product(names, names):  # the folder itself, a subfolder, or a subfolder of that
             folder = base / outer / inner
             if any((folder / mark).exists() for mark in benchmark.marks):
                 return folder
@@ -92,5 +92,5 @@ def _check_counts(benchmark: Benchmark, dataset: Dataset, folder: Path) -> None:
     if wrong:
         raise UserError(
             f"{benchmark.name} in {folder} lists {' and '.join(wrong)}: if the download is incomplete, "
-            f"get it again from {benchmark.source}; to use it as it is, check_counts=False"
+            f"download it again from {benchmark.source}; to use it as it is, set check_counts=False"
         )

@@ -1,7 +1,7 @@
-"""Cars196 (Krause et al., 2013): trained on the first 98 car models, tested on the others.
+"""Cars196 (Krause et al., 2013): train on the first 98 car models, test on the others.
 
-The official train and test images are mixed, as in all metric learning papers. Two layouts were handed out:
-one folder car_ims/ with cars_annos.mat, later cars_train/ and cars_test/ with the annotations in devkit/.
+The official train and test images are mixed, as in all metric learning papers. Two layouts were published: one folder
+car_ims/ with cars_annos.mat; later cars_train/ and cars_test/ with the annotations in devkit/.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ LAST_TRAIN_CLASS = 98
     )
 )
 def cars196(folder: Path) -> Listing:
-    # Some mirrors of the later layout hold cars_annos.mat too, without the folder it speaks of.
+    # Some mirrors of the later layout also contain cars_annos.mat, without the folder it refers to.
     if (folder / "car_ims").is_dir() or not (folder / "devkit").is_dir():
         annotations = folder / "cars_annos.mat"
         rows = mat_rows(annotations, "annotations.relative_im_path", "annotations.class")

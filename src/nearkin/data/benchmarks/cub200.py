@@ -1,4 +1,4 @@
-"""CUB-200-2011 (Wah et al., 2011): trained on the first 100 bird species, tested on the others."""
+"""CUB-200-2011 (Wah et al., 2011): train on the first 100 bird species, test on the others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Stanford Dogs (Khosla et al., 2011): 120 breeds, split by image, 100 training images of each."""
+"""Stanford Dogs (Khosla et al., 2011): 120 breeds, split by image, 100 training images per breed."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from nearkin.errors import UserError
         source="https://www.robots.ox.ac.uk/~vgg/data/flowers/102/",
         counts={"train": 1_020, "validation": 1_020, "test": 6_149},
         classes=102,
-        layout="flowers102/ with jpg/ (of 102flowers.tgz), imagelabels.mat and setid.mat",
+        layout="flowers102/ with jpg/ (from 102flowers.tgz), imagelabels.mat and setid.mat",
         folders=("flowers102", "flowers-102", "102flowers", "oxford_flowers"),
         marks=("imagelabels.mat", "setid.mat"),
     )
@@ -34,7 +34,7 @@ def flowers102(folder: Path) -> Listing:
     return Listing(entries, classes={str(number): name.strip() for number, name in names})
 
 
-# The official files hold numbers only; these are the names of the dataset's web page.
+# The official files contain only numbers; these are the names from the dataset's web page.
 _NAMES = """
 pink primrose, hard-leaved pocket orchid, canterbury bells, sweet pea, english marigold, tiger lily,
 moon orchid, bird of paradise, monkshood, globe thistle, snapdragon, colt's foot, king protea,

@@ -1,12 +1,12 @@
 """ImageNet Attributes (Rippel et al., 2016, appendix C): 90 classes of ImageNet, some of whose images have attributes.
 
-Cut from a local copy of ILSVRC 2012: its training images are "train", its validation images "test". The paper counts
-116,236 examples and leaves open whether the 4,500 for validation are among them; either is taken for complete.
+Taken from a local copy of ILSVRC 2012: its training images are "train", its validation images "test". The paper counts
+116,236 images and does not say whether these include the 4,500 for validation; both counts are accepted.
 
-The attributes (Russakovsky and Fei-Fei, 2010: 25 of them, for some 25 training images of each class) are not part of
-ILSVRC. They are read from ``attributes.csv`` beside ``train/``, if there is one: a column ``image`` with names such as
-``n02123045_1234`` and a column for each attribute with the labels of that dataset: 1 has it, -1 has it not, 0 is
-ambiguous and taken for not having it.
+The attributes (Russakovsky and Fei-Fei, 2010: 25 attributes for about 25 training images per class) are not part of
+ILSVRC. They are read from ``attributes.csv`` next to ``train/``, if it exists. It has a column ``image`` with names
+such as ``n02123045_1234`` and one column per attribute with the labels of that dataset: 1 (present), -1 (absent) or
+0 (ambiguous, read as absent).
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def imagenet_attributes(folder: Path) -> Listing:
 
 
 def _attributes(file: Path, entries: Sequence[Entry]) -> dict[str, list[str]]:
-    """For every attribute "1", "0" or, where an image is not annotated, "" for each entry."""
+    """For every attribute, one value per entry: "1", "0", or "" if the image is not annotated."""
     try:
         with open_regular(file) as raw, io.TextIOWrapper(raw, "utf-8-sig", newline="") as stream:
             (first, *names), *rows = csv.reader(stream, strict=True)
@@ -70,7 +70,7 @@ def _attributes(file: Path, entries: Sequence[Entry]) -> dict[str, list[str]]:
         known[Path(image).stem] = [HAS[label] for label in labels]
     images = [Path(entry.path).stem for entry in entries]
     if images and known.keys().isdisjoint(images):
-        raise UserError(f"{file} names none of the images that are here; it must name them like {images[0]}")
+        raise UserError(f"{file} names none of the images in the dataset; it must name them like {images[0]}")
     of_each = [known.get(image, [UNKNOWN] * len(names)) for image in images]
     return {name: [labels[column] for labels in of_each] for column, name in enumerate(names)}
 

@@ -1,4 +1,4 @@
-"""In-shop Clothes Retrieval (DeepFashion; Liu et al., 2016): queries are sought in their own gallery."""
+"""In-shop Clothes Retrieval (DeepFashion; Liu et al., 2016): queries are searched in a separate gallery."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from nearkin.errors import UserError
 @register(
     Benchmark(
         name="inshop",
-        description="In-shop Clothes Retrieval: 7,982 items, split by class, query and gallery apart",
+        description="In-shop Clothes Retrieval: 7,982 items, split by class, separate query and gallery",
         source="https://mmlab.ie.cuhk.edu.hk/projects/DeepFashion/InShopRetrieval.html",
         counts={"train": 25_882, "test": 26_830, "query": 14_218, "gallery": 12_612},
         classes=7_982,

@@ -1,4 +1,4 @@
-"""What all benchmarks share: reading official list files, and making a dataset of what they list."""
+"""Shared by all benchmarks: reads official list files and makes a dataset from them."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from nearkin.data.table import leads_out
 from nearkin.errors import UserError
 from nearkin.files import open_regular, read_text
 
-Row = tuple[str, list[str]]  # where it stands ("FILE, line 3") and its values
+Row = tuple[str, list[str]]  # its place ("FILE, line 3") and its values
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One image of an official list.
+    """One image in an official list.
 
     Attributes:
-        path: as the list spells it.
+        path: path as written in the list.
         class_id: a key of the listing's classes.
         split: "train", "validation" or "test".
-        place: where it is listed, for messages.
-        below: the folder inside the dataset's folder that ``path`` starts from.
-        role: "query" or "gallery" where the two are different sets.
+        place: file and line of the entry, for messages.
+        below: subfolder of the dataset's folder that ``path`` is relative to.
+        role: "query" or "gallery", if the dataset separates them.
     """
 
     path: str
@@ -44,7 +44,7 @@ class Entry:
 
 @dataclass(frozen=True)
 class Listing:
-    """What the official lists say: the images, the class names by class id, further columns by name."""
+    """Content of the official lists: the images, class names by class id, further columns by name."""
 
     entries: Sequence[Entry]
     classes: Mapping[str, str]
@@ -52,11 +52,11 @@ class Listing:
 
 
 def text_rows(file: Path, columns: str, header_line: int = 0) -> Iterator[Row]:
-    """The rows of a table whose values are separated by blanks.
+    """Yields the rows of a table whose values are separated by spaces.
 
     Args:
-        columns: the names of the columns, separated by blanks; every row must have as many values.
-        header_line: the number of the line that repeats ``columns``, 0 if none does; rows begin after it.
+        columns: column names, separated by spaces; every row must have that many values.
+        header_line: number of the line with the column names, 0 if there is none; rows begin after it.
     """
     try:
         lines = read_text(file).removeprefix("\ufeff").split("\n")
@@ -76,13 +76,13 @@ def text_rows(file: Path, columns: str, header_line: int = 0) -> Iterator[Row]:
 
 
 def mat_rows(file: Path, *variables: str) -> Iterator[Row]:
-    """The entries of MATLAB arrays of one length, side by side; "annotations.class" is a struct's field."""
-    from scipy.io import loadmat  # imported here because it is slow
+    """Yields the entries of MATLAB arrays of equal length as rows; "annotations.class" is a field of a struct."""
+    from scipy.io import loadmat  # here: slow to import
 
     try:
         with open_regular(file) as opened:
             content = loadmat(opened, squeeze_me=True)
-    except Exception as error:  # the parser fails in many ways on a file that is cut off or of another kind
+    except Exception as error:  # truncated or other files make the parser raise many types
         raise _cannot_read(file, error) from error
     columns = [_mat_column(file, content, variable) for variable in variables]
     lengths = [len(column) for column in columns]
@@ -94,18 +94,18 @@ def mat_rows(file: Path, *variables: str) -> Iterator[Row]:
 
 def whole_number(text: str, place: str) -> int:
     if not re.fullmatch("[0-9]{1,18}", text):
-        raise UserError(f"{place}: expected a whole number, found '{text[:80]}'")
+        raise UserError(f"{place}: expected an integer, found '{text[:80]}'")
     return int(text)
 
 
 def first_existing(folder: Path, *candidates: str) -> Path:
-    """The first of ``candidates`` that is there, else the first of all, which is then reported as missing."""
+    """Returns the first of ``candidates`` that exists, else the first, which is then reported as missing."""
     paths = [folder / candidate for candidate in candidates]
     return next((path for path in paths if path.exists()), paths[0])
 
 
 def to_dataset(name: str, folder: Path, listing: Listing) -> Dataset:
-    """The dataset of a listing, its classes in the order of their official ids; all images must be there."""
+    """Makes a dataset from a listing, with classes in the order of their official ids; raises if images are missing."""
     class_ids = encode_labels(list(listing.classes))[1]
     position = {class_id: i for i, class_id in enumerate(class_ids)}
     for entry in listing.entries:
@@ -129,9 +129,9 @@ def to_dataset(name: str, folder: Path, listing: Listing) -> Dataset:
 
 def _cannot_read(file: Path, error: Exception) -> UserError:
     if isinstance(error, FileNotFoundError):
-        return UserError(f"{file} is missing: unpack the dataset's archives again, with their folders")
+        return UserError(f"{file} is missing: unpack the dataset's archives again, including their folders")
     reason = (isinstance(error, OSError) and error.strerror) or str(error)
-    return UserError(f"could not read {file}: {reason}; get it again if it is damaged")
+    return UserError(f"could not read {file}: {reason}; download it again if it is damaged")
 
 
 def _mat_column(file: Path, content: Mapping[str, Any], variable: str) -> list[Any]:
@@ -139,29 +139,29 @@ def _mat_column(file: Path, content: Mapping[str, Any], variable: str) -> list[A
     try:
         array = np.atleast_1d(content[name])
         return list((array[column] if column else array).ravel().tolist())
-    except (KeyError, ValueError, IndexError) as error:  # no such variable; no such field; no struct at all
-        raise UserError(f"{file} holds no '{variable}': is it the official file?") from error
+    except (KeyError, ValueError, IndexError) as error:  # no such variable; no such field; not a struct
+        raise UserError(f"{file} contains no '{variable}'; use the official file") from error
 
 
 def _text(value: object) -> str:
-    """MATLAB writes whole numbers as doubles unless told otherwise."""
+    """Converts to text; MATLAB writes integers as doubles by default."""
     return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
 
 
 def _inside(folder: Path, entry: Entry) -> Path:
     if leads_out(entry.path):
-        raise UserError(f"{entry.place}: '{entry.path}' leads out of the dataset's folder")
+        raise UserError(f"{entry.place}: path '{entry.path}' leaves the dataset's folder; use the official file")
     return folder.joinpath(entry.below, entry.path)
 
 
 def _check_present(name: str, paths: Sequence[Path]) -> None:
-    """One look into each folder, because asking for 100,000 files one by one is slow on network drives."""
+    """Lists each folder once, since checking 100,000 files one by one is slow on network drives."""
     names_in = cache(_file_names)
     missing = [path for path in paths if path.name not in names_in(path.parent)]
     if missing:
         raise UserError(
             f"{name}: {len(missing):,} of the {len(paths):,} listed images are missing, the first is "
-            f"{missing[0]}; unpack the archive of the images again"
+            f"{missing[0]}; unpack the image archive again"
         )
 
 

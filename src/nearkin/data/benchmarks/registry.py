@@ -1,4 +1,4 @@
-"""Which benchmarks there are, and what has been published about each."""
+"""Registry of benchmarks, with the published facts about each."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ class Benchmark:
     """A dataset that papers compare on.
 
     Attributes:
-        name: what to type.
-        description: one line for a table.
-        source: the official page.
-        counts: the published numbers of images in "train", "validation", "test", "query", "gallery".
-        classes: the number of classes over all splits.
-        distributed: numbers of images that the official files hold where these differ from the published ones.
+        name: the name that users type.
+        description: one line for tables.
+        source: the official web page.
+        counts: published numbers of images in "train", "validation", "test", "query", "gallery".
+        classes: number of classes in all splits together.
+        distributed: numbers of images in the official files, if they differ from the published ones.
         layout: where the files must be, in words.
-        folders: the names its folder usually goes by.
-        marks: paths inside the folder; any of them shows that this is the dataset.
+        folders: usual names of its folder.
+        marks: paths inside the folder; any one of them identifies the dataset.
         aliases: other names for the same benchmark.
         protocol: as in `Dataset`.
     """
@@ -44,7 +44,7 @@ class Benchmark:
 
 
 def register(benchmark: Benchmark) -> Callable[[Loader], Loader]:
-    """Makes the decorated loader, dataset folder -> listing, the one for ``benchmark``."""
+    """Registers the decorated loader, dataset folder -> listing, for ``benchmark``."""
 
     def decorate(load: Loader) -> Loader:
         for name in (benchmark.name, *benchmark.aliases):
@@ -55,7 +55,7 @@ def register(benchmark: Benchmark) -> Callable[[Loader], Loader]:
 
 
 def benchmarks() -> list[Benchmark]:
-    """All benchmarks, by name."""
+    """Returns all benchmarks, sorted by name."""
     return [benchmark for name, (benchmark, _) in sorted(_registry.items()) if name == benchmark.name]
 
 

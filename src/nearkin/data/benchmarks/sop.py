@@ -1,4 +1,4 @@
-"""Stanford Online Products (Song et al., 2016): trained on 11,318 products, tested on 11,316 others."""
+"""Stanford Online Products (Song et al., 2016): train on 11,318 products, test on 11,316 others."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""PKU VehicleID (Liu et al., 2016), with its small, medium and large test set.
+"""PKU VehicleID (Liu et al., 2016), with its small, medium and large test sets.
 
-The papers count 110,178 training images of 13,134 vehicles and 7,332, 12,995 and 20,038 test images; the lists of
-VehicleID_V1.0 hold 113,346 of 13,164 and 6,493, 13,377 and 19,777. Either is taken for complete.
+Papers count 110,178 training images of 13,134 vehicles and 7,332, 12,995 and 20,038 test images. The lists of
+VehicleID_V1.0 contain 113,346 images of 13,164 vehicles and 6,493, 13,377 and 19,777 test images. Both are accepted.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ from nearkin.errors import unknown_name
 if TYPE_CHECKING:
     from nearkin.training.settings import Settings
 
-# The defaults of recipes: plain training as in the papers, on all training classes with a randomly initialized head.
+# The defaults of recipes: plain training as in the papers, on all training classes with a randomly initialised head.
 PLAIN: dict[str, dict[str, Any]] = {
     "data": {"validation": 0.0},
     "model": {"head_init": "random", "freeze_batch_norm": False},
