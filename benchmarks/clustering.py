@@ -85,27 +85,27 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     parser.add_argument("--quick", action="store_true", help="a tenth of the sizes")
-    wanted = parser.parse_args()
-    part = 10 if wanted.quick else 1
-    items, classes, many, clusters = 59551 // part, 11318 // part, 60502 // part, 11316 // part
+    options = parser.parse_args()
+    divisor = 10 if options.quick else 1
+    items, classes, many, clusters = 59551 // divisor, 11318 // divisor, 60502 // divisor, 11316 // divisor
 
     def line(name: str, ours: float, theirs: float | None = None, baseline: str = "") -> None:
-        beside = f"{theirs:11.3f}{theirs / ours:8.1f}   {baseline}" if theirs is not None else ""
-        print(f"{name:58}{ours:9.3f}{beside}", flush=True)
+        compared = f"{theirs:11.3f}{theirs / ours:8.1f}   {baseline}" if theirs is not None else ""
+        print(f"{name:58}{ours:9.3f}{compared}", flush=True)
 
-    print(f"{DIM} dimensions, {wanted.device}, {torch.get_num_threads()} threads")
+    print(f"{DIM} dimensions, {options.device}, {torch.get_num_threads()} threads")
     print(f"{'':58}{'seconds':>9}{'baseline':>11}{'ratio':>8}")
     line(
         f"kmeans_per_group, {items:,} items, {classes:,} groups, k = 2",
-        *per_group(items, classes, wanted.device),
+        *per_group(items, classes, options.device),
         f"scikit-learn, loop over {SAMPLED_GROUPS} groups, extrapolated",
     )
-    line(f"spectral_embedding, {60000 // part:,} points", *spectral(60000 // part, wanted.device), "numpy SVD")
-    line(f"kmeans, {many:,} points, k = {clusters:,}, one iteration", lloyd_iteration(many, clusters, wanted.device))
+    line(f"spectral_embedding, {60000 // divisor:,} points", *spectral(60000 // divisor, options.device), "numpy SVD")
+    line(f"kmeans, {many:,} points, k = {clusters:,}, one iteration", lloyd_iteration(many, clusters, options.device))
     for k in (1, 10, 100, 1000):
         line(
-            f"nearest_neighbours, {20000 // part:,} points, k = {k:,}",
-            *neighbours(20000 // part, k, wanted.device),
+            f"nearest_neighbours, {20000 // divisor:,} points, k = {k:,}",
+            *neighbours(20000 // divisor, k, options.device),
             "faiss",
         )
 

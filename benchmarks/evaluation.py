@@ -76,8 +76,8 @@ def accuracy_calculator(space: Space) -> Values:
 
     on_gpu = space.embeddings.is_cuda
     search = CustomKNN(LpDistance(normalize_embeddings=False), batch_size=1024) if on_gpu else None
-    wanted = ("precision_at_1", "mean_average_precision_at_r")
-    calculator = AccuracyCalculator(include=wanted, k="max_bin_count", device=space.embeddings.device, knn_func=search)
+    metrics = ("precision_at_1", "mean_average_precision_at_r")
+    calculator = AccuracyCalculator(include=metrics, k="max_bin_count", device=space.embeddings.device, knn_func=search)
     found = calculator.get_accuracy(space.embeddings, space.labels)
     return {"recall@1": found["precision_at_1"], "map@r": found["mean_average_precision_at_r"]}
 
@@ -259,10 +259,10 @@ def main() -> None:
     parser.add_argument("--size", type=int, default=ITEMS, help="number of items; the number per class stays the same")
     parser.add_argument("--profile", action="store_true", help="run nearkin's parts again under torch's profiler")
     parser.add_argument("--out", type=Path, help="also write everything as JSON")
-    wanted = parser.parse_args()
-    items, classes = wanted.size, max(2, round(wanted.size * CLASSES / ITEMS))
+    options = parser.parse_args()
+    items, classes = options.size, max(2, round(options.size * CLASSES / ITEMS))
     about = {
-        **provenance(wanted.device),
+        **provenance(options.device),
         "torch": torch.__version__,
         "threads": torch.get_num_threads(),
         "items": items,
@@ -272,15 +272,15 @@ def main() -> None:
     print(", ".join(f"{name} {value}" for name, value in about.items()))
     print(f"{'':50}{'seconds':>9}{'ratio':>8}{'CPU s':>9}{'CPU ratio':>11}{'memory MB':>11}{'load':>6}   values")
     measured = []
-    for each in contest(wanted.device, items, classes, wanted.profile):
+    for each in contest(options.device, items, classes, options.profile):
         print(line(each), flush=True)
         measured.append(each)
     seconds, megabytes = sum(each.seconds for each in measured[:2]), max(each.megabytes for each in measured[:2])
     print(f"nearkin, all ranks and clusters: {seconds:.1f} s, {megabytes:.0f} MB")
     wrong = disagreements(measured, items)
     print("\n".join(wrong) or "all values agree")
-    if wanted.out is not None:
-        wanted.out.write_text(json.dumps({**about, "measured": [asdict(each) for each in measured]}, indent=1) + "\n")
+    if options.out is not None:
+        options.out.write_text(json.dumps({**about, "measured": [asdict(each) for each in measured]}, indent=1) + "\n")
     if wrong:
         raise SystemExit(1)
 

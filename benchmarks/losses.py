@@ -140,31 +140,31 @@ def main() -> None:
     parser.add_argument("--sizes", type=int, nargs="+", default=[128, 512, 2048])
     parser.add_argument("--losses", nargs="+", choices=NAMES, default=NAMES)
     parser.add_argument("--budget", type=float, default=2.0, help="seconds per row")
-    wanted = parser.parse_args()
-    if wanted.device == "cuda" and not torch.cuda.is_available():
+    options = parser.parse_args()
+    if options.device == "cuda" and not torch.cuda.is_available():
         parser.error("no CUDA device was found")
-    if min(wanted.sizes) < 2 * PER_CLASS:
+    if min(options.sizes) < 2 * PER_CLASS:
         parser.error(f"a batch needs at least two classes of {PER_CLASS} items")
-    where = torch.cuda.get_device_name() if wanted.device == "cuda" else f"{torch.get_num_threads()} CPU threads"
+    where = torch.cuda.get_device_name() if options.device == "cuda" else f"{torch.get_num_threads()} CPU threads"
     print(f"{where}, torch {torch.__version__}, {DIM} dimensions, {PER_CLASS} items per class\n")
     print("| loss | batch | ms | equivalent, ms | ratio | MB | equivalent, MB |\n|---|---|---|---|---|---|---|")
-    for name in wanted.losses:
-        sizes = [(items, DIM, items // PER_CLASS) for items in wanted.sizes]
+    for name in options.losses:
+        sizes = [(items, DIM, items // PER_CLASS) for items in options.sizes]
         if name == "spectral":
             sizes.insert(0, (1260, 100, 70))  # the paper's batch
         growth: list[float] = []
         for items, dim, classes in sizes:
-            x, y = batch(items, dim, classes, wanted.device)
+            x, y = batch(items, dim, classes, options.device)
             sides = [Side(on(ours(name, classes), x), [])]
-            other = theirs(name, classes) if wanted.device == "cpu" or name != "facility-location" else None
+            other = theirs(name, classes) if options.device == "cpu" or name != "facility-location" else None
             if other is not None and (growth[1] * (items / growth[0]) ** 3 < LONGEST if growth else items <= SMALL):
                 sides.append(Side(on(other, x), []))
             other_cell = "–"
             try:
-                measure(sides, x, y, wanted.budget)
+                measure(sides, x, y, options.budget)
             except torch.OutOfMemoryError:
                 sides, other_cell = sides[:1], "out of memory"
-                measure(sides, x, y, wanted.budget)
+                measure(sides, x, y, options.budget)
             cells = [f"{sides[0].milliseconds:.2f}", other_cell, "–", f"{sides[0].megabytes:.0f}", "–"]
             if len(sides) == 2:
                 growth = [items, sides[1].milliseconds / 1000]

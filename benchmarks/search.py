@@ -182,7 +182,7 @@ def main() -> None:
     parser.add_argument("--links", type=int, nargs="+", default=[default], help="HNSW links, one contestant each")
     parser.add_argument("--out", type=Path, help="also write everything as JSON, after every contestant")
     parser.add_argument("--index", type=int, metavar="COUNT", help="instead, index this number of image files")
-    wanted = parser.parse_args()
+    options = parser.parse_args()
     about = {
         **provenance("cpu"),
         "torch": torch.__version__,
@@ -190,22 +190,22 @@ def main() -> None:
         "threads": torch.get_num_threads(),
         "dim": DIM,
         "per_class": PER_CLASS,
-        "noise": wanted.noise,
+        "noise": options.noise,
     }
     print(", ".join(f"{name} {value}" for name, value in about.items()))
-    if wanted.index:
-        print(index_images(wanted.index))
+    if options.index:
+        print(index_images(options.index))
         return
     print(HEAD, flush=True)
     measured = []
-    for items in wanted.sizes:
-        for kind, links in (("exact", default), ("IVF", default), *(("HNSW", links) for links in wanted.links)):
+    for items in options.sizes:
+        for kind, links in (("exact", default), ("IVF", default), *(("HNSW", links) for links in options.links)):
             with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as process:
-                measured.append(process.submit(measure, kind, items, wanted.noise, links).result())
+                measured.append(process.submit(measure, kind, items, options.noise, links).result())
             print(row(measured[-1]), flush=True)
-            if wanted.out is not None:
+            if options.out is not None:
                 content = {**about, "measured": [asdict(each) for each in measured]}
-                wanted.out.write_text(json.dumps(content, indent=1) + "\n")
+                options.out.write_text(json.dumps(content, indent=1) + "\n")
 
 
 if __name__ == "__main__":

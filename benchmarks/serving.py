@@ -155,9 +155,9 @@ def start(gallery: Path) -> tuple[subprocess.Popen[str], int]:
     command = [sys.executable, "-m", "nearkin", "serve", str(gallery), "--port", "0"]
     server = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     assert server.stdout is not None
-    said = re.search(r":(\d+) \(stop", server.stdout.readline())
-    assert said is not None
-    return server, int(said[1])
+    found = re.search(r":(\d+) \(stop", server.stdout.readline())
+    assert found is not None
+    return server, int(found[1])
 
 
 def megabytes(process: int) -> float:
@@ -193,26 +193,26 @@ def main() -> None:
     parser.add_argument("--gallery", type=Path, help="gallery to serve instead")
     parser.add_argument("--image", type=Path, help="image to search for instead")
     parser.add_argument("--out", type=Path, help="also write everything as JSON")
-    wanted = parser.parse_args()
+    options = parser.parse_args()
     about = provenance("cpu")
     print(", ".join(f"{name} {value}" for name, value in about.items()))
     with ExitStack() as stack:
-        gallery = wanted.gallery or make_gallery(Path(stack.enter_context(tempfile.TemporaryDirectory())))
-        image = wanted.image.read_bytes() if wanted.image else noise_image()
+        gallery = options.gallery or make_gallery(Path(stack.enter_context(tempfile.TemporaryDirectory())))
+        image = options.image.read_bytes() if options.image else noise_image()
         server, port = start(gallery)
         try:
             measure(server.pid, port, image, 1, for_requests(50))  # warm-up
             print(HEAD, flush=True)
             measured = []
-            for clients in (*wanted.clients, None):
-                limit = for_requests(wanted.requests) if clients is None else for_seconds(wanted.seconds)
-                measured.append(measure(server.pid, port, image, clients or wanted.clients[0], limit))
+            for clients in (*options.clients, None):
+                limit = for_requests(options.requests) if clients is None else for_seconds(options.seconds)
+                measured.append(measure(server.pid, port, image, clients or options.clients[0], limit))
                 print(row(measured[-1]), flush=True)
         finally:
             server.send_signal(signal.SIGINT)
             server.wait(20)
-    if wanted.out is not None:
-        wanted.out.write_text(json.dumps({**about, "measured": [asdict(each) for each in measured]}, indent=1) + "\n")
+    if options.out is not None:
+        options.out.write_text(json.dumps({**about, "measured": [asdict(each) for each in measured]}, indent=1) + "\n")
 
 
 if __name__ == "__main__":

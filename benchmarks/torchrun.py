@@ -77,15 +77,15 @@ def main() -> None:
     parser.add_argument("--out", type=Path, help="also write everything as JSON")
     parser.add_argument("--work", type=Path, help=argparse.SUPPRESS)  # for the processes that torchrun starts
     parser.add_argument("--do", choices=["train", "resume", "die"], help=argparse.SUPPRESS)
-    wanted = parser.parse_args()
-    if wanted.do:
-        work(wanted.work, wanted.methods, wanted.do)
+    options = parser.parse_args()
+    if options.do:
+        work(options.work, options.methods, options.do)
         return
     with tempfile.TemporaryDirectory() as folder:
-        measured = measure(Path(folder), wanted.methods)
-    if wanted.out:
+        measured = measure(Path(folder), options.methods)
+    if options.out:
         content = {**provenance("cpu"), "measured": [asdict(each) for each in measured]}
-        wanted.out.write_text(json.dumps(content, indent=1) + "\n")
+        options.out.write_text(json.dumps(content, indent=1) + "\n")
     sys.exit(not all(each.holds for each in measured))
 
 

@@ -20,12 +20,12 @@ HEALTH = HostileRequest("health", request())
 
 def case(rng: Random, sandbox: Sandbox) -> Action:
     """One hostile request; afterwards the server must still answer a valid one."""
-    picture = (sandbox.specimens / "photos" / "class0" / "0.png").read_bytes()
+    image = (sandbox.specimens / "photos" / "class0" / "0.png").read_bytes()
     way = rng.randrange(3)
     if way == 0:
-        hostile = rng.choice(_listed(picture))
+        hostile = rng.choice(_listed(image))
     elif way == 1:
-        (hostile,) = mutations(picture, count=1, seed=rng.getrandbits(32))
+        (hostile,) = mutations(image, count=1, seed=rng.getrandbits(32))
     else:
         hostile = HostileRequest("damaged image", form(damaged_image(rng, sandbox)[1]))
     (sandbox.input / "request.txt").write_bytes(hostile.raw)
@@ -56,8 +56,8 @@ def _check_refusal(status: int, body: bytes, hostile: HostileRequest) -> None:
 
 
 @cache
-def _listed(picture: bytes) -> list[HostileRequest]:
-    return list(every_request(picture))
+def _listed(image: bytes) -> list[HostileRequest]:
+    return list(every_request(image))
 
 
 @cache

@@ -95,7 +95,7 @@ def compare(
     rows = rows_of(methods, absolute(source), settings, protocol, objects)
     check_objects(rows, jobs)
     first = next(iter(rows.values()))
-    if "epochs" not in settings:  # depends only on the data, so that all methods train for as long
+    if "epochs" not in settings:  # depends only on the data, so that all methods train equally long
         epochs = first.resolved().training.epochs
         rows = {name: row.changed({"epochs": epochs}) for name, row in rows.items()}
     described = check_same_settings(out, protocol, rows, tune)
