@@ -1,4 +1,4 @@
-"""The campaign of hostile input notices what it looks for."""
+"""The campaign of hostile input detects every type of failure."""
 
 from __future__ import annotations
 
