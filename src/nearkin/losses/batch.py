@@ -32,7 +32,7 @@ def unchecked() -> Iterator[None]:
     ...     checked(torch.tensor([[torch.nan]]), [0])[0]
     tensor([[nan]])
     """
-    global _checks_data  # noqa: PLW0603
+    global _checks_data
     before, _checks_data = _checks_data, False
     try:
         yield
