@@ -48,7 +48,7 @@ def case(rng: Random, sandbox: Sandbox) -> Action:
     commands: dict[int, tuple[str | Path, ...]] = {
         0: ("search", gallery, query),
         1: ("search", gallery, query, "--json", "--label", "class1"),
-        2: ("search", gallery, query, "-k", "100", "--picture", sandbox.out / "found.png"),
+        2: ("search", gallery, query, "-k", "100", "--figure", sandbox.out / "found.png"),
         3: ("match", gallery, query),
         4: ("remove", gallery, query),
         5: ("index", sandbox.specimens / "run", sandbox.specimens / "photos", "-o", gallery, "--prune"),
@@ -159,7 +159,7 @@ def browse(gallery: Path) -> None:
     from nearkin.serve.app import make_app
 
     with Gallery.open(gallery) as opened, TestClient(make_app(opened), raise_server_exceptions=False) as client:
-        for path in ("health", "items", "labels", "items/1/neighbours", "items/1/thumbnail", "items/2/picture", "map"):
+        for path in ("health", "items", "labels", "items/1/neighbours", "items/1/thumbnail", "items/2/image", "map"):
             answer = client.get(f"/api/{path}")
             if answer.status_code == 500:
                 raise Failure("traceback", f"GET /api/{path} answered 500")

@@ -1,4 +1,4 @@
-"""Damaged images, and images that cost far more than their size suggests, as an attacker could send them.
+"""Hostile images: files that cost far more to decode than their size suggests, and damaged files.
 
 Each function returns the bytes of one file and is deterministic. ``HOSTILE`` has one file of each kind:
 
@@ -88,7 +88,7 @@ def gif_of_comments(size: int = 20_000_000) -> bytes:
 
 
 def ppm_of_numbers(count: int = 8_000_000) -> bytes:
-    """A PPM in plain text, which Pillow parses in Python: its header looks normal, but reading takes seconds."""
+    """A PPM in plain text, which Pillow reads in Python: its header looks ordinary, but it takes seconds."""
     return b"P3 3000 3000 255\n" + b"1 " * count
 
 
@@ -127,7 +127,7 @@ def truncated(content: bytes, keep: float = 0.6) -> bytes:
 
 
 def bit_flipped(content: bytes, flips: int = 30, seed: int = 0) -> bytes:
-    """The file with some random bits flipped."""
+    """The same file with some random bits flipped."""
     damaged = bytearray(content)
     rng = np.random.default_rng(seed)
     for place, bit in zip(rng.integers(len(damaged), size=flips), rng.integers(8, size=flips), strict=True):
@@ -136,7 +136,7 @@ def bit_flipped(content: bytes, flips: int = 30, seed: int = 0) -> bytes:
 
 
 SLOW = "ppm of numbers"  # only a time limit stops it
-# No reader may need more than about two seconds and 300 MB for these, valid or not.
+# No reader may take more than about two seconds and 300 MB for these, whether it reads or refuses them.
 BOMBS: dict[str, Callable[[], bytes]] = {
     "jpeg of scans": jpeg_of_scans,
     "jpeg of markers": jpeg_of_markers,

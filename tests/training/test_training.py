@@ -491,13 +491,13 @@ class TestRefreshingMethods:
         ({"seed": -1}, "seed must be >= 0"),
         ({"weight_decay": -0.1}, "weight_decay must be >= 0"),
         ({"clip_norm": -1.0}, "clip_norm must be >= 0"),
-        ({"epochs": 1.5}, "epochs must be a whole number"),
+        ({"epochs": 1.5}, "epochs must be an integer"),
         ({"epoch": 1}, "did you mean 'epochs'"),
         ({"alpha": "big"}, "alpha must be a number"),
         ({"method": "ranks"}, "did you mean 'rank'"),
         ({"device": "gpu"}, "device 'gpu' is unknown"),
         ({"precision": "bf16-mixed", "device": "cpu"}, "needs a CUDA device"),
-        ({"backbone": "mlp"}, "reads feature vectors"),
+        ({"backbone": "mlp"}, "takes feature vectors"),
     ],
 )
 def test_settings_that_cannot_work_are_refused_at_once(tmp_path: Path, changes: dict[str, Any], expected: str) -> None:

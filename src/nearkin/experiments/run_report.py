@@ -27,11 +27,11 @@ from nearkin.experiments.provenance import provenance
 from nearkin.files import read_text
 from nearkin.methods import Groups
 from nearkin.models import Embedder, embed_dataset
-from nearkin.models.model import usual_device
-from nearkin.reports.pictures import Pictures
+from nearkin.models.model import default_device
 from nearkin.reports.run_page import Group, Grouping, RunReport
 from nearkin.reports.run_report import write_run_report
 from nearkin.reports.split import EmbeddedSplit
+from nearkin.reports.thumbnails import Thumbnails
 from nearkin.training import Run, Settings
 from nearkin.training.checkpoint import load_checkpoint
 from nearkin.training.model_selection import KEEP, PRIMARY
@@ -87,7 +87,7 @@ def gather(
     splits = _splits(settings, dataset, notices)
     embedded, grouping, facts = None, None, _facts(run, settings)
     if splits is not None:
-        embedder = embedder or Embedder.load(run.folder).to(usual_device())
+        embedder = embedder or Embedder.load(run.folder).to(default_device())
         if not run.same_data(splits.digest()):
             scores = {}
             notices.append(
@@ -118,12 +118,12 @@ def gather(
     )
 
 
-def pictures_of(items: Items) -> Pictures | None:
-    """The images of items; None for vectors."""
+def pictures_of(items: Items) -> Thumbnails | None:
+    """Thumbnails of items; None for vectors."""
     if isinstance(items, Vectors):
         return None
     grey = isinstance(items, ImageArray) and items.channels == 1
-    return Pictures(partial(thumbnail, items), grey, threads=not isinstance(items, LazyImages))
+    return Thumbnails(partial(thumbnail, items), grey, threads=not isinstance(items, LazyImages))
 
 
 def _scores_so_far(

@@ -201,7 +201,7 @@ class Trainer:
         if self.fabric.world_size > 1:  # one process chose the folder of a new run
             self.run.move_to(self.fabric.broadcast(self.run.folder))
         # A fused optimiser skips failed steps by itself, so the host may learn of them later.
-        fused = all(group.get("fused") and group["params"][0].is_cuda for group in self.optimizer.param_groups)
+        fused = all(group.get("fused") for group in self.optimizer.param_groups)
         self.read_every = READ_EVERY if fused else 1
         self.metrics = MetricsLogger(self.run, self.settings, self.position, active=self.fabric.is_global_zero)
 

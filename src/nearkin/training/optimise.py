@@ -24,8 +24,7 @@ def make_optimizer(parts: dict[str, tuple[nn.Module, float]], settings: Training
         if parameters:
             groups.append({"params": parameters, "lr": rate, "rate": rate, "name": name})
     decay = settings.weight_decay
-    # On CUDA one kernel updates all weights, or none of them after a failed step (see `StepMonitor`).
-    fused = all(each.is_cuda for group in groups for each in group["params"])
+    fused = can_fuse([each for group in groups for each in group["params"]])
     match settings.optimizer:
         case "adam":
             return torch.optim.Adam(groups, weight_decay=decay, fused=fused)
@@ -36,6 +35,11 @@ def make_optimizer(parts: dict[str, tuple[nn.Module, float]], settings: Training
         case "rmsprop":
             return torch.optim.RMSprop(groups, momentum=settings.momentum, weight_decay=decay)
     raise unknown_name("optimizer", settings.optimizer, OPTIMIZERS)
+
+
+def can_fuse(parameters: list[nn.Parameter]) -> bool:
+    """On CUDA, one kernel updates all weights, or none of them after a failed step (see `StepMonitor`)."""
+    return all(parameter.is_cuda for parameter in parameters)
 
 
 def set_rates(optimizer: Optimizer, factor: float) -> None:
