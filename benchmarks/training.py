@@ -122,7 +122,7 @@ def main() -> None:
         print(f"| {backbone} | {what} | {compiled} | {rate:,.0f} | {rate / base:.2f} | {refresh:.1%} |", flush=True)
 
     print(
-        "| backbone | | compile | images a second | of the bare loop | refreshes |\n|---|---|---|--:|--:|--:|",
+        "| backbone | | compile | images/s | of the bare loop | refreshes |\n|---|---|---|--:|--:|--:|",
         flush=True,
     )
     with quiet():

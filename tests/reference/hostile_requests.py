@@ -1,7 +1,8 @@
-"""Requests that no honest client sends: each function yields the same ones every time, as the bytes on the wire.
+"""Hostile HTTP requests, as bytes; every function is deterministic.
 
-A server answers each with one sentence and a status below 500, or closes the connection; it never logs a traceback
-and goes on answering others. `send` sends one; `every_request` yields all of them, then as many mutations.
+The server must answer each with one sentence and a status below 500, or close the connection. It must not log a
+traceback, and it must keep answering others. `send` sends one request; `every_request` yields all of them, then
+mutations.
 """
 
 from __future__ import annotations
@@ -129,9 +130,9 @@ class HostileRequest:
 
     Args:
         name: what is wrong with it.
-        raw: head and body, as they are sent.
-        aborted: whether the connection is cut once ``raw`` was sent, without waiting for an answer.
-        pause: seconds between two bytes; 0 sends all at once.
+        raw: head and body, as sent.
+        aborted: whether to close the connection after ``raw``, without waiting for an answer.
+        pause: seconds between two bytes; 0: send everything at once.
     """
 
     name: str
@@ -143,7 +144,7 @@ class HostileRequest:
 def request(
     method: str = "GET", target: str = "/api/health", headers: dict[str, str] | None = None, body: bytes = b""
 ) -> bytes:
-    """A request on the wire; nothing is checked or quoted.
+    """The bytes of a request; nothing is checked or quoted.
 
     >>> request("GET", "/", {"A": "b"})
     b'GET / HTTP/1.1\\r\\nHost: 127.0.0.1\\r\\nConnection: close\\r\\nA: b\\r\\n\\r\\n'
@@ -164,7 +165,7 @@ def part(disposition: str, content: bytes, more: str = "") -> bytes:
 def form(
     image: bytes, fields: dict[str, str] | None = None, content_type: str | None = None, end: bytes = b"--x--\r\n"
 ) -> bytes:
-    """A search by image, as a browser sends it unless told otherwise."""
+    """A search by image, by default as a browser sends it."""
     body = part('form-data; name="file"; filename="a.png"', image)
     for name, value in (fields or {}).items():
         body += part(f'form-data; name="{name}"', value.encode("utf-8", "surrogatepass"))
@@ -173,7 +174,7 @@ def form(
 
 
 def malformed_forms(image: bytes) -> Iterator[HostileRequest]:
-    """Forms that end too early, have too much, or are none."""
+    """Forms that end too early, have too many parts, or are not forms."""
     file = 'form-data; name="file"; filename="a"'
     bodies = {
         "empty": b"",
@@ -210,7 +211,7 @@ def malformed_forms(image: bytes) -> Iterator[HostileRequest]:
 
 
 def wrong_types(image: bytes) -> Iterator[HostileRequest]:
-    """Content types that are none, or name a character set that cannot decode."""
+    """Invalid content types, and character sets that cannot decode."""
     for kind in TYPES:
         yield HostileRequest(f"type: {kind[:60]}", form(image, content_type=kind))
     for charset in CHARSETS:
@@ -223,7 +224,7 @@ def wrong_types(image: bytes) -> Iterator[HostileRequest]:
 
 
 def bad_labels(image: bytes) -> Iterator[HostileRequest]:
-    """Labels that no item has, in the query and in the form."""
+    """Unknown labels, in the query and in the form."""
     for label in LABELS:
         quoted = quote(label.encode("utf-8", "surrogatepass"))
         for target in (f"/api/items?label={quoted}", f"/api/items/1/neighbours?label={quoted}"):
@@ -233,7 +234,7 @@ def bad_labels(image: bytes) -> Iterator[HostileRequest]:
 
 
 def bad_queries(image: bytes) -> Iterator[HostileRequest]:
-    """Numbers that are none or out of range, and queries without end."""
+    """Numbers that are invalid or out of range, and endless query strings."""
     for number in NUMBERS:
         quoted = quote(number.encode("utf-8", "surrogatepass"))
         for target in (
@@ -263,13 +264,13 @@ def bad_queries(image: bytes) -> Iterator[HostileRequest]:
 
 
 def path_tricks() -> Iterator[HostileRequest]:
-    """Paths that lead out of the page's folder, or are none."""
+    """Paths that are invalid or lead out of the page's folder."""
     for path in PATHS:
         yield HostileRequest(f"path: {path[:60]}", request(target=path))
 
 
 def wrong_methods(image: bytes) -> Iterator[HostileRequest]:
-    """Every method at every kind of address."""
+    """Every HTTP method at every kind of address."""
     for method in ("POST", "PUT", "DELETE", "PATCH", "OPTIONS", "TRACE", "CONNECT", "HEAD", "get", "FOO", "X" * 3000):
         for target in ("/", "/page.js", "/api/search", "/api/health", "/api/items/1/image", "/nothing"):
             yield HostileRequest(f"method: {method[:20]} {target}", request(method, target, body=b"abc"))
@@ -277,7 +278,7 @@ def wrong_methods(image: bytes) -> Iterator[HostileRequest]:
 
 
 def odd_headers() -> Iterator[HostileRequest]:
-    """Heads that are too large, contradict themselves, or come from elsewhere."""
+    """Headers that are too large, contradict each other, or come from another site."""
     headers: dict[str, dict[str, str]] = {
         "a large one": {"X": "a" * 60_000},
         "many": {f"X-{number}": "a" for number in range(2000)},
@@ -336,7 +337,7 @@ def odd_headers() -> Iterator[HostileRequest]:
 
 
 def aborted(image: bytes, count: int = 20) -> Iterator[HostileRequest]:
-    """An honest search that is broken off: before its first byte, in the head, in the body, before the answer."""
+    """A valid search that is aborted: before its first byte, in the head, in the body, before the answer."""
     whole = form(image)
     for place in range(count):
         yield HostileRequest(f"aborted after {place}/{count}", whole[: len(whole) * place // count], aborted=True)
@@ -345,14 +346,14 @@ def aborted(image: bytes, count: int = 20) -> Iterator[HostileRequest]:
 
 
 def slow(image: bytes, pause: float = 1.0) -> Iterator[HostileRequest]:
-    """A head and a body that hardly arrive."""
+    """A head and a body that arrive very slowly."""
     whole = form(image)
     yield HostileRequest("slow head", whole, pause=pause)
     yield HostileRequest("slow body", whole.replace(b"Connection: close", b"Connection: keep-alive"), pause=pause)
 
 
 def mutations(image: bytes, count: int, seed: int = 0) -> Iterator[HostileRequest]:
-    """Requests of all kinds with some bytes changed, removed, doubled or inserted."""
+    """Requests of all kinds with some bytes changed, removed, repeated or inserted."""
     rng = random.Random(seed)
     begin = [HostileRequest("search", form(image, {"k": "3", "label": "a"})), *_single(image)]
     for _ in range(count):
@@ -365,7 +366,7 @@ def mutations(image: bytes, count: int, seed: int = 0) -> Iterator[HostileReques
 
 
 def every_request(image: bytes, mutated: int = 0, seed: int = 0) -> Iterator[HostileRequest]:
-    """All of the above but the slow ones, which take their time; then so many mutations."""
+    """All of the above except the slow ones, then ``mutated`` mutations."""
     return chain(_single(image), aborted(image), mutations(image, mutated, seed))
 
 
@@ -376,7 +377,7 @@ def _single(image: bytes) -> Iterator[HostileRequest]:
 
 @dataclass(frozen=True)
 class Answer:
-    """What came back; status 0 where the connection was closed without an answer."""
+    """The answer; status 0 if the connection was closed without one."""
 
     status: int
     head: bytes
@@ -388,8 +389,8 @@ def send(address: tuple[str, int], hostile: HostileRequest, timeout: float = 5.0
     """Sends one request and reads the answer.
 
     Args:
-        timeout: seconds after which it gives up; an answer must have begun within a fifth of that, or the request is
-            taken for one that the server waits for the rest of, and ended.
+        timeout: seconds before giving up. If no answer has started within a fifth of it, the server may be waiting for
+            more, so the sending side is closed.
     """
     began, received = time.monotonic(), b""
     with socket.create_connection(address, timeout) as connection:
@@ -416,7 +417,7 @@ def send(address: tuple[str, int], hostile: HostileRequest, timeout: float = 5.0
 
 
 def _is_whole(received: bytes) -> bool:
-    """Whether an answer has come in full: a server may keep the connection open."""
+    """Whether the answer is complete: a server may keep the connection open."""
     head, _, body = received.partition(b"\r\n\r\n")
     length = re.search(rb"\r\ncontent-length: (\d+)", head, re.IGNORECASE)
     return length is not None and len(body) >= int(length[1])

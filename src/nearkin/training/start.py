@@ -1,4 +1,4 @@
-"""The start of a run on a pretrained backbone: its features, and a head initialized from them."""
+"""The start of a run on a pretrained backbone: its features, and a head initialised from them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from nearkin.training.shared import DatasetSplits, rows_of, shared_files
 def start_from_features(
     model: EmbeddingModel, train: Dataset, splits: DatasetSplits, settings: Settings, batch_size: int
 ) -> DatasetSplits:
-    """The splits and "train" as features of the backbone; initializes the head from them if ``head_init`` is "svd".
+    """The splits and "train" as features of the backbone; initialises the head from them if ``head_init`` is "svd".
 
     If only the head needs the training features, they are computed for at most ``MAX_ITEMS`` items.
     """
