@@ -24,7 +24,7 @@ from torch.nn import functional as F
 
 from nearkin.data import Dataset, ImageFiles, Splits
 from nearkin.data.items import DecodedImages
-from nearkin.data.loader import cut
+from nearkin.data.loader import crop
 from nearkin.methods import make_method
 from nearkin.models import EmbeddingModel, ModelSpec
 from nearkin.models.backbones import preprocess_of
@@ -63,7 +63,7 @@ def bare(backbone: str, data: Dataset, epochs: int, compiled: bool) -> float:
         wait(device)
         started = time.perf_counter()
         for batch in order[: len(order) // BATCH * BATCH].reshape(-1, BATCH):
-            inputs = cut(data.items, batch, SIZE, "crop-flip", seed=int(batch[0]))
+            inputs = crop(data.items, batch, SIZE, "crop-flip", seed=int(batch[0]))
             with torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda"):
                 logits: Tensor = network(inputs) @ F.normalize(classes).T
             loss = F.cross_entropy(16 * logits.float(), labels[torch.from_numpy(batch).to(device, non_blocking=True)])

@@ -1,4 +1,4 @@
-"""Docstrings as the reference shows them: examples become code blocks, parameters explained together stand apart."""
+"""Rewrite docstrings for the reference: examples become code blocks, and joint parameters get one entry each."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the site has besides its pages: the command-line reference, the tutorials, and formulas as MathML."""
+"""Generate the command-line reference and the tutorial pages, and render formulas as MathML."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def on_page_content(text: str, **_: Any) -> str:
 
 
 def command_reference() -> str:
-    """A section for each command: its help, how it is called, and a table of its arguments and options."""
+    """One section per command: its help, its usage, and a table of its arguments and options."""
     from nearkin.cli import app
 
     group: Any = typer.main.get_command(app)
@@ -44,7 +44,7 @@ def command_reference() -> str:
 
 
 def tutorial(notebook: Path) -> str:
-    """A notebook as a page, with a link to the notebook itself below its title."""
+    """A notebook as a page, with a download link below the title."""
     cells = json.loads(notebook.read_text(encoding="utf-8"))["cells"]
     texts = ("".join(cell["source"]) for cell in cells)
     title, *parts = (

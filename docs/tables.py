@@ -1,8 +1,8 @@
-"""Writes the tables of the docs that come from docstrings.
+"""Write the tables of the docs that come from docstrings.
 
     python docs/tables.py
 
-A page marks such a table by ``<!-- table: name -->`` and ``<!-- end -->``. A test fails if it is out of date.
+A page marks such a table with ``<!-- table: name -->`` and ``<!-- end -->``. A test fails if the table is outdated.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ LOSSES = Path(__file__).parent / "losses.md"
 
 
 def losses_table(page: str) -> str:
-    """One row per loss: its class, its name, and what its docstring says."""
+    """One row per loss: class, name, and what the docstring says."""
     rows = ["| loss | name | what it does | needs | takes miners |", "|---|---|---|---|---|"]
     here = {name: kind for name, kind in registered_losses().items() if kind.__module__.startswith("nearkin.")}
     for name, kind in here.items():
@@ -36,7 +36,7 @@ def written(page: str, name: str, table: str) -> str:
 
 
 def _said(kind: type[nn.Module]) -> tuple[str, str]:
-    """What the first line of a docstring says after the paper, and the sentence that begins with "Needs"."""
+    """The summary in the first line of a docstring, after the paper, and the sentence that begins with "Needs"."""
     text = inspect.getdoc(kind) or ""
     summary = text.partition("\n")[0].rstrip(".").rpartition("): ")[2]
     text = re.sub(r"\s\([^)]*\)", "", text)

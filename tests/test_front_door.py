@@ -179,15 +179,15 @@ class Pair(nn.Module):
         ({"loss": nn.TripletMarginLoss()}, r"cannot be called as loss\(embeddings, labels\).*'negative'"),
         ({"loss": ProxyAnchorLoss(2, 8)}, "with embeddings of shape .* and labels 0 to 3"),
         ({"loss": Detached()}, "a scalar without a gradient"),
-        ({"loss": Vector}, r"not the class Vector; give an object, Vector\(...\)"),
+        ({"loss": Vector}, r"not the class Vector; pass an object, Vector\(...\)"),
         ({"loss": "triplet"}, 'to choose a method by name, use method="triplet"'),
         ({"loss": lambda embeddings, _: embeddings.sum()}, "loss must be a torch module"),
         ({"loss": Vector(), "method": "rank"}, "either method"),
         ({"backbone": Pair()}, "returned a tuple; return a tensor"),
         ({"logger": "tensorbord"}, "did you mean 'tensorboard'"),
-        ({"method": nearkin.methods.Magnet}, r"not the class Magnet; give an object, Magnet\(...\)"),
-        ({"method": 5}, 'not of type int; give method="rank"'),
-        ({"backbone": Pair}, r"not the class Pair; give an object, Pair\(...\)"),
+        ({"method": nearkin.methods.Magnet}, r"not the class Magnet; pass an object, Magnet\(...\)"),
+        ({"method": 5}, 'not of type int; pass method="rank"'),
+        ({"backbone": Pair}, r"not the class Pair; pass an object, Pair\(...\)"),
         ({"init": 3}, "init must be a run or a folder"),
         ({"callbacks": print}, r"callbacks=\[function\]"),
         ({"callbacks": [3]}, r"callbacks=\[function\]"),
@@ -255,7 +255,7 @@ def test_a_run_goes_on_with_the_loss_it_was_begun_with(vectors: tuple[Any, Any])
 
 def test_a_run_goes_on_with_the_method_it_was_begun_with(vectors: tuple[Any, Any]) -> None:
     run = nearkin.train(vectors, method=nearkin.methods.Rank(alpha=2.0), **FAST)
-    with pytest.raises(UserError, match=r"alpha was 2\.0, not 4\.0"):
+    with pytest.raises(UserError, match=r"alpha was 2\.0, got 4\.0"):
         nearkin.resume(run, 2, data=vectors, method=nearkin.methods.Rank())
     nearkin.resume(run, 2, data=vectors, method=nearkin.methods.Rank(alpha=2.0))
 

@@ -167,4 +167,4 @@ def test_every_loss_has_its_section() -> None:
 def test_the_readme_counts_recipes_right() -> None:
     from nearkin.experiments.recipes import known_recipes
 
-    assert f"{len(known_recipes())} settings of papers" in (ROOT / "README.md").read_text(encoding="utf-8")
+    assert f"| {len(known_recipes())} recipes with" in (ROOT / "README.md").read_text(encoding="utf-8")

@@ -39,7 +39,7 @@ def test_a_second_index_adds_only_what_is_new_and_names_what_needs_attention(
     shutil.copy(indexed / "class2" / "2.png", indexed / "class2" / "new.png")
     outcome = nearkin("index", model, indexed, "-o", GALLERY)
     assert f"{GALLERY}: 37 items: 1 added, 35 unchanged" in outcome.out
-    assert "broken.jpg" in outcome.out and "prune removes them" in outcome.out
+    assert "broken.jpg" in outcome.out and "prune to remove them" in outcome.out
     assert "1 removed" in nearkin("index", model, indexed, "-o", GALLERY, "--prune").out
 
 
@@ -92,7 +92,7 @@ def test_match_names_the_class_and_what_it_does_not_know(nearkin: Command, index
     assert outcome.code == 0, outcome.err
     known, strange = (line for line in outcome.out.splitlines() if ".png" in line)
     assert "class5" in known and "unknown" in strange
-    assert "unknown beyond a distance of" in outcome.out
+    assert "unknown above distance" in outcome.out
 
 
 def test_remove_forgets_a_folder_and_leaves_the_files(nearkin: Command, indexed: Path) -> None:

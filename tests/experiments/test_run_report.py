@@ -197,7 +197,7 @@ def test_damaged_scores_are_one_sentence(copied: Path, content: str) -> None:
 def test_scores_that_are_not_numbers_are_one_sentence(copied: Path) -> None:
     scores = json.loads((copied / "scores.json").read_text())
     (copied / "scores.json").write_text(json.dumps(scores | {"before": {"map": [[1.0]]}}))
-    with pytest.raises(UserError, match=r"scores\.json is damaged \(before holds what is not a number\)"):
+    with pytest.raises(UserError, match=r"scores\.json is damaged \(before has a value that is not a number\)"):
         write_report(copied)
 
 

@@ -28,6 +28,7 @@ from nearkin.losses import (
     SpectralClusteringLoss,
     TripletSemiHardLoss,
 )
+from nearkin.losses.batch import unchecked
 from nearkin.losses.registry import registered_losses
 
 CLASSES, DIM = 6, 3
@@ -251,6 +252,32 @@ def test_the_gpu_computes_what_the_cpu_computes(loss: Loss, name: str, dtype: to
 def test_on_the_gpu_too_every_finite_batch_has_a_finite_gradient(loss: Loss, case: str) -> None:
     x, y = DEGENERATE[case]
     assert gradient(loss, x.cuda(), y.cuda()).isfinite().all()
+
+
+@pytest.mark.parametrize("case", ["random", *DEGENERATE])
+def test_without_checks_the_loss_is_the_same(loss: Loss, name: str, case: str) -> None:
+    x, y = random_batch() if case == "random" else DEGENERATE[case]
+    with unchecked():
+        found, slope = loss(x, y), gradient(loss, x, y)
+    if name not in SAMPLED:  # which draw another number of negatives
+        torch.testing.assert_close(found, loss(x, y))
+        torch.testing.assert_close(slope, gradient(loss, x, y))
+    assert found.isfinite() and slope.isfinite().all()
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
+@pytest.mark.parametrize("name", LOSSES.keys() - {"facility-location", "facility-location, any length", "spectral"})
+def test_without_checks_the_gpu_is_never_waited_for_on_cuda(name: str) -> None:
+    x, y = random_batch()
+    x, y = x.float().cuda().requires_grad_(), y.cuda()
+    module = LOSSES[name]().cuda()
+    module(x, y).backward()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        with unchecked():
+            module(x, y).backward()
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
 
 
 def test_it_can_be_copied_saved_and_printed(name: str) -> None:

@@ -1,4 +1,4 @@
-"""Above a number of items, here a small one, an approximate index proposes; the answers stay those of the items."""
+"""Above a number of items (a small one here), an approximate index proposes candidates; distances stay exact."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def put(store: LocalStore, start: int, end: int) -> None:
 
 
 def share_found(store: LocalStore, queries: Embeddings, k: int = 10) -> float:
-    """Of the truly nearest; every distance that is told must be the true one."""
+    """Recall of the true nearest; every returned distance must be exact."""
     places = {id: place for place, id in enumerate(store.entries())}
     kept = store.vectors(list(places)).astype(float)
     right = 0
@@ -61,18 +61,18 @@ def used(store: LocalStore) -> bool:
     return store._approximate_index() is not None
 
 
-def test_nearly_all_of_the_nearest_are_found_and_the_sentence_says_how_many(store: LocalStore) -> None:
+def test_recall_is_high_and_reported(store: LocalStore) -> None:
     said = store.finish()
     kind = "HNSW" if vector_index.HNSW_UP_TO else "IVF"
     assert said.startswith(f"1,000 items are searched with {kind} (")
-    assert "% of the 10 nearest are found; exact search would take " in said
-    told = float(said.split("): ")[1].split("%")[0]) / 100
+    assert "% of the 10 nearest, " in said and said.endswith(" times as fast as exact search.")
+    told = float(said.split("it finds ")[1].split("%")[0]) / 100
     assert used(store)
     assert told >= 0.95
     assert share_found(store, vectors(0, 300)) == pytest.approx(told, abs=0.03)
 
 
-def test_it_is_tuned_again_only_when_something_has_changed(
+def test_the_index_is_tuned_again_only_after_a_change(
     store: LocalStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tuned = []
@@ -92,7 +92,7 @@ def test_it_is_tuned_again_only_when_something_has_changed(
     again.close()
 
 
-def test_what_was_removed_or_replaced_is_passed_over_even_where_nothing_near_is_left(store: LocalStore) -> None:
+def test_removed_and_replaced_items_are_never_found(store: LocalStore) -> None:
     query = vectors(0, 1)
     nearest = [hit.id for hit in store.search(query, 60)[0]]
     store.remove(nearest[:50])
@@ -103,7 +103,7 @@ def test_what_was_removed_or_replaced_is_passed_over_even_where_nothing_near_is_
     assert share_found(store, query, 5) >= 0.8
 
 
-def test_what_was_put_since_is_found(store: LocalStore) -> None:
+def test_items_added_after_the_build_are_found(store: LocalStore) -> None:
     put(store, 1000, 1050)
     for n, hits in enumerate(store.search(vectors(1000, 1050), 3), 1000):
         assert (hits[0].entry.path, hits[0].distance) == (f"/{n}", 0.0)
@@ -111,7 +111,7 @@ def test_what_was_put_since_is_found(store: LocalStore) -> None:
     assert share_found(store, vectors(990, 1050)) >= 0.95
 
 
-def test_it_is_built_again_when_more_than_a_tenth_has_changed(store: LocalStore, tmp_path: Path) -> None:
+def test_the_index_is_rebuilt_after_a_tenth_has_changed(store: LocalStore, tmp_path: Path) -> None:
     def built_of() -> int:
         index = vector_index.ApproximateIndex.load(tmp_path / "approximate.faiss", DIM)
         assert index is not None
@@ -139,7 +139,7 @@ def test_a_length_in_the_file_cannot_reserve_memory(tmp_path: Path, caplog: pyte
     assert peak_of(os.getpid()) < before + 500  # megabytes; the ids would take 2,048
 
 
-def test_a_reader_takes_up_a_new_index(store: LocalStore, tmp_path: Path) -> None:
+def test_a_reader_loads_a_new_index(store: LocalStore, tmp_path: Path) -> None:
     reader = LocalStore(tmp_path, DIM)
     assert len(reader._approximate_index() or ()) == 1000
     put(store, 1000, 1500)
@@ -157,12 +157,12 @@ def test_a_label_is_searched_exactly(store: LocalStore) -> None:
     assert np.allclose([hit.distance for hit in hits], np.sort(distances)[:20], atol=1e-5)
 
 
-def test_so_many_neighbours_that_an_index_is_of_no_use_are_found_exactly(store: LocalStore) -> None:
+def test_a_very_large_k_is_searched_exactly(store: LocalStore) -> None:
     assert share_found(store, vectors(0, 3), 999) == 1
 
 
 @pytest.mark.parametrize("harm", ["missing", "cut", "rubbish", "no faiss"])
-def test_an_index_that_cannot_be_used_is_told_and_search_is_exact(
+def test_an_unusable_index_gives_a_warning_and_exact_search(
     store: LocalStore, harm: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     file = tmp_path / "approximate.faiss"
@@ -174,26 +174,26 @@ def test_an_index_that_cannot_be_used_is_told_and_search_is_exact(
     else:
         file.write_bytes(file.read_bytes()[:5000] if harm == "cut" else b"rubbish" * 100)
     assert share_found(store, vectors(0, 20)) == share_found(store, vectors(20, 40)) == 1
-    assert [record.message.startswith("search is exact") for record in caplog.records] == [True]
+    assert [record.message.startswith("searching exactly") for record in caplog.records] == [True]
     said = store.finish()
     assert "pip install 'nearkin[search]'" in said if harm == "no faiss" else used(store)
 
 
 @pytest.mark.usefixtures("store")
-def test_the_index_of_another_gallery_is_noticed(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_the_index_of_another_gallery_is_detected(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     other = LocalStore(tmp_path / "other", DIM)
     other.put([Entry(f"/{n}", "", 1, 1) for n in range(1000)], vectors(1000, 2000))
     shutil.copy(tmp_path / "approximate.faiss", tmp_path / "other")
     assert share_found(other, vectors(0, 20)) == 1
-    assert "belongs to other items" in caplog.text
+    assert "does not match the gallery's items" in caplog.text
     other.finish()
     assert used(other)
     assert share_found(other, vectors(0, 20)) >= 0.9
     other.close()
 
 
-def test_it_works_beside_packages_that_put_torch_into_faiss() -> None:
-    """pytorch-metric-learning imports them; what they replace cannot be put back, hence another process."""
+def test_it_works_with_packages_that_patch_faiss_for_torch() -> None:
+    """pytorch-metric-learning imports such a patch. It cannot be undone, hence a separate process."""
     code = """
 import faiss, faiss.contrib.torch_utils, numpy as np
 from nearkin.search.vector_index import ApproximateIndex
@@ -204,14 +204,14 @@ print(ApproximateIndex.build(3, eye, [(np.arange(3), eye)]).candidates(eye[1:2],
     assert done.stdout == "[[1]]\n", done.stderr
 
 
-def test_an_index_says_with_how_many_links_it_was_built(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_index_reports_its_own_number_of_links(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(vector_index, "LINKS", 5)
     index = vector_index.ApproximateIndex.build(20, vectors(0, 1), [(np.arange(20), vectors(0, 20))])
-    monkeypatch.setattr(vector_index, "LINKS", 9)  # what a later version builds with
+    monkeypatch.setattr(vector_index, "LINKS", 9)  # as if a later version used another number
     assert str(index).startswith("HNSW (5 links,")
 
 
-def test_what_counts_as_found_is_as_fine_as_the_gallery() -> None:
+def test_recall_is_right_for_galleries_with_tiny_distances() -> None:
     small = vectors(0, 500) * np.float32(1e-7)
     limits = vector_index._limits(small[:20], [(np.arange(300), small[:300]), (np.arange(300, 500), small[300:])])[0]
     distances = np.sort(np.linalg.norm(small.astype(float)[:20, None] - small.astype(float), axis=2), axis=1)

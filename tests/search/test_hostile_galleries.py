@@ -1,4 +1,4 @@
-"""A gallery from a stranger does nothing to its user: no file changed, none shown, no connection, no waiting."""
+"""A hostile gallery can do no harm: it changes no file, shows none, opens no connection and never hangs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from reference.untrained import save_untrained
 from nearkin.errors import UserError
 from nearkin.search.gallery import Gallery
 
-# What these hold is harmless, or only kept from being shown: they can be searched.
+# These can be searched: their content is harmless, or is only not shown.
 SEARCHED = {
     "a journal that sleeps",
     "a path of the victim",
@@ -64,7 +64,7 @@ def state(folder: Path) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("name", GALLERIES)
-def test_a_strangers_gallery_is_searched_or_refused_and_nothing_else_happens(
+def test_a_hostile_gallery_is_searched_or_refused_without_side_effects(
     name: str, made: Path, victim: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def no_connection(*_: object, **__: object) -> None:
@@ -86,7 +86,7 @@ def test_a_strangers_gallery_is_searched_or_refused_and_nothing_else_happens(
                 gallery.search(query, k=4)
             assert str(refused.value).isprintable()
         assert state(tmp_path) == before
-    with at_once():  # to write is to be refused, or to change the gallery alone
+    with at_once():  # writing is refused, or changes only the gallery
         try:
             Gallery.index(made / "model", made / "photos", tmp_path / "g.index").close()
         except UserError as error:
@@ -96,7 +96,7 @@ def test_a_strangers_gallery_is_searched_or_refused_and_nothing_else_happens(
 
 
 def test_sqlite_itself_deletes_the_file_that_a_journal_names(made: Path, victim: Path, tmp_path: Path) -> None:
-    """The attack is real: what opens the items as SQLite does by default loses the victim's file."""
+    """The attack is real: opening the items with SQLite's defaults deletes the victim's file."""
     shutil.copytree(made / "g.index", tmp_path / "g.index")
     GALLERIES["super-journal"](tmp_path / "g.index", victim)
     with closing(sqlite3.connect(tmp_path / "g.index" / "items.sqlite")) as db:
@@ -104,7 +104,7 @@ def test_sqlite_itself_deletes_the_file_that_a_journal_names(made: Path, victim:
     assert not victim.exists()
 
 
-def test_what_the_user_indexed_or_allows_is_shown(made: Path, victim: Path, tmp_path: Path) -> None:
+def test_files_that_the_user_indexed_or_allows_are_shown(made: Path, victim: Path, tmp_path: Path) -> None:
     shutil.copytree(made / "g.index", tmp_path / "g.index")
     GALLERIES["a path of the victim"](tmp_path / "g.index", victim)
     with Gallery.open(tmp_path / "g.index") as gallery:

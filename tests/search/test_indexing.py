@@ -1,4 +1,4 @@
-"""Indexing: each file is embedded once, again only when it changed, and nothing is lost on the way."""
+"""Indexing: each file is embedded once, again only after a change, and nothing is lost."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def interrupted_at_the_fourth_batch(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def decoded(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
-    """The files that were decoded, in the order in which that began."""
+    """The decoded files, in the order in which decoding began."""
     calls: list[Path] = []
     whole = DecoderPool.read
 
@@ -97,7 +97,7 @@ def colour(path: Path, value: int) -> Path:
     return path
 
 
-def test_every_file_is_decoded_once_and_has_the_vector_that_encode_gives(
+def test_every_file_is_decoded_once_and_has_the_vector_of_encode(
     photos: Path, model: Path, tmp_path: Path, decoded: list[Path]
 ) -> None:
     indexed = index(model, photos, tmp_path / "g", batch=10)
@@ -112,10 +112,10 @@ def test_every_file_is_decoded_once_and_has_the_vector_that_encode_gives(
         assert entry == Entry(path, Path(path).parent.name, state.st_size, state.st_mtime_ns)
 
 
-def test_files_that_the_backbone_saw_elsewhere_are_not_decoded(
+def test_files_with_cached_features_are_not_decoded(
     photos: Path, model: Path, tmp_path: Path, decoded: list[Path]
 ) -> None:
-    """Measuring, reports and other galleries leave the backbone's features behind."""
+    """Evaluation, reports and other galleries cache the backbone's features."""
     files = sorted(photos.rglob("*.png"))
     cached_features(Embedder.load(model).model, ImageFiles(files[:20]), workers=0)
     indexed = index(model, photos, tmp_path / "g", batch=7)
@@ -127,13 +127,13 @@ def test_files_that_the_backbone_saw_elsewhere_are_not_decoded(
         np.testing.assert_allclose([found[str(file)] for file in files], Embedder.load(model).encode(files), atol=1e-6)
 
 
-def test_what_is_there_and_unchanged_is_not_decoded_again(
+def test_unchanged_files_are_not_decoded_again(
     photos: Path, model: Path, tmp_path: Path, decoded: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     index(model, photos, tmp_path / "g")
     decoded.clear()
     monkeypatch.chdir(photos)
-    indexed = index(model, "../photos/", tmp_path / "g")  # the same place, said otherwise
+    indexed = index(model, "../photos/", tmp_path / "g")  # the same folder, spelled differently
     assert decoded == [] and indexed.unchanged == 36 and indexed.added == indexed.changed == 0
 
 
@@ -156,9 +156,7 @@ def test_a_file_of_equal_size_with_another_time_is_embedded_again(photos: Path, 
     assert index(model, photos, tmp_path / "g").changed == 1
 
 
-def test_another_label_is_noted_without_decoding(
-    photos: Path, model: Path, tmp_path: Path, decoded: list[Path]
-) -> None:
+def test_a_new_label_is_saved_without_decoding(photos: Path, model: Path, tmp_path: Path, decoded: list[Path]) -> None:
     table = photos / "list.csv"
     table.write_text("path,label\nclass0/0.png,red\nclass0/1.png,red\nclass1/0.png,blue\n")
     index(model, str(table), tmp_path / "g")
@@ -171,7 +169,7 @@ def test_another_label_is_noted_without_decoding(
     np.testing.assert_equal(vectors(tmp_path / "g"), before)
 
 
-def test_unreadable_files_are_listed_and_the_others_go_in(photos: Path, model: Path, tmp_path: Path) -> None:
+def test_unreadable_files_are_listed_and_the_others_indexed(photos: Path, model: Path, tmp_path: Path) -> None:
     (photos / "class0" / "0.png").write_bytes(b"")
     (photos / "class5" / "0.png").write_bytes(b"no image")
     indexed = index(model, photos, tmp_path / "g", batch=5)
@@ -185,7 +183,7 @@ def test_unreadable_files_are_listed_and_the_others_go_in(photos: Path, model: P
     assert again.added == 1 and len(again.unreadable) == 1
 
 
-def test_an_image_beyond_the_limits_is_unreadable_and_the_others_go_in(
+def test_an_image_beyond_the_limits_is_unreadable_and_the_others_are_indexed(
     photos: Path, model: Path, tmp_path: Path
 ) -> None:
     (photos / "class0" / "0.png").write_bytes(hostile.png(9_990, 9_990, rows=1))
@@ -194,14 +192,14 @@ def test_an_image_beyond_the_limits_is_unreadable_and_the_others_go_in(
     assert indexed.added == 35
 
 
-def test_a_batch_without_any_readable_file_stops_nothing(photos: Path, model: Path, tmp_path: Path) -> None:
+def test_a_batch_without_readable_files_does_not_stop_indexing(photos: Path, model: Path, tmp_path: Path) -> None:
     for path in (photos / "class0").iterdir():
         path.write_bytes(b"no image")
     indexed = index(model, photos, tmp_path / "g", batch=3)
     assert indexed.added == 30 and len(indexed.unreadable) == 6
 
 
-def test_a_file_that_broke_stays_known_until_it_is_pruned(photos: Path, model: Path, tmp_path: Path) -> None:
+def test_a_file_that_became_unreadable_stays_until_pruned(photos: Path, model: Path, tmp_path: Path) -> None:
     index(model, photos, tmp_path / "g")
     (photos / "class0" / "0.png").write_bytes(b"broken")
     indexed = index(model, photos, tmp_path / "g")
@@ -209,7 +207,7 @@ def test_a_file_that_broke_stays_known_until_it_is_pruned(photos: Path, model: P
     assert index(model, photos, tmp_path / "g", prune=True).total == 35
 
 
-def test_vanished_files_are_named_and_removed_only_when_asked(photos: Path, model: Path, tmp_path: Path) -> None:
+def test_missing_files_are_listed_and_removed_only_by_prune(photos: Path, model: Path, tmp_path: Path) -> None:
     elsewhere = shutil.copytree(photos, tmp_path / "photos-too")
     index(model, photos, tmp_path / "g")
     index(model, str(elsewhere), tmp_path / "g")
@@ -220,10 +218,10 @@ def test_vanished_files_are_named_and_removed_only_when_asked(photos: Path, mode
     assert indexed.missing == [str(gone[0])] and indexed.removed == 0 and indexed.total == 72
     pruned = index(model, photos, tmp_path / "g", prune=True)
     assert pruned.removed == 1 and pruned.total == 71
-    assert str(gone[1]) in entries(tmp_path / "g")  # it vanished from a folder that was not asked for
+    assert str(gone[1]) in entries(tmp_path / "g")  # its folder was not indexed this time
 
 
-def test_a_list_that_names_missing_files_is_indexed_without_them(photos: Path, model: Path, tmp_path: Path) -> None:
+def test_missing_files_of_a_csv_are_skipped(photos: Path, model: Path, tmp_path: Path) -> None:
     (photos / "list.csv").write_text("path,label\nclass0/0.png,red\nclass0/1.png,red\nclass0/none.png,red\n")
     indexed = index(model, photos / "list.csv", tmp_path / "g")
     nowhere = f"{photos / 'class0' / 'none.png'}: no such file"
@@ -239,9 +237,7 @@ def test_a_folder_of_images_has_no_labels(photos: Path, model: Path, tmp_path: P
         assert len(gallery) == 6 and gallery.labels() == {}
 
 
-def test_a_folder_of_one_class_given_alone_leaves_the_labels_as_they_are(
-    photos: Path, model: Path, tmp_path: Path
-) -> None:
+def test_indexing_the_folder_of_one_class_keeps_its_labels(photos: Path, model: Path, tmp_path: Path) -> None:
     index(model, photos, tmp_path / "g")
     colour(photos / "class0" / "3.png", 250)
     colour(photos / "class0" / "new.png", 250)
@@ -263,17 +259,21 @@ def test_links_belong_to_the_class_of_their_own_folder(photos: Path, model: Path
     }
 
 
-def test_a_name_that_no_store_can_hold_is_listed(photos: Path, model: Path, tmp_path: Path) -> None:
+def test_a_file_name_that_is_not_utf8_is_listed_as_unreadable(photos: Path, model: Path, tmp_path: Path) -> None:
     broken = os.fsencode(photos / "class0") + b"/\xff.png"
     try:
         Path(os.fsdecode(broken)).write_bytes((photos / "class0" / "0.png").read_bytes())
     except OSError:
         pytest.skip("this file system holds only UTF-8 names")
     indexed = index(model, photos, tmp_path / "g")
-    assert indexed.added == 36 and [each.reason for each in indexed.unreadable] == ["its name is not UTF-8; rename it"]
+    assert indexed.added == 36 and [each.reason for each in indexed.unreadable] == [
+        "its name is not valid UTF-8; rename it"
+    ]
 
 
-def test_so_is_everything_in_a_folder_with_such_a_name(photos: Path, model: Path, tmp_path: Path) -> None:
+def test_all_files_in_a_folder_whose_name_is_not_utf8_are_listed_as_unreadable(
+    photos: Path, model: Path, tmp_path: Path
+) -> None:
     try:
         folder = photos.rename(os.fsdecode(os.fsencode(tmp_path) + b"/\xff"))
     except OSError:
@@ -284,7 +284,7 @@ def test_so_is_everything_in_a_folder_with_such_a_name(photos: Path, model: Path
 
 @settings(max_examples=5, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
-def test_after_pruning_a_gallery_is_what_is_on_disk(
+def test_after_pruning_a_gallery_matches_the_disk(
     data: st.DataObject, model: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     folder = tmp_path_factory.mktemp("changing")
@@ -316,18 +316,18 @@ def test_after_pruning_a_gallery_is_what_is_on_disk(
 
 @pytest.mark.usefixtures("interrupted_at_the_fourth_batch")
 @pytest.mark.parametrize("batch", [5, 10, 1024])
-def test_what_was_embedded_before_an_interruption_is_kept(
+def test_embeddings_before_an_interruption_are_saved(
     photos: Path, model: Path, tmp_path: Path, decoded: list[Path], monkeypatch: pytest.MonkeyPatch, batch: int
 ) -> None:
     monkeypatch.setattr(indexing, "MODEL_BATCH", 5)
-    with pytest.raises(Interrupted, match="15 of 36 images were embedded and saved; index again to continue"):
+    with pytest.raises(Interrupted, match="15 of 36 images embedded and saved; index again to continue"):
         index(model, photos, tmp_path / "g", batch=batch)
     decoded.clear()
     indexed = index(model, photos, tmp_path / "g", batch=batch)
     assert indexed.unchanged == 15 and indexed.added == 21 and len(decoded) == 21
 
 
-def test_a_batch_that_takes_long_is_kept_before_it_is_full(
+def test_a_slow_batch_is_saved_before_it_is_full(
     photos: Path, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(indexing, "MODEL_BATCH", 5)
@@ -341,7 +341,7 @@ def test_a_batch_that_takes_long_is_kept_before_it_is_full(
     assert kept == [5] * 7 + [1]
 
 
-def test_a_second_writer_is_told_at_once(photos: Path, model: Path, tmp_path: Path, decoded: list[Path]) -> None:
+def test_a_second_writer_is_refused_at_once(photos: Path, model: Path, tmp_path: Path, decoded: list[Path]) -> None:
     index(model, photos / "class0", tmp_path / "g")
     decoded.clear()
     with Gallery.open(tmp_path / "g") as first, first.writing():
@@ -355,7 +355,7 @@ def test_a_second_writer_is_told_at_once(photos: Path, model: Path, tmp_path: Pa
     assert index(model, photos, tmp_path / "g").added == 30
 
 
-def test_a_gallery_that_cannot_be_written_to_is_told_before_anything_is_embedded(
+def test_a_read_only_gallery_is_refused_before_anything_is_embedded(
     photos: Path, model: Path, tmp_path: Path, decoded: list[Path]
 ) -> None:
     Gallery.create(tmp_path / "g", model).close()
@@ -365,15 +365,15 @@ def test_a_gallery_that_cannot_be_written_to_is_told_before_anything_is_embedded
     assert decoded == []
 
 
-def test_paths_may_be_texts_or_paths(photos: Path, model: Path, tmp_path: Path) -> None:
+def test_paths_may_be_strings_or_paths(photos: Path, model: Path, tmp_path: Path) -> None:
     assert index(model, photos, tmp_path / "g").added == index(str(model), str(photos), str(tmp_path / "h")).added
     assert entries(tmp_path / "g") == entries(tmp_path / "h")
 
 
-def test_ctrl_c_ends_the_work_in_order_and_the_same_command_goes_on(photos: Path, model: Path, tmp_path: Path) -> None:
+def test_ctrl_c_saves_the_work_and_the_same_command_continues_it(photos: Path, model: Path, tmp_path: Path) -> None:
     slow = (
         "import signal, sys, time; from pathlib import Path\n"
-        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # ignored where the tests run in the background
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # ignored in background jobs
         "from nearkin.errors import Interrupted; from nearkin.models import EmbeddingModel\n"
         "from nearkin.search import Gallery, indexing\n"
         "features, calls = EmbeddingModel.features, []\n"
@@ -411,21 +411,21 @@ def test_items_are_removed_by_file_and_by_folder(photos: Path, model: Path, tmp_
     assert len(left) == 29 and not any(entry.label == "class1" for entry in left.values())
 
 
-def test_a_folder_whose_name_begins_alike_is_not_removed(photos: Path, model: Path, tmp_path: Path) -> None:
+def test_a_folder_with_the_same_prefix_is_not_removed(photos: Path, model: Path, tmp_path: Path) -> None:
     (photos / "class1").rename(photos / "class22")
     index(model, photos, tmp_path / "g")
     assert remove(str(tmp_path / "g"), [photos / "class2"]) == 6
     assert {entry.label for entry in entries(tmp_path / "g").values()} >= {"class22"}
 
 
-def test_nothing_is_removed_where_a_path_is_not_in_the_gallery(photos: Path, model: Path, tmp_path: Path) -> None:
+def test_nothing_is_removed_if_a_path_is_not_in_the_gallery(photos: Path, model: Path, tmp_path: Path) -> None:
     index(model, photos, tmp_path / "g")
-    with pytest.raises(UserError, match=r"no item .*class9.*; nothing was removed"):
+    with pytest.raises(UserError, match=r"no item .*class9.*; nothing removed"):
         remove(tmp_path / "g", [str(photos / "class1"), str(photos / "class9")])
     assert len(entries(tmp_path / "g")) == 36
 
 
-def test_what_cannot_be_shown_is_refused(model: Path, tmp_path: Path, vectors: str) -> None:
+def test_data_without_image_files_is_refused(model: Path, tmp_path: Path, vectors: str) -> None:
     with pytest.raises(UserError, match="no image files"):
         index(model, vectors, tmp_path / "g")
     assert not (tmp_path / "g").exists()
@@ -437,7 +437,7 @@ def test_an_empty_folder_is_refused(model: Path, tmp_path: Path) -> None:
         index(model, str(tmp_path / "empty"), tmp_path / "g")
 
 
-def test_a_gallery_may_be_beside_the_list_of_its_images(photos: Path, model: Path) -> None:
+def test_a_gallery_may_be_next_to_the_csv_of_its_images(photos: Path, model: Path) -> None:
     (photos / "list.csv").write_text("path,label\nclass0/0.png,red\n")
     assert index(model, photos / "list.csv", photos / "gallery.index").added == 1
 
@@ -450,12 +450,12 @@ def test_any_dataset_of_image_files_can_be_indexed(photos: Path, model: Path, tm
     assert index(model, dataset, tmp_path / "g").missing == [str(photos / "class1" / "1.png")]
 
 
-def test_a_gallery_among_the_pictures_is_refused(photos: Path, model: Path) -> None:
-    with pytest.raises(UserError, match="would be among the images"):
+def test_a_gallery_inside_the_image_folder_is_refused(photos: Path, model: Path) -> None:
+    with pytest.raises(UserError, match="would be inside the image folder"):
         index(model, photos, photos / "gallery.index")
 
 
-def test_on_a_full_disk_what_was_kept_stays_and_the_same_command_goes_on(
+def test_a_full_disk_loses_nothing_and_the_same_command_continues(
     photos: Path,
     model: Path,
     tmp_path: Path,
@@ -466,7 +466,7 @@ def test_on_a_full_disk_what_was_kept_stays_and_the_same_command_goes_on(
 
     def with_little_room(store: LocalStore, mode: str) -> sqlite3.Connection:
         db = connect(store, mode)
-        db.execute("PRAGMA max_page_count = 6")  # SQLite then says what it says on a full disk
+        db.execute("PRAGMA max_page_count = 6")  # SQLite then raises the error of a full disk
         return db
 
     monkeypatch.setattr(indexing, "MODEL_BATCH", 6)

@@ -1,4 +1,4 @@
-"""What a gallery can be asked with, and that one query has one result."""
+"""Every kind of query; one query has one result."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ FORMS = {
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_one_query_of_every_form_is_the_same_query(model: Embedder, file: Path, form: str) -> None:
+def test_a_query_has_the_same_result_in_every_form(model: Embedder, file: Path, form: str) -> None:
     expected = model.encode([file])
     for listed in (False, True):
         query = FORMS[form](file, model)
@@ -63,13 +63,13 @@ def test_one_query_of_every_form_is_the_same_query(model: Embedder, file: Path, 
         lambda file, model: [torch.from_numpy(model.encode([file])[0])] * 2,
     ],
 )
-def test_several_queries_are_several_results(model: Embedder, file: Path, several: Any) -> None:
+def test_several_queries_have_several_results(model: Embedder, file: Path, several: Any) -> None:
     asked = embed_queries(several(file, model), model)
     np.testing.assert_allclose(asked.embeddings, model.encode([file, file]), atol=1e-6)
     assert not asked.single and len(asked.names) == 2
 
 
-def test_grey_images_in_an_array_are_several(model: Embedder) -> None:
+def test_an_array_of_grey_images_is_several_queries(model: Embedder) -> None:
     assert len(embed_queries(np.zeros((5, 8, 8), np.uint8), model).names) == 5
     assert embed_queries(np.zeros((8, 8), np.uint8), model).single
 
@@ -81,7 +81,7 @@ def test_a_folder_is_searched_image_by_image(model: Embedder, photos: Path, file
     assert embed_queries([photos / "class3", file], model).files == [*sorted((photos / "class3").iterdir()), file]
     for path in (photos / "class3").glob("[1-5].png"):
         path.unlink()
-    assert not embed_queries(photos / "class3", model).single  # also with one image in it
+    assert not embed_queries(photos / "class3", model).single  # even if it contains one image
 
 
 def test_queries_without_a_path_are_numbered(model: Embedder, file: Path) -> None:
@@ -93,21 +93,21 @@ def test_queries_without_a_path_are_numbered(model: Embedder, file: Path) -> Non
 @pytest.mark.parametrize(
     ("queries", "reason"),
     [
-        ([], "there are no queries"),
+        ([], "no queries given"),
         (np.zeros((3, 8, 8, 3), np.float32), "must have the model's input size"),
         (np.zeros(7, np.int64), r"one image as array has shape .*, not \(7,\)"),
         ([np.zeros(4), Image.new("RGB", (8, 8))], "one image as array"),
         (["nowhere.jpg"], "nowhere.jpg: no such file"),
     ],
 )
-def test_what_cannot_be_a_query_is_one_sentence(model: Embedder, queries: Any, reason: str) -> None:
+def test_an_invalid_query_is_refused_in_one_sentence(model: Embedder, queries: Any, reason: str) -> None:
     with pytest.raises(UserError, match=reason):
         embed_queries(queries, model)
 
 
 def test_a_folder_without_images_is_refused(model: Embedder, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
-    with pytest.raises(UserError, match="empty holds no images"):
+    with pytest.raises(UserError, match="empty contains no images"):
         embed_queries(tmp_path / "empty", model)
 
 

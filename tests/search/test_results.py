@@ -40,16 +40,16 @@ def test_results_are_plain_json() -> None:
     assert matched["label"] is None and matched["distance"] is None and matched["threshold"] == 0.5
 
 
-def test_a_calibration_says_what_it_costs() -> None:
+def test_a_calibration_prints_its_error_rates() -> None:
     said = str(CALIBRATION)
-    assert "unknown beyond a distance of 0.5000" in said and "5.0% of unknown classes, 90.0% of known classes" in said
-    assert "97.0% with the right label (measured on 2,000" in said
+    assert "unknown above distance 0.5000" in said and "5.0% of unknown images and 90.0% of known ones" in said
+    assert "97.0% of these with the right label (measured on 2,000" in said
 
 
-def test_indexing_names_the_files_that_need_attention_up_to_a_number() -> None:
+def test_an_index_result_lists_a_limited_number_of_problem_files() -> None:
     unreadable = [Unreadable(Path(f"{number}.jpg"), "cut off") for number in range(30)]
     result = IndexResult(added=3, total=3, missing=["/gone.jpg"] * 21, unreadable=unreadable, searched="Exactly.")
     lines = str(result).splitlines()
     assert lines[0] == "3 items: 3 added" and lines[-1] == "Exactly."
     assert "  19.jpg: cut off" in lines and "  … and 10 more" in lines and lines.count("  /gone.jpg") == 20
-    assert "prune removes them" in str(result) and "  … and 1 more" in lines
+    assert "prune to remove them" in str(result) and "  … and 1 more" in lines

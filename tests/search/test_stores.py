@@ -1,4 +1,4 @@
-"""Every store keeps the same promises; the oracle is a dictionary and a sort of all distances."""
+"""All stores behave alike; the reference is a dictionary and a sort of all distances."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def points(*rows: tuple[float, ...]) -> Embeddings:
 
 @pytest.fixture(params=sorted(ADDRESSES))
 def reopen(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Open]:
-    """Opens the store anew, after closing the one opened before."""
+    """Closes the store and opens it again."""
     if request.param == "milvus" and importlib.util.find_spec("milvus_lite") is None:
         pytest.skip("milvus-lite is not installed")
     opened: list[Store] = []
@@ -57,7 +57,7 @@ def reopen(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Open]:
 
 @pytest.fixture(params=[*sorted(ADDRESSES), "milvus server"])
 def many(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
-    """1,200 items near the origin and 40 with a label of their own far away, made ready for searches."""
+    """1,200 items near the origin and 40 far away with another label, ready to be searched."""
     address, server = ADDRESSES.get(request.param, ""), None
     if request.param != "local":
         pytest.importorskip("milvus_lite")
@@ -79,7 +79,7 @@ def many(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
 
 
 def assert_nearest(hits: list[Hit], query: Embeddings, kept: dict[str, tuple[Entry, Embeddings]], k: int) -> None:
-    """They are the k nearest; which of several at the same distance is left to the store."""
+    """Checks that these are the k nearest; ties may come in any order."""
     distances = {path: float(np.linalg.norm(vector.astype(float) - query)) for path, (_, vector) in kept.items()}
     assert [hit.distance for hit in hits] == pytest.approx(sorted(distances.values())[:k], abs=1e-5)
     assert len({hit.id for hit in hits}) == len({hit.entry.path for hit in hits}) == len(hits)
@@ -122,11 +122,11 @@ def test_a_store_is_a_dictionary_by_path_that_can_be_searched(reopen: Open, step
         assert {each.path: each for each in found.values()} == {path: each for path, (each, _) in kept.items()}
         assert len(store) == len(found) == len(kept)
         assert list(found) == sorted(found)
-        assert not seen & found.keys()  # no id is given twice
+        assert not seen & found.keys()  # no id is used twice
         assert np.array_equal(store.vectors(list(found)), points(*(kept[each.path][1] for each in found.values())))
 
 
-def test_what_was_put_is_there_after_reopening(reopen: Open) -> None:
+def test_items_are_there_after_reopening(reopen: Open) -> None:
     entries = [entry(path, label) for path, label in zip(NASTY, reversed(NASTY), strict=True)]
     vectors = np.random.default_rng(0).standard_normal((len(NASTY), DIM)).astype(np.float32)
     reopen().put(entries, vectors)
@@ -138,7 +138,7 @@ def test_what_was_put_is_there_after_reopening(reopen: Open) -> None:
     assert store.finish().startswith(f"{len(NASTY)} items are searched ")
 
 
-def test_replacing_by_path_gives_a_new_id_and_forgets_the_old_vector(reopen: Open) -> None:
+def test_a_replaced_item_gets_a_new_id_and_vector(reopen: Open) -> None:
     store = reopen()
     store.put([entry("/a", "old"), entry("/b")], points((0, 0, 0), (9, 0, 0)))
     before = {each.path: id for id, each in store.entries().items()}
@@ -151,10 +151,10 @@ def test_replacing_by_path_gives_a_new_id_and_forgets_the_old_vector(reopen: Ope
         store.vectors([before["/a"]])
 
 
-def test_entries_come_in_the_order_asked_for_without_those_that_are_not_there(reopen: Open) -> None:
+def test_entries_come_in_the_given_order_without_unknown_ids(reopen: Open) -> None:
     store = reopen()
     assert store.entries_of([1]) == store.entries_of([]) == {}
-    count = 1100  # more than one question can name
+    count = 1100  # more than fit into one SQL query
     store.put([entry(f"/{n}") for n in range(count)], np.zeros((count, DIM), np.float32))
     known = store.entries()
     backwards = sorted(known, reverse=True)
@@ -167,7 +167,7 @@ def test_entries_come_in_the_order_asked_for_without_those_that_are_not_there(re
         store.vectors([backwards[2], backwards[1]])
 
 
-def test_a_page_asks_for_a_few_ids_and_how_many_each_label_has(reopen: Open) -> None:
+def test_a_few_ids_and_counts_per_label(reopen: Open) -> None:
     store = reopen()
     assert (store.counts(), store.ids(5)) == ({}, [])
     labels = ["", "cat", 'the "dog"\n', "cat", ""]
@@ -184,7 +184,7 @@ def test_a_page_asks_for_a_few_ids_and_how_many_each_label_has(reopen: Open) -> 
 
 
 @pytest.mark.parametrize("k", [5, 40, 1240])
-def test_a_label_far_away_and_many_neighbours_are_found_exactly(many: Store, k: int) -> None:
+def test_a_distant_label_and_a_large_k_are_searched_exactly(many: Store, k: int) -> None:
     known, queries = many.entries(), points((0, 0, 0), (1, 2, 3))
     vectors = dict(zip([each.path for each in known.values()], many.vectors(list(known)), strict=True))
     for label in (None, "far", "near"):
@@ -193,7 +193,7 @@ def test_a_label_far_away_and_many_neighbours_are_found_exactly(many: Store, k: 
             assert_nearest(hits, query, kept, k)
 
 
-def test_of_a_path_put_twice_at_once_the_last_counts(reopen: Open) -> None:
+def test_the_last_entry_counts_if_a_path_is_put_twice(reopen: Open) -> None:
     store = reopen()
     store.put([entry("/a", "first"), entry("/a", "last")], points((0, 0, 0), (1, 0, 0)))
     assert [(hit.entry.label, hit.distance) for hit in store.search(points((0, 0, 0)), 9)[0]] == [("last", 1.0)]
@@ -210,7 +210,7 @@ def test_an_empty_store_finds_nothing(reopen: Open) -> None:
     assert store.search(points(), 3) == []
 
 
-def test_vectors_come_in_the_order_asked_for(reopen: Open) -> None:
+def test_vectors_come_in_the_given_order(reopen: Open) -> None:
     store = reopen()
     store.put([entry(f"/{n}") for n in range(5)], points(*((n, 0, 0) for n in range(5))))
     ids = {each.path: id for id, each in store.entries().items()}
@@ -221,12 +221,16 @@ def test_vectors_come_in_the_order_asked_for(reopen: Open) -> None:
 def test_wrong_vectors_are_refused_and_change_nothing(reopen: Open) -> None:
     store = reopen()
     store.put([entry("/a")], points((0, 0, 0)))
-    for wrong, reason in [(np.zeros((1, 4)), "3 numbers"), (np.full((1, DIM), np.nan), "NaN"), (points(), "0 vectors")]:
+    for wrong, reason in [
+        (np.zeros((1, 4)), "dimension 3"),
+        (np.full((1, DIM), np.nan), "NaN"),
+        (points(), "0 vectors"),
+    ]:
         with pytest.raises(UserError, match=reason):
             store.put([entry("/b")], wrong.astype(np.float32))
     with pytest.raises(UserError, match="not valid Unicode"):
         store.put([entry("/b"), entry("/bad\udcff")], points((0, 0, 0), (1, 1, 1)))
-    with pytest.raises(UserError, match="3 numbers"):
+    with pytest.raises(UserError, match="dimension 3"):
         store.search(np.zeros((1, 4), np.float32), 1)
     with pytest.raises(UserError, match="k=0"):
         store.search(points((0, 0, 0)), 0)
@@ -238,6 +242,6 @@ def test_a_store_of_another_dimension_is_refused(address: str, tmp_path: Path) -
     if address:
         pytest.importorskip("milvus_lite")
     open_store(address, tmp_path, DIM).close()
-    with pytest.raises(UserError, match="vectors of 3 numbers, not 4"):
+    with pytest.raises(UserError, match="vectors of dimension 3, not 4"):
         open_store(address, tmp_path, 4)
     open_store(address, tmp_path, DIM).close()

@@ -1,4 +1,4 @@
-"""The local store under several processes, damage, and folders that cannot be written."""
+"""The local store with several processes, damaged files and read-only folders."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from nearkin.errors import OutOfRoom, UserError
 from nearkin.search import Entry, local
 from nearkin.search.local import LocalStore
 
-# Forked, since a new process would load torch again; each opens a store of its own.
+# Forked, because a new process would import torch again; each opens its own store.
 processes = multiprocessing.get_context("fork")
 
 
@@ -38,7 +38,7 @@ def store(tmp_path: Path) -> Iterator[LocalStore]:
     opened.close()
 
 
-def test_a_second_writer_waits_and_a_reader_sees_what_was_committed(
+def test_a_second_writer_waits_and_a_reader_sees_committed_items(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(local, "TIMEOUT", 0.1)
@@ -68,7 +68,7 @@ def test_a_second_writer_waits_and_a_reader_sees_what_was_committed(
     store.close()
 
 
-def test_a_writer_killed_while_it_writes_loses_nothing(tmp_path: Path) -> None:
+def test_a_killed_writer_loses_nothing(tmp_path: Path) -> None:
     before = LocalStore(tmp_path, 2)
     before.put(entries("a", "b"), np.eye(2, dtype=np.float32))
     before.close()
@@ -76,7 +76,7 @@ def test_a_writer_killed_while_it_writes_loses_nothing(tmp_path: Path) -> None:
     def write_and_die() -> None:
         store = LocalStore(tmp_path, 2)
         db = store._connect("rw")
-        db.execute("PRAGMA cache_spill = 1")  # pages reach the file before the end, as when a put is committed
+        db.execute("PRAGMA cache_spill = 1")  # pages reach the file before the commit
         db.execute("PRAGMA cache_size = 1")
         db.execute("BEGIN IMMEDIATE")
         db.execute("UPDATE items SET path = path || '?'")
@@ -89,7 +89,7 @@ def test_a_writer_killed_while_it_writes_loses_nothing(tmp_path: Path) -> None:
     killed.join()
     assert killed.exitcode == -signal.SIGKILL
     assert (tmp_path / "items.sqlite-journal").stat().st_size > 0
-    with pytest.raises(UserError, match=r"the last change of .* was cut short .*; index into it again"):
+    with pytest.raises(UserError, match=r"the last change to .* was interrupted .*; index into it again"):
         LocalStore(tmp_path, 2, "read")
     store = LocalStore(tmp_path, 2, "write")
     assert names(store) == ["a", "b"]
@@ -98,13 +98,13 @@ def test_a_writer_killed_while_it_writes_loses_nothing(tmp_path: Path) -> None:
     store.close()
 
 
-def test_a_put_that_fails_half_way_leaves_all_as_it_was(store: LocalStore) -> None:
+def test_a_failed_put_changes_nothing(store: LocalStore) -> None:
     store.put(entries("a"), np.zeros((1, 2), np.float32))
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     before = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (60_000, hard))  # as good as a full disk
+    resource.setrlimit(resource.RLIMIT_FSIZE, (60_000, hard))  # acts like a full disk
     try:
-        with pytest.raises(UserError, match="could not"):
+        with pytest.raises(UserError, match=r"cannot read or write|could not write"):
             store.put(entries("a", *map(str, range(5000))), np.ones((5001, 2), np.float32))
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
@@ -141,12 +141,12 @@ def test_a_damaged_file_is_one_sentence(tmp_path: Path, content: bytes | str) ->
         LocalStore(tmp_path, 2).entries()
 
 
-def test_a_gallery_that_cannot_be_written_can_be_read() -> None:
-    folder = Path(tempfile.mkdtemp())  # not under tmp_path, which is closed to other users
+def test_a_read_only_gallery_can_be_searched() -> None:
+    folder = Path(tempfile.mkdtemp())  # not in tmp_path, which other users cannot read
     said = processes.SimpleQueue()
 
     def read_and_try_to_write() -> None:
-        if os.getuid() == 0:  # who may write everything
+        if os.getuid() == 0:  # root may write everywhere
             os.setuid(65534)
         store = LocalStore(folder, 2)
         said.put(store.search(np.ones((1, 2), np.float32), 3)[0][0].entry.path)
@@ -173,6 +173,6 @@ def test_a_gallery_that_cannot_be_written_can_be_read() -> None:
         shutil.rmtree(folder)
 
 
-def test_of_equal_distances_the_lowest_id_comes_first(store: LocalStore) -> None:
+def test_ties_are_sorted_by_id(store: LocalStore) -> None:
     store.put(entries(*map(str, range(300))), np.ones((300, 2), np.float32))
     assert [hit.id for hit in store.search(np.zeros((1, 2), np.float32), 3)[0]] == [1, 2, 3]

@@ -1,4 +1,4 @@
-"""What only Milvus can do to a gallery: not answer, hold another collection, return a page at a time."""
+"""Milvus only: no response, another collection, results in pages."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def port() -> int:
 
 
 class Server:
-    """Milvus on a port, to be stopped and started."""
+    """A Milvus server that can be stopped and started."""
 
     def __init__(self, folder: Path, port: int) -> None:
         self._folder, self._port = folder, port
@@ -58,21 +58,21 @@ def entries(count: int) -> list[Entry]:
     return [Entry(f"/{n}", "", 1, 1) for n in range(count)]
 
 
-def test_milvus_that_does_not_answer_is_one_sentence_after_a_few_attempts(
+def test_milvus_without_a_response_is_one_sentence_after_a_few_retries(
     port: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(milvus, "RETRY_AFTER", (0.01, 0.02))
     start = time.monotonic()
-    with pytest.raises(UserError, match=f"Milvus at http://127.0.0.1:{port} does not answer; .* nothing .* is lost"):
+    with pytest.raises(UserError, match=f"Milvus at http://127.0.0.1:{port} does not respond; .* items are not lost"):
         open_store(f"milvus://127.0.0.1:{port}/things", tmp_path, 2)
     assert time.monotonic() - start < 5
     assert [record.message.split("; ")[1] for record in caplog.records if record.name == "nearkin"] == [
-        "trying again in 0.01 s",
-        "trying again in 0.02 s",
+        "retrying in 0.01 s",
+        "retrying in 0.02 s",
     ]
 
 
-def test_a_put_goes_on_when_milvus_is_back(
+def test_a_put_continues_when_milvus_is_back(
     server: Server, port: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(milvus, "BATCH", 4)
@@ -84,13 +84,13 @@ def test_a_put_goes_on_when_milvus_is_back(
     back.start()
     store.put(entries(10), np.ones((10, 2), np.float32))
     back.join()
-    assert "trying again" in caplog.text
+    assert "retrying" in caplog.text
     assert sorted(entry.path for entry in store.entries().values()) == [f"/{n}" for n in range(10)]
     assert np.array_equal(store.vectors(list(store.entries())), np.ones((10, 2)))
     store.close()
 
 
-def test_a_put_that_was_sent_twice_is_there_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_put_that_was_sent_twice_is_stored_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = open_store("milvus://./vectors.db", tmp_path, 2)
     upsert = store._client.upsert
 
@@ -104,7 +104,7 @@ def test_a_put_that_was_sent_twice_is_there_once(tmp_path: Path, monkeypatch: py
     store.close()
 
 
-def test_of_two_writers_of_one_picture_neither_deletes_the_others(
+def test_two_writers_of_one_image_do_not_delete_each_others_item(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first, second = (open_store("milvus://./vectors.db", tmp_path, 2) for _ in range(2))
@@ -123,7 +123,7 @@ def test_of_two_writers_of_one_picture_neither_deletes_the_others(
 
 
 @pytest.mark.parametrize("stopped", ["upsert", "delete"])
-def test_a_replacement_that_was_stopped_shows_every_item_once(
+def test_an_interrupted_replacement_shows_every_item_once(
     tmp_path: Path, stopped: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = open_store("milvus://./vectors.db", tmp_path, 2)
@@ -144,11 +144,11 @@ def test_a_replacement_that_was_stopped_shows_every_item_once(
     store.close()
 
 
-def test_a_full_disk_under_embedded_milvus_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_under_embedded_milvus_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from pymilvus import MilvusException
 
     def full(*_: object, **__: object) -> None:
-        # In its own words, as seen on a full disk.
+        # The message of Milvus on a full disk.
         raise MilvusException(
             message="[Errno 28] Error writing bytes to file. Detail: [errno 28] No space left on device"
         )
@@ -161,7 +161,7 @@ def test_a_full_disk_under_embedded_milvus_is_said(tmp_path: Path, monkeypatch: 
 
 
 def test_embedded_milvus_logs_nothing_by_itself(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    logging.getLogger("grpc._server").setLevel(logging.NOTSET)  # as if no test had opened one before
+    logging.getLogger("grpc._server").setLevel(logging.NOTSET)  # as if no earlier test had opened one
     store = open_store("milvus://./vectors.db", tmp_path, 2)
     store.put(entries(3), np.zeros((3, 2), np.float32))
     store.finish()
@@ -172,14 +172,14 @@ def test_embedded_milvus_logs_nothing_by_itself(tmp_path: Path, caplog: pytest.L
 
 @pytest.mark.usefixtures("server")
 @pytest.mark.parametrize("address", ["milvus://./vectors.db", "milvus://127.0.0.1:{port}/things"])
-def test_a_store_that_must_be_there_is_not_made(address: str, port: int, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"(vectors\.db|things).* is missing; put it back"):
+def test_a_store_that_must_exist_is_not_created(address: str, port: int, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"(vectors\.db|things).* is missing; restore it"):
         open_store(address.format(port=port), tmp_path, 2, "read")
     open_store(address.format(port=port), tmp_path, 2).close()
     open_store(address.format(port=port), tmp_path, 2, "read").close()
 
 
-def test_more_entries_than_one_page_are_all_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_entries_of_several_pages_are_all_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(milvus, "LIMIT", 7)
     store = open_store("milvus://./vectors.db", tmp_path, 2)
     store.put(entries(30), np.zeros((30, 2), np.float32))
@@ -190,7 +190,7 @@ def test_more_entries_than_one_page_are_all_listed(tmp_path: Path, monkeypatch: 
     store.close()
 
 
-def test_as_many_ids_and_labels_are_read_at_once_as_milvus_gives_but_fewer_vectors(
+def test_ids_and_labels_are_read_in_large_pages_and_vectors_in_small_ones(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(milvus, "BATCH", 3)
@@ -218,17 +218,17 @@ def test_as_many_ids_and_labels_are_read_at_once_as_milvus_gives_but_fewer_vecto
 
 
 @pytest.mark.usefixtures("server")
-def test_a_collection_that_is_no_gallery_is_refused(port: int, tmp_path: Path) -> None:
+def test_a_collection_that_is_not_a_gallery_is_refused(port: int, tmp_path: Path) -> None:
     from pymilvus import MilvusClient
 
     client = MilvusClient(f"http://127.0.0.1:{port}")
     client.create_collection("other", dimension=2)
-    with pytest.raises(UserError, match=r"other at .* is not a gallery's, or another version's; name another one"):
+    with pytest.raises(UserError, match=r"other at .* is not a gallery, or one of another version; choose another"):
         open_store(f"milvus://127.0.0.1:{port}/other", tmp_path, 2)
     client.close()
 
 
-def test_two_stores_of_one_file_in_one_process_may_be_closed_one_by_one(tmp_path: Path) -> None:
+def test_two_stores_of_one_file_can_be_closed_one_by_one(tmp_path: Path) -> None:
     first, second = (open_store("milvus://./vectors.db", tmp_path, 2) for _ in range(2))
     first.put(entries(2), np.zeros((2, 2), np.float32))
     first.close()
@@ -239,33 +239,35 @@ def test_two_stores_of_one_file_in_one_process_may_be_closed_one_by_one(tmp_path
 @pytest.mark.parametrize(
     ("address", "said"),
     [
-        ("milvus://host:19530", r"names no collection; write .*milvus://\./items\.db for a file"),
-        ("milvus://items.db", r"for a file write milvus://\./items\.db"),
-        ("milvus://items.db/g", r"for a file write milvus://\./items\.db"),
-        ("milvus:items.db", r"is unknown; .*milvus://\./items\.db"),
+        ("milvus://host:19530", r"names no collection; use .*milvus://\./items\.db for a file"),
+        ("milvus://items.db", r"for a file, use milvus://\./items\.db"),
+        ("milvus://items.db/g", r"for a file, use milvus://\./items\.db"),
+        ("milvus:items.db", r"unknown store .*milvus://\./items\.db"),
         ("milvus://host:19530/a-b", "names no collection"),
         ("milvus://host:19530/a/b", "names no collection"),
-        ("milvus://host:port/a", "not understood"),
+        ("milvus://host:port/a", "not valid"),
         ("milvus://host/a?secure", "names no collection"),
-        ("milvus:///nowhere/vectors.db", "in a folder that exists"),
-        ("milvus://./vectors.sqlite", "ending in .db"),
-        ("faiss://here", "is unknown; leave it out .* or write milvus://"),
+        ("milvus:///nowhere/vectors.db", "in an existing folder"),
+        ("milvus://./vectors.sqlite", "ends in .db"),
+        ("faiss://here", "unknown store 'faiss://here'; omit it .* or use milvus://"),
     ],
 )
-def test_an_address_that_is_none_is_refused_with_what_to_write(address: str, said: str, tmp_path: Path) -> None:
+def test_an_invalid_address_is_refused_with_valid_forms(address: str, said: str, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=said):
         open_store(address, tmp_path, 2)
 
 
 def test_a_password_in_the_address_is_refused_and_not_repeated(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="leave the password out, and set NEARKIN_MILVUS_TOKEN") as refused:
+    with pytest.raises(
+        UserError, match=r"must not contain a password, .*; set the environment variable NEARKIN_MILVUS_TOKEN"
+    ) as refused:
         open_store("milvus://me:secret@host/things", tmp_path, 2)
     assert "secret" not in str(refused.value)
 
 
 @pytest.fixture
 def sent(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
-    """To which addresses which tokens were sent."""
+    """Addresses and the tokens sent to them."""
     seen: list[tuple[str, str]] = []
 
     def connect(store: milvus.MilvusStore, token: str) -> None:
@@ -282,7 +284,7 @@ def sent(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
     ("milvus://localhost/things", "http://localhost:19530", False),
     ("milvus://[::1]/things", "http://[::1]:19530", True),
 ])  # fmt: skip
-def test_the_token_comes_from_the_environment_and_its_sending_in_clear_is_told(
+def test_the_token_comes_from_the_environment_with_a_warning_if_unencrypted(
     address: str,
     opened: str,
     warned: bool,
@@ -301,7 +303,7 @@ def test_the_token_comes_from_the_environment_and_its_sending_in_clear_is_told(
 
 
 @pytest.mark.parametrize("address", ["milvus://elsewhere/things?tls", "milvus://far.away.evil/far_away"])
-def test_the_token_is_sent_to_no_other_host_and_that_is_told(
+def test_the_token_is_not_sent_to_another_host_with_a_warning(
     address: str,
     sent: list[tuple[str, str]],
     tmp_path: Path,
@@ -320,6 +322,6 @@ def test_a_token_without_its_host_is_refused_and_not_repeated(
     token: str, sent: list[tuple[str, str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("NEARKIN_MILVUS_TOKEN", token)
-    with pytest.raises(UserError, match=r"write it as NEARKIN_MILVUS_TOKEN=milvus\.example\.com=user:") as refused:
+    with pytest.raises(UserError, match=r"write NEARKIN_MILVUS_TOKEN=milvus\.example\.com=user:") as refused:
         open_store("milvus://far.away/things", tmp_path, 2)
     assert "secret" not in str(refused.value) and not sent

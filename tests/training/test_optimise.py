@@ -96,7 +96,7 @@ def test_settings_survive_the_way_through_toml(tmp_path: Path) -> None:
         ("[data]\nsource='x'\n[training]\nepochs='many'", "epochs must be a whole number, not 'many'"),
         ("[data]\nsource='x'\n[training]\nepochs=true", "epochs must be a whole number"),
         ("[data]\nsource='x'\n[training]\nclip_norm=inf", "must be a finite number"),
-        ("[training]\n", "no data given"),
+        ("[training]\n", "data.source is missing"),
         ("training = 3\n", "must be a table"),
         ("[data\n", "not valid TOML"),
     ],

@@ -118,7 +118,7 @@ def test_what_cannot_learn_is_refused_before_anything_is_computed(vectors: str, 
 
 
 def test_learners_need_a_head_to_share(vectors: str, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="there must be one; use dim=512"):
+    with pytest.raises(UserError, match="needs a head; use dim=512"):
         loop.train(make_settings(vectors, "divide-and-conquer", {"backbone": "linear", "dim": 0}), tmp_path / "run")
 
 

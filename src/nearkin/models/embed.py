@@ -1,7 +1,7 @@
-"""A dataset to a Space: the one way, with the features of the backbone kept on disk behind it.
+"""Embeds a dataset into a Space, using the cache of backbone features.
 
 Several views of an item are averaged as in Rippel et al.: Metric Learning with Adaptive Density Discrimination
-(Magnet), 2016, 4: "averaging the outputs of 16 random samples drawn from this augmentation distribution".
+(Magnet), 2016, section 4: "averaging the outputs of 16 random samples drawn from this augmentation distribution".
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from nearkin.models.model import EmbeddingModel, Head, device_of, evaluating
 from nearkin.progress import track
 from nearkin.space import Space
 
-PIXELS_AT_ONCE = 400_000  # on a CPU, eight images of 224 × 224: with more, half of the time went into getting memory
-ROWS_AT_ONCE = 4096  # of the cache
+PIXELS_AT_ONCE = 400_000  # on a CPU, eight images of 224 × 224; with more, half of the time is spent allocating memory
+ROWS_AT_ONCE = 4096  # read from the cache
 
 
 def embed_dataset(
@@ -38,16 +38,18 @@ def embed_dataset(
     seed: int = 0,
     use_cache: bool = True,
 ) -> Space:
-    """Everything in a dataset embedded in one pass, in evaluation mode and full precision, where the model is.
+    """Embeds all items of a dataset in one pass, in evaluation mode and full precision, on the model's device.
 
     Args:
         model: an embedding model; or a head alone, for a dataset of features.
-        batch_size: items that are prepared and embedded at once.
-        workers: processes that read files; None: as many as there are cores, up to 16.
-        views: with augmentation, the embedding of an item is the mean over that many random views of it, of unit length
-            again where the model's are. A view depends on ``seed``, the item's place and the view's number alone.
-        augment: how a view differs from the item, one of ``nearkin.data.transforms.AUGMENTATIONS``.
-        use_cache: whether features of the backbone are read from disk, and kept there.
+        dataset: the items to embed.
+        batch_size: number of items per batch.
+        workers: number of processes that read files; None: one per core, at most 16.
+        views: with augmentation, the embedding of an item is the mean over that many random views. It is normalized
+            again if the model's embeddings are. A view depends only on ``seed``, the item's index and the view's index.
+        augment: the augmentation, one of ``nearkin.data.transforms.AUGMENTATIONS``.
+        seed: random seed of the views.
+        use_cache: whether to read backbone features from the cache, and to add them.
 
     >>> from nearkin.models import ModelSpec
     >>> vectors = Vectors(np.eye(3, dtype=np.float32))
@@ -71,7 +73,7 @@ def embed_dataset(
 
 
 def cached_features(model: EmbeddingModel, items: Items, batch_size: int = 256, workers: int | None = None) -> Tensor:
-    """What the backbone gives for every item without augmentation, in order: (items, width) float32 on the CPU.
+    """Backbone features of all items, in order, without augmentation: (items, width) float32 on the CPU.
 
     >>> from nearkin.models import ModelSpec
     >>> model = EmbeddingModel(ModelSpec("mlp", dim=2, features=3))
@@ -82,13 +84,13 @@ def cached_features(model: EmbeddingModel, items: Items, batch_size: int = 256, 
 
 
 def embed_rows(model: EmbeddingModel, rows: Tensor) -> Tensor:
-    """The head's work alone, at test: features (items, width) to embeddings (items, dim) float32 on the CPU."""
+    """Applies the head in evaluation mode: features (items, width) to embeddings (items, dim) float32 on the CPU."""
     with evaluating(model), torch.no_grad():
         return apply(model.head, rows, device_of(model))
 
 
 def apply(forward: Callable[[Tensor], Tensor], inputs: Tensor, device: torch.device) -> Tensor:
-    """What a model makes of a batch on ``device``: (batch, dim) float32 on the CPU.
+    """Applies ``forward`` to a batch on ``device``: (batch, dim) float32 on the CPU.
 
     >>> apply(lambda images: images.flatten(1).sum(1, keepdim=True), torch.ones(3, 1, 2, 2), torch.device("cpu"))
     tensor([[4.],
@@ -100,17 +102,17 @@ def apply(forward: Callable[[Tensor], Tensor], inputs: Tensor, device: torch.dev
         at_once = max(1, PIXELS_AT_ONCE // (inputs.shape[2] * inputs.shape[3]))
     pieces = (piece.to(device, non_blocking=True) for piece in inputs.split(at_once))
     outputs = torch.cat([forward(piece).float().cpu() for piece in pieces])
-    unusable = int((~outputs.isfinite()).any(dim=1).sum())
-    if unusable:
+    invalid = int((~outputs.isfinite()).any(dim=1).sum())
+    if invalid:
         raise UserError(
-            f"the model gives NaN or infinity for {unusable:,} of {len(outputs):,} items; its weights are damaged; "
-            "use another model, or train it again"
+            f"the model returned NaN or infinity for {invalid:,} of {len(outputs):,} items; "
+            "its weights may be damaged: use another model, or train it again"
         )
     return outputs
 
 
 def space_of(embeddings: Tensor, dataset: Dataset) -> Space:
-    """Embeddings of a whole dataset, on their device, together with what the dataset knows about its items."""
+    """Combines embeddings of a whole dataset with its labels and masks, on the embeddings' device."""
     space = Space(
         embeddings=embeddings,
         labels=torch.from_numpy(dataset.labels),
@@ -130,12 +132,12 @@ def _outputs(
     workers: int | None = None,
     what: str = "embedding",
 ) -> Iterator[Tensor]:
-    """What ``forward``, the model or a part of it, gives for every draw: (batch, width) float32 on the CPU."""
+    """Applies ``forward``, the model or a part of it, to every draw; yields (batch, width) float32 on the CPU."""
     device = device_of(model)
     preprocess = model.spec.preprocess if isinstance(model, EmbeddingModel) else None
     with evaluating(model):
         for inputs in track(input_batches(items, preprocess, draws, augment, workers), what, len(draws)):
-            # Not around the whole: whoever asks for the batches may need a gradient in between.
+            # Not around the loop: the caller may need gradients between two batches.
             with torch.no_grad(), torch.autocast(device.type, enabled=False):
                 outputs = apply(forward, inputs, device)
             yield outputs
@@ -150,33 +152,33 @@ def _from_features(
     width: int,
     finish: Callable[[Tensor], Tensor],
 ) -> Tensor:
-    """(items, width): what ``finish`` makes of the features, found or computed, so that only few are held at once."""
+    """Applies ``finish`` to cached or computed features, batch by batch to save memory: (items, width)."""
     result = torch.empty(len(items), width)
     keys = item_keys(items)
 
-    def lacking(rows: FeatureCache, places: Sequence[int]) -> list[int]:
-        """Fills in the rows that are known; returns the places of the others."""
-        unknown: list[int] = []
-        for start in range(0, len(places), ROWS_AT_ONCE):
-            some = places[start : start + ROWS_AT_ONCE]
-            found, features = rows.get([keys[place] for place in some])
+    def fill_cached(cache: FeatureCache, indices: Sequence[int]) -> list[int]:
+        """Fills in the cached rows; returns the indices of the others."""
+        missing: list[int] = []
+        for start in range(0, len(indices), ROWS_AT_ONCE):
+            some = indices[start : start + ROWS_AT_ONCE]
+            found, features = cache.get([keys[index] for index in some])
             if found:
-                result[[some[place] for place in found]] = finish(features)
-            known = set(found)
-            unknown += [place for n, place in enumerate(some) if n not in known]
-        return unknown
+                result[[some[n] for n in found]] = finish(features)
+            cached = set(found)
+            missing += [index for n, index in enumerate(some) if n not in cached]
+        return missing
 
-    with FeatureCache(model, active=any(keys)) as rows:
-        if not (places := lacking(rows, range(len(items)))):
+    with FeatureCache(model, active=any(keys)) as cache:
+        if not (missing := fill_cached(cache, range(len(items)))):
             return result
-        with rows.alone(keys):
-            if not (places := lacking(rows, places)):
+        with cache.alone(keys):
+            if not (missing := fill_cached(cache, missing)):  # another process may have computed some
                 return result
-            rest, draws = items.take(np.array(places)), sequential(len(places), batch_size)
+            rest, draws = items.take(np.array(missing)), sequential(len(missing), batch_size)
             outputs = _outputs(model, rest, draws, model.features, workers=workers, what=what)
             for draw, features in zip(draws, outputs, strict=True):
-                some = [places[place] for place in draw.indices]
-                rows.add([keys[place] for place in some], features)
+                some = [missing[n] for n in draw.indices]
+                cache.add([keys[index] for index in some], features)
                 result[some] = finish(features)
     return result
 
@@ -186,7 +188,7 @@ def _mean_of_views(
 ) -> Tensor:
     view_seeds = (np.random.SeedSequence(seed).generate_state(views, np.uint64) >> 2).tolist()
     draws = [
-        replace(draw, seed=view_seed, place=int(draw.indices[0]))  # the loader adds an item's place to the seed
+        replace(draw, seed=view_seed, place=int(draw.indices[0]))  # the loader adds an item's index to the seed
         for draw in sequential(len(items), batch_size)
         for view_seed in view_seeds
     ]
@@ -198,8 +200,8 @@ def _mean_of_views(
 
 def _check_views(items: Items, views: int, augment: str) -> None:
     if views < 1:
-        raise UserError(f"views={views} must be at least 1")
+        raise UserError(f"views must be an integer >= 1, got {views}")
     if augment == "none" and views > 1:
-        raise UserError(f'without augmentation all {views} views are the same; use augment="crop-flip" or views=1')
+        raise UserError(f'{views} views without augmentation are all the same; use augment="crop-flip" or views=1')
     if augment != "none" and isinstance(items, Vectors):
-        raise UserError('feature vectors have no random views; use augment="none" and views=1')
+        raise UserError('feature vectors cannot be augmented; use augment="none" and views=1')

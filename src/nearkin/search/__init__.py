@@ -1,4 +1,4 @@
-"""Embeddings → neighbours for a user: galleries of images, and the stores that keep their embeddings."""
+"""Search by image: galleries, and the stores that hold their embeddings."""
 
 from nearkin.search.folder import open_store
 from nearkin.search.gallery import Gallery

@@ -1,6 +1,6 @@
-"""A gallery's folder, which works without the run or its data.
+"""The folder of a gallery. It works without the run and its data.
 
-It holds ``gallery.json``, ``model/`` (a copy) and, unless they are kept elsewhere, the items.
+It holds ``gallery.json``, a copy of the model in ``model/``, and the items, unless these are in Milvus.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ MODEL_FILES = ("model.json", "model.safetensors")
 
 
 def create_folder(folder: Path, model: Embedder, store: str) -> Store:
-    """Makes the folder, or takes the one that is there if this model made it; returns its items."""
+    """Creates the folder, or reuses one made with this model; returns the store."""
     if (folder / DESCRIPTION).exists():
         _refuse_another(folder, model, store)
         sweep(folder)
@@ -38,42 +38,42 @@ def create_folder(folder: Path, model: Embedder, store: str) -> Store:
 
 
 def open_folder(folder: Path, backbone: nn.Module | None, store: str) -> tuple[Embedder, Store]:
-    """The model and the items; refuses a folder in which they do not belong together.
+    """Returns the model and the store; refuses a folder whose items were embedded by another model.
 
-    ``store`` must be the one that the gallery names: an address that comes with a gallery is not trusted.
+    ``store`` must repeat the address in the gallery: an address that comes with a gallery is not trusted.
     """
-    made = _description(folder)
-    if made["store"] and not store:
+    description = _description(folder)
+    if description["store"] and not store:
         raise UserError(
-            f"the items of {folder} are kept in {made['store']}, and nothing is connected to unasked; "
-            f'if you trust it, pass store="{made["store"]}"'
+            f"the items of {folder} are stored in {description['store']}, and nearkin connects only to an address "
+            f'that you name; if you trust it, pass store="{description["store"]}"'
         )
-    _refuse_another_store(folder, made["store"], store)
+    _refuse_another_store(folder, description["store"], store)
     model = Embedder.load(folder / "model", backbone)
-    if _digest(folder / "model") != made["model"] or model.dim != made["dim"]:
+    if _digest(folder / "model") != description["model"] or model.dim != description["dim"]:
         raise UserError(
-            f"the items in {folder} were embedded by another model than the one in its model/ folder; "
-            "put that back, or index again into another folder"
+            f"the items in {folder} were not embedded by the model in its model/ folder; "
+            "restore the original model, or index again into another folder"
         )
-    return model, open_store(store, folder, made["dim"], "read")
+    return model, open_store(store, folder, description["dim"], "read")
 
 
 def open_store(address: str, folder: Path, dim: int, mode: Mode = "create") -> Store:
-    """The store of a gallery.
+    """Opens the store of a gallery.
 
     Args:
-        address: empty for files in the gallery's folder; ``milvus://host:19530/collection`` for a Milvus cluster, with
-            ``?tls`` at its end for an encrypted connection; ``milvus:///folder/file.db``, or ``milvus://./file.db`` in
-            the gallery's folder, for embedded Milvus.
-        folder: the gallery's.
-        dim: of the vectors.
-        mode: "create" makes it where there is none; "write" undoes what a killed process left half done; "read"
-            changes nothing, until an item is put or removed.
+        address: "" for files in the gallery's folder; ``milvus://host:19530/collection`` for a Milvus cluster, with
+            ``?tls`` at the end for an encrypted connection; ``milvus:///folder/file.db`` for embedded Milvus, or
+            ``milvus://./file.db`` for its file in the gallery's folder.
+        folder: the gallery's folder.
+        dim: dimension of the vectors.
+        mode: "create" creates the store if it does not exist; "write" undoes the unfinished change of a killed process;
+            "read" changes nothing until an item is put or removed.
 
     >>> open_store("redis://localhost", Path(), 64)
     Traceback (most recent call last):
-    nearkin.errors.UserError: the store 'redis://localhost' is unknown; leave it out to keep the vectors in the \
-gallery's folder, or write milvus://host:19530/collection, or milvus://./items.db for a file
+    nearkin.errors.UserError: unknown store 'redis://localhost'; omit it to keep the vectors in the gallery's \
+folder, or use milvus://host:19530/collection, or milvus://./items.db for a file
     """
     if not address:
         from nearkin.search.local import LocalStore
@@ -83,56 +83,54 @@ gallery's folder, or write milvus://host:19530/collection, or milvus://./items.d
         from nearkin.search.milvus import open_milvus
 
         return open_milvus(address, folder, dim, mode)
-    raise UserError(
-        f"the store '{address}' is unknown; leave it out to keep the vectors in the gallery's folder, or write {FORMS}"
-    )
+    raise UserError(f"unknown store '{address}'; omit it to keep the vectors in the gallery's folder, or use {FORMS}")
 
 
 def _write(folder: Path, model: Embedder, store: str) -> None:
-    """Makes the folder whole or not at all."""
+    """Creates the folder atomically."""
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise UserError(f"{folder} exists and is not a gallery; choose another folder")
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         with unfinished_folder(folder) as unfinished:
-            begun = unfinished / folder.name
-            model.save(begun / "model")
-            made = {"format": FORMAT, "nearkin": nearkin.__version__, "dim": model.dim}
-            write_json(begun / DESCRIPTION, {**made, "model": _digest(begun / "model"), "store": store})
-            _refuse_foreign_items(store, begun, model.dim)
-            begun.replace(folder)
+            partial = unfinished / folder.name
+            model.save(partial / "model")
+            description = {"format": FORMAT, "nearkin": nearkin.__version__, "dim": model.dim}
+            write_json(partial / DESCRIPTION, {**description, "model": _digest(partial / "model"), "store": store})
+            _refuse_foreign_items(store, partial, model.dim)
+            partial.replace(folder)
     except OutOfRoom as error:
-        if isinstance(error.__cause__, OSError):  # then it names a file of the unfinished folder, which nobody knows
+        if isinstance(error.__cause__, OSError):  # it names a file in the temporary folder; name the user's folder
             raise cannot_write(folder, error.__cause__) from error
         raise
     except OSError as error:
-        if (folder / DESCRIPTION).exists():  # another process was faster
+        if (folder / DESCRIPTION).exists():  # another process created it first
             return _refuse_another(folder, model, store)
         raise cannot_write(folder, error) from error
 
 
 def _refuse_foreign_items(store: str, folder: Path, dim: int) -> None:
-    """Vectors of two models have nothing to do with each other, even where they are equally long."""
-    with closing(open_store(store, folder, dim)) as opened:  # an address that leads nowhere is noticed here too
+    """Refuses a store that has items: vectors of two models cannot be compared, even if their dimensions are equal."""
+    with closing(open_store(store, folder, dim)) as opened:  # a wrong address fails here too
         if len(opened):
             raise UserError(
                 f"{store} holds {len(opened):,} items of another gallery; "
-                "name another collection, or copy the folder of that gallery"
+                "choose another collection, or copy that gallery's folder"
             )
 
 
 def _refuse_another(folder: Path, model: Embedder, store: str) -> None:
-    made = _description(folder)
+    description = _description(folder)
     if not _is_saved_in(folder / "model", model):
-        raise UserError(f"{folder} was made by another model; choose another folder, or index with that model")
-    _refuse_another_store(folder, made["store"], store)
+        raise UserError(f"{folder} was made with another model; choose another folder, or index with that model")
+    _refuse_another_store(folder, description["store"], store)
 
 
-def _refuse_another_store(folder: Path, kept: str, store: str) -> None:
-    if kept != store:
+def _refuse_another_store(folder: Path, used: str, store: str) -> None:
+    if used != store:
         raise UserError(
-            f"the items of {folder} are kept in {kept or 'its own folder'}, not in {store or 'its own folder'}; "
-            "choose another folder, or the same store"
+            f"the items of {folder} are stored in {used or 'its own folder'}, not in {store or 'its own folder'}; "
+            "use the same store, or choose another folder"
         )
 
 
@@ -149,27 +147,27 @@ def _is_saved_in(folder: Path, model: Embedder) -> bool:
 def _description(folder: Path) -> dict[str, Any]:
     file = folder / DESCRIPTION
     if (folder / "model").is_symlink():
-        raise UserError(f"{folder / 'model'} is a link, and is not followed; put a copy of the model in its place")
+        raise UserError(f"{folder / 'model'} is a link, which nearkin does not follow; replace it with a copy")
     if not file.is_file():
-        raise UserError(f"{folder} is not a gallery ({DESCRIPTION} is missing); index images to make one")
+        raise UserError(f"{folder} is not a gallery ({DESCRIPTION} is missing); index images to create one")
     try:
-        made = dict(read_json(file))
-        newer = type(made["format"]) is int and made["format"] > FORMAT
-        kinds = [type(made.get(name)) for name in ("format", "dim", "model", "store")]
-        if not newer and (kinds != [int, int, str, str] or not made["store"].isprintable()):
-            raise ValueError("its values are not those of a gallery")
+        description = dict(read_json(file))
+        newer = type(description["format"]) is int and description["format"] > FORMAT
+        kinds = [type(description.get(name)) for name in ("format", "dim", "model", "store")]
+        if not newer and (kinds != [int, int, str, str] or not description["store"].isprintable()):
+            raise ValueError("it does not describe a gallery")
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise UserError(f"{file} cannot be read ({error}); index again into another folder") from error
     if newer:
         raise UserError(
-            f"{folder} was made by a newer nearkin (format {made['format']}; this one reads up to {FORMAT}); "
-            "upgrade nearkin to use it"
+            f"{folder} was made by a newer version of nearkin (format {description['format']}; this version reads up "
+            f"to {FORMAT}); upgrade nearkin"
         )
-    return made
+    return description
 
 
 def _digest(model: Path) -> str:
-    """SHA-256 over what a saved model is: its specification and its weights."""
+    """SHA-256 of a saved model: its specification and its weights."""
     description, weights = (model / name for name in MODEL_FILES)
     spec = read_json(description)["spec"]
     with open_regular(weights, follow=False) as stream:

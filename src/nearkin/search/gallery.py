@@ -1,4 +1,4 @@
-"""A gallery: images that can be found again by how they look."""
+"""A gallery: images that can be searched by similarity."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ from nearkin.search.store import Embeddings, Hit, Store
 
 
 class Gallery:
-    """Images, their embeddings, and the model that made them.
+    """Images, their embeddings, and the model that embedded them.
 
     Attributes:
-        path: its folder.
+        path: the gallery's folder.
         model: the `Embedder`.
         store: the items with their embeddings.
-        shown: which files may be shown: ``path in gallery.shown``.
-        result: what the last `add` did.
+        shown: the files that may be shown: ``path in gallery.shown``.
+        result: result of the last `add`.
 
     >>> with Gallery.open("photos.index") as gallery:  # doctest: +SKIP
     ...     print(gallery.search("query.jpg", k=2))
@@ -63,7 +63,7 @@ class Gallery:
         check_counts: bool = True,
         prune: bool = False,
     ) -> Self:
-        """Makes a gallery of images, or brings one up to date; an interrupted call goes on when it is repeated.
+        """Creates or updates a gallery; repeat an interrupted call to continue it.
 
         Args:
             model, weights, store: see `create`.
@@ -73,9 +73,9 @@ class Gallery:
         >>> Gallery.index("runs/photos", "photos/", "photos.index").result.added  # doctest: +SKIP
         8189
         """
-        files = LabelledFiles.of(data, None, root, check_counts)  # first: what cannot be read leaves no gallery behind
+        files = LabelledFiles.of(data, None, root, check_counts)  # before the folder is created: this may fail
         if isinstance(data, str | Path) and absolute(data).is_dir() and absolute(path).is_relative_to(absolute(data)):
-            raise UserError(f"the gallery {path} would be among the images in {data}; choose another folder")
+            raise UserError(f"the gallery {path} would be inside the image folder {data}; choose another folder")
         gallery = cls.create(path, model, weights, store)
         try:
             gallery._update(files, prune)
@@ -92,16 +92,17 @@ class Gallery:
         weights: str | Path | None = None,
         store: str = "",
     ) -> Self:
-        """A new, empty gallery; or the one that is there, if this model made it.
+        """Creates an empty gallery, or opens an existing one made with this model.
 
         Args:
-            model: an `Embedder`, or with ``weights`` what `load_model` takes; the gallery gets a copy of it.
-            store: where the items are kept: "" in the gallery's folder, or the address of a Milvus (`open_store`).
+            path: the gallery's folder.
+            model, weights: an `Embedder`, or arguments of `load_model`; the gallery keeps a copy of the model.
+            store: where to store the items: "" for the gallery's folder, or a Milvus address (see `open_store`).
         """
         folder = Path(path).expanduser()
         embedder = model if isinstance(model, Embedder) else load_model(model, weights).to(usual_device())
         if embedder.model.spec.preprocess is None:
-            raise UserError("the model reads feature vectors, and a gallery holds images; index with an image model")
+            raise UserError("the model embeds feature vectors, but a gallery holds images; index with an image model")
         return cls(folder, embedder, create_folder(folder, embedder, store))
 
     @classmethod
@@ -112,13 +113,14 @@ class Gallery:
         store: str = "",
         allow_path: str | Path | Sequence[str | Path] | None = None,
     ) -> Self:
-        """The gallery in a folder; it may come from anyone, and opening it changes nothing.
+        """Opens a gallery, without changing it. It is safe to open a gallery from someone else.
 
         Args:
-            backbone: where its model was made around a module of your own, such a module, which gets the weights.
-            store: the address of the Milvus that keeps its items, where it has one: the gallery alone does not decide
-                what is connected to.
-            allow_path: folders whose images may be shown, beside those that you have indexed into it yourself.
+            path: the gallery's folder.
+            backbone: if the model has a backbone of your own: a module of that kind, into which the weights are loaded.
+            store: the Milvus address of the items, if they are in Milvus. It is not taken from the gallery, so that
+                nearkin connects only to addresses that you name.
+            allow_path: folders whose images may be shown, in addition to those that you indexed yourself.
         """
         folder = Path(path).expanduser()
         model, items = open_folder(folder, backbone, store)
@@ -138,26 +140,26 @@ class Gallery:
         label: str | None = None,
         include_self: bool = False,
     ) -> SearchResult | list[SearchResult]:
-        """The k items nearest to each query, nearest first.
+        """Finds the k nearest items of each query, nearest first.
 
         Args:
-            queries: what `Embedder.encode` takes: paths, Pillow images, arrays, tensors, one or many; a folder, whose
-                images are searched one by one; or embeddings, a float array (dim,) or (n, dim).
-            label: only items with this label.
-            include_self: whether a file that is itself in the gallery, by its path or by where links lead, is in its
-                own result.
+            queries: one or many inputs of `Embedder.encode` (paths, Pillow images, arrays, tensors); a folder, each of
+                whose images is a query; or embeddings, a float array (dim,) or (n, dim).
+            k: number of items.
+            label: search only items with this label.
+            include_self: whether the result of a query may contain the query's own file. Links are followed to tell.
 
         Returns:
-            One result for one query, a list for a list, a folder or an array of several.
+            One result for a single query; a list for a list, a folder or an array of several.
 
         >>> gallery.search("query.jpg", k=3).labels  # doctest: +SKIP
         ['rose', 'rose', 'tulip']
         """
-        asked = embed_queries(queries, self.model)
-        files = [None if file is None or include_self else {*_names(file)} for file in asked.files]
-        found = self._nearest(asked.embeddings, k, label, files)
-        results = [SearchResult(name, hits) for name, hits in zip(asked.names, found, strict=True)]
-        return results[0] if asked.single else results
+        embedded = embed_queries(queries, self.model)
+        own_files = [None if file is None or include_self else {*_names(file)} for file in embedded.files]
+        found = self._nearest(embedded.embeddings, k, label, own_files)
+        results = [SearchResult(name, hits) for name, hits in zip(embedded.names, found, strict=True)]
+        return results[0] if embedded.single else results
 
     def match(
         self,
@@ -166,12 +168,14 @@ class Gallery:
         k: int = 5,
         include_self: bool = False,
     ) -> MatchResult | list[MatchResult]:
-        """The class of each query by the votes of its k nearest items; unknown where the nearest of them is too far.
+        """Classifies each query by a vote of its k nearest items. The class is unknown if they are too far away.
 
         Args:
-            queries, include_self: see `search`. A file that is in the gallery has no vote on itself unless asked for.
-            false_accepts: share of the images of unknown classes that may be taken for a known one; the distance that
-                follows from it is measured on the gallery itself (`calibrate`).
+            queries: see `search`.
+            false_accepts: share of images of unknown classes that may get a label; `calibrate` derives the largest
+                accepted distance from it.
+            k: number of items that vote.
+            include_self: whether a query's own file in the gallery may vote.
 
         >>> gallery.match("query.jpg").label  # doctest: +SKIP
         'rose'
@@ -183,7 +187,7 @@ class Gallery:
         return [matching.match(result, calibration) for result in found]
 
     def calibrate(self, false_accepts: float = 0.05, k: int = 5) -> Calibration:
-        """The largest distance at which `match` accepts a label; kept until the gallery changes."""
+        """Finds the largest distance at which `match` accepts a label; cached until the gallery changes."""
         return matching.calibrate(self.store, false_accepts, k, self.path / "calibration.json")
 
     def add(
@@ -194,15 +198,15 @@ class Gallery:
         check_counts: bool = True,
         prune: bool = False,
     ) -> IndexResult:
-        """Adds images, and embeds again those whose files have changed.
+        """Adds images, and embeds changed files again.
 
         Args:
-            data: image files, one or a list; a folder of images, with or without class folders; or a dataset of image
-                files, as `nearkin.train` takes it.
-            labels: of files: one for each, or one for all.
-            root: where to look for a dataset known by name first.
-            check_counts: whether a benchmark must have as many images as its authors published.
-            prune: whether items whose files are gone, or cannot be read any more, are removed.
+            data: an image file or a list of them; a folder of images, with or without class subfolders; or a dataset of
+                image files, as for `nearkin.train`.
+            labels: labels for image files: one for each, or one for all.
+            root: folder to search first for a dataset that is given by name.
+            check_counts: whether a benchmark dataset must be complete.
+            prune: whether to remove items whose files are missing or have become unreadable.
 
         >>> gallery.add(["a.jpg", "b.jpg"], labels=["rose", "tulip"]).added  # doctest: +SKIP
         2
@@ -210,30 +214,30 @@ class Gallery:
         return self._update(LabelledFiles.of(data, labels, root, check_counts), prune)
 
     def remove(self, paths: str | Path | Sequence[str | Path]) -> int:
-        """Forgets files, or everything in a folder, and returns how many items that were; the files stay.
+        """Removes files, or all files in a folder, from the gallery, not from disk. Returns the number of items.
 
         >>> gallery.remove(["photos/rose/1.jpg", "photos/tulip"])  # doctest: +SKIP
         81
         """
         with self.writing():
             ids = {entry.path: id for id, entry in self.store.entries().items()}
-            chosen: set[int] = set()
+            to_remove: set[int] = set()
             for path in [paths] if isinstance(paths, str | Path) else paths:
                 found = {ids[each] for each in inside(absolute(path), ids)}
                 if not found:
-                    raise UserError(f"the gallery has no item {path}, nor one in such a folder; nothing was removed")
-                chosen |= found
-            self.store.remove(chosen)
+                    raise UserError(f"the gallery has no item {path}, and no items in such a folder; nothing removed")
+                to_remove |= found
+            self.store.remove(to_remove)
             self.store.finish()
-        return len(chosen)
+        return len(to_remove)
 
     def labels(self) -> dict[str, int]:
-        """How many items each label has, by name; empty where there are none."""
+        """Number of items per label, sorted by label. Items without a label are not counted."""
         return {label: count for label, count in self.store.counts().items() if label}
 
     @contextmanager
     def writing(self) -> Iterator[None]:
-        """Around a change: while one process makes it, others are refused. The lock ends with its process."""
+        """Holds the gallery's write lock; other processes cannot write meanwhile. The lock ends with its process."""
         path = self.path / "gallery.lock"
         try:
             lock = open_lock(path)
@@ -266,8 +270,8 @@ class Gallery:
     def _nearest(
         self, embeddings: Embeddings, k: int, label: str | None, exclude: Sequence[set[str] | None]
     ) -> list[list[Hit]]:
-        """Hits for each embedding (queries, dim), without items of the names to exclude."""
-        if not any(exclude) or k < 1:  # the store refuses such a k
+        """Hits of each query (queries, dim), without the files to exclude."""
+        if not any(exclude) or k < 1:  # the store rejects k < 1
             return self._search(embeddings, k, label)
         wanted = k + 1
         while True:
@@ -276,7 +280,7 @@ class Gallery:
                 [hit for hit in hits if not names or names.isdisjoint(_names(hit.path))]
                 for hits, names in zip(found, exclude, strict=True)
             ]
-            # A file may be there several times, under the names of links.
+            # Links may have put the same file into the gallery more than once.
             if all(len(kept) >= k or len(hits) < wanted for kept, hits in zip(others, found, strict=True)):
                 return [hits[:k] for hits in others]
             wanted *= 2
@@ -284,16 +288,16 @@ class Gallery:
     def _search(self, embeddings: Embeddings, k: int, label: str | None) -> list[list[Hit]]:
         found = self.store.search(embeddings, k, label)
         if not any(found) and len(self) == 0:
-            raise UserError(f"{self.path} has no items yet; index images into it")
+            raise UserError(f"{self.path} is empty; index images into it")
         if label is not None and not any(found) and label not in (known := self.labels()):
-            near = ", ".join(difflib.get_close_matches(label, known, n=5, cutoff=0.0))
+            similar = ", ".join(difflib.get_close_matches(label, known, n=5, cutoff=0.0))
             raise UserError(
                 f"no item of the gallery has the label '{label}'; "
-                + (f"the nearest ones are: {near}" if near else "it has no labels at all: search without one")
+                + (f"similar labels are {similar}" if similar else "its items have no labels: search without one")
             )
         return found
 
 
 def _names(path: str | Path) -> tuple[str, str]:
-    """A file's absolute path, and where links lead."""
+    """The absolute path of a file, and the same with links resolved."""
     return str(absolute(path)), os.path.realpath(absolute(path))

@@ -1,4 +1,4 @@
-"""Images into a store: only what is new or has changed is embedded, and it is saved batch by batch."""
+"""Indexing: embeds new and changed images and saves them to the store, batch by batch."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ from nearkin.progress import bar
 from nearkin.search.results import IndexResult
 from nearkin.search.store import Embeddings, Entry, Store
 
-MODEL_BATCH = 64  # images that go through the model together
-SAVE_AFTER, SAVE_EVERY = 1024, 5.0  # images and seconds: whichever comes first
-PREFETCH = 2  # batches that are read while the model works
+MODEL_BATCH = 64  # images per forward pass
+SAVE_AFTER, SAVE_EVERY = 1024, 5.0  # images and seconds, whichever comes first
+PREFETCH = 2  # batches to decode ahead of the model
 
 
 @dataclass(frozen=True)
@@ -41,17 +41,18 @@ class LabelledFiles:
     """Image files to index.
 
     Attributes:
-        labels: the label of every file, by absolute path; empty where it has none.
-        folder: where the data are: what is in the gallery but gone from there is missing. None for single files.
+        labels: the label of each file by absolute path; "" for none.
+        folder: the data's folder, None for single files. Items of the gallery below it whose files are gone are
+            reported as missing.
     """
 
     labels: dict[str, str]
     folder: Path | None
 
     def folders(self) -> set[Path]:
-        """What is indexed with them: the folder of the data, and those of files that are elsewhere."""
-        below = () if self.folder is None else (self.folder,)
-        return {*below, *(Path(path).parent for path in self.labels if not any(map(Path(path).is_relative_to, below)))}
+        """The data's folder, and the folders of files outside it."""
+        own = () if self.folder is None else (self.folder,)
+        return {*own, *(Path(path).parent for path in self.labels if not any(map(Path(path).is_relative_to, own)))}
 
     @classmethod
     def of(
@@ -61,20 +62,20 @@ class LabelledFiles:
         root: str | Path | None = None,
         check_counts: bool = True,
     ) -> LabelledFiles:
-        """The files of a folder, a ``.csv``, a dataset, or of one path or several; see `Gallery.add`."""
+        """The files of a folder, a ``.csv`` file, a dataset, one path or several paths; see `Gallery.add`."""
         if isinstance(data, str | Path) and Path(data).suffix.lower() in SUFFIXES:
             data = [data]
         if isinstance(data, list | tuple) and all(isinstance(path, str | Path) for path in data):
             return cls._of_paths(data, labels)
         if labels is None:
             return cls._of_dataset(data, root, check_counts)
-        raise UserError("labels go with a list of paths; a folder or a dataset has its own: leave labels out")
+        raise UserError("labels can only be given for image files; omit labels for a folder or a dataset")
 
     @classmethod
     def _of_paths(cls, paths: Sequence[str | Path], labels: str | Sequence[str] | None) -> LabelledFiles:
         given = [labels or ""] * len(paths) if labels is None or isinstance(labels, str) else labels
         if len(given) != len(paths):
-            raise UserError(f"{len(given)} labels came with {len(paths)} paths; give every path one label")
+            raise UserError(f"got {len(given)} labels for {len(paths)} paths; give one label per path")
         return cls({str(absolute(path)): str(label) for path, label in zip(paths, given, strict=True)}, None)
 
     @classmethod
@@ -82,34 +83,34 @@ class LabelledFiles:
         dataset = load_labelled_or_flat(data, root, check_counts)
         if not isinstance(dataset.items, ImageFiles):
             raise UserError(
-                f"{dataset.name} holds no image files that a search could show; give a folder or a .csv of images"
+                f"{dataset.name} has no image files, which a gallery needs; give a folder or a .csv file of images"
             )
         names = (dataset.classes[label] for label in dataset.labels)
         files = {str(absolute(path)): name for path, name in zip(dataset.items.paths, names, strict=True)}
         source = str(data) if isinstance(data, str | Path) else dataset.source
         if is_dataset_name(source):
             return cls(files, Path(os.path.commonpath(list(files))))
-        place = Path(source).expanduser()
-        if not source or not place.exists():  # made of an object
+        path = Path(source).expanduser()
+        if not source or not path.exists():  # a dataset object, not a file or folder
             return cls(files, None)
-        return cls(files, absolute(place if place.is_dir() else place.parent))
+        return cls(files, absolute(path if path.is_dir() else path.parent))
 
 
 def absolute(path: str | Path) -> Path:
-    """Links are not followed: the folder of a link, not of its target, says what class the image has."""
+    """Does not follow links: the class of an image is the folder of the link, not of its target."""
     return Path(os.path.abspath(Path(path).expanduser()))  # noqa: PTH100
 
 
 def inside(folder: Path, paths: Iterable[str]) -> list[str]:
-    """The paths in a folder, or the one that is given itself."""
+    """The paths inside a folder; if ``folder`` is a file, its own path."""
     return [path for path in paths if Path(path).is_relative_to(folder)]
 
 
 def update(store: Store, model: Embedder, files: LabelledFiles, prune: bool) -> IndexResult:
-    """Brings a store up to date with files; what a call that was interrupted has embedded is not embedded again.
+    """Updates a store from files. After an interruption, it continues where it stopped.
 
     Args:
-        prune: whether items whose files are gone, or cannot be read any more, are removed.
+        prune: whether to remove items whose files are missing or have become unreadable.
     """
     known = {entry.path: (id, entry) for id, entry in store.entries().items()}
     expected = inside(files.folder, known) if files.folder else files.labels.keys() & known.keys()
@@ -117,11 +118,11 @@ def update(store: Store, model: Embedder, files: LabelledFiles, prune: bool) -> 
     to_embed, to_relabel = [], []
     for path, label in files.labels.items():
         if not is_utf8(path):
-            indexed.unreadable.append(Unreadable(Path(printable(path)), "its name is not UTF-8; rename it"))
+            indexed.unreadable.append(Unreadable(Path(printable(path)), "its name is not valid UTF-8; rename it"))
             continue
         before = known[path][1] if path in known else None
         if before is not None and not label:
-            label = before.label  # the folder of one class, given alone, says nothing of classes
+            label = before.label  # the folder of a single class comes without labels: keep the known one
         entry = _on_disk(path, label)
         if entry is None:
             if before is None:
@@ -155,7 +156,7 @@ def _on_disk(path: str, label: str) -> Entry | None:
 
 
 def _embed(store: Store, model: Embedder, entries: list[Entry], known: Collection[str], indexed: IndexResult) -> None:
-    """Whatever is embedded is in the store a few seconds later, or when this is interrupted."""
+    """Embeds entries and saves them every few seconds, and on an interruption."""
     saved = 0
     chunk: list[Entry] = []
     vectors: list[Embeddings] = []
@@ -173,47 +174,47 @@ def _embed(store: Store, model: Embedder, entries: list[Entry], known: Collectio
 
     try:
         last = time.monotonic()
-        for some, their_vectors in _embedded(model, entries, min(SAVE_AFTER, MODEL_BATCH), indexed.unreadable):
-            chunk += some
-            vectors.append(their_vectors)
+        for batch, rows in _embedded(model, entries, min(SAVE_AFTER, MODEL_BATCH), indexed.unreadable):
+            chunk += batch
+            vectors.append(rows)
             if len(chunk) >= SAVE_AFTER or time.monotonic() - last >= SAVE_EVERY:
                 save()
                 last = time.monotonic()
         save()
     except KeyboardInterrupt:
-        del chunk[sum(map(len, vectors)) :]  # one may have come without its vectors
+        del chunk[sum(map(len, vectors)) :]  # the interruption may have come before a batch's vectors
         save()
         raise Interrupted(
-            f"stopped: {saved:,} of {len(entries):,} images were embedded and saved; index again to continue"
+            f"stopped: {saved:,} of {len(entries):,} images embedded and saved; index again to continue"
         ) from None
 
 
 def _embedded(
     embedder: Embedder, entries: list[Entry], size: int, unreadable: list[Unreadable]
 ) -> Iterator[tuple[list[Entry], Embeddings]]:
-    """Readable entries with their vectors (entries, dim), at most ``size`` together."""
+    """Yields readable entries with their vectors (entries, dim), at most ``size`` at a time."""
     model = embedder.model
     device = device_of(model)
-    with bar("indexing", len(entries)) as advance, FeatureCache(model) as rows:
-        unknown: dict[Entry, Key | None] = {}
-        for some in _chunks(entries, size):
-            keys = [file_key(Path(entry.path)) for entry in some]
-            places, features = rows.get(keys)
-            if places:
-                yield [some[place] for place in places], embed_rows(model, features).numpy()
-                advance(len(places))
-            known = set(places)
-            unknown |= {some[place]: key for place, key in enumerate(keys) if place not in known}
-        for some, images in _read_ahead(embedder, [*unknown], size):
+    with bar("indexing", len(entries)) as advance, FeatureCache(model) as cache:
+        uncached: dict[Entry, Key | None] = {}
+        for batch in _chunks(entries, size):
+            keys = [file_key(Path(entry.path)) for entry in batch]
+            hits, features = cache.get(keys)
+            if hits:
+                yield [batch[i] for i in hits], embed_rows(model, features).numpy()
+                advance(len(hits))
+            cached = set(hits)
+            uncached |= {batch[i]: key for i, key in enumerate(keys) if i not in cached}
+        for batch, images in _read_ahead(embedder, [*uncached], size):
             unreadable += [image for image in images if isinstance(image, Unreadable)]
-            pairs = zip(some, images, strict=True)
+            pairs = zip(batch, images, strict=True)
             readable = {entry: image for entry, image in pairs if isinstance(image, Tensor)}
             if readable:
                 with torch.no_grad():
                     features = apply(model.features, torch.stack([*readable.values()]), device)
-                rows.add([unknown[entry] for entry in readable], features)
+                cache.add([uncached[entry] for entry in readable], features)
                 yield [*readable], embed_rows(model, features).numpy()
-            advance(len(some))
+            advance(len(batch))
 
 
 def _chunks(entries: list[Entry], size: int) -> list[list[Entry]]:
@@ -223,7 +224,7 @@ def _chunks(entries: list[Entry], size: int) -> list[list[Entry]]:
 def _read_ahead(
     embedder: Embedder, entries: list[Entry], size: int
 ) -> Iterator[tuple[list[Entry], list[Tensor | Unreadable]]]:
-    """Batches of entries with their images, each decoded once and under limits; an unreadable file is passed on."""
+    """Yields batches of entries with their images, decoded ahead and under limits; or with why one is unreadable."""
     preprocess = embedder.model.spec.preprocess
     assert preprocess is not None
     transform = make_transform(preprocess)
@@ -236,13 +237,13 @@ def _read_ahead(
     batches = _chunks(entries, size)
     threads = ThreadPoolExecutor(decoders.workers)
     try:
-        begun: deque[list[Future[Tensor | Unreadable]]] = deque()
-        for ahead, some in enumerate(batches, start=-PREFETCH):
-            begun.append([threads.submit(read, entry) for entry in some])
-            if ahead >= 0:
-                yield batches[ahead], [image.result() for image in begun.popleft()]
-        for some in batches[-len(begun) :]:
-            yield some, [image.result() for image in begun.popleft()]
+        pending: deque[list[Future[Tensor | Unreadable]]] = deque()
+        for ready, batch in enumerate(batches, start=-PREFETCH):
+            pending.append([threads.submit(read, entry) for entry in batch])
+            if ready >= 0:
+                yield batches[ready], [image.result() for image in pending.popleft()]
+        for batch in batches[-len(pending) :]:
+            yield batch, [image.result() for image in pending.popleft()]
     finally:
-        decoders.close()  # first: nobody waits for what is being decoded
+        decoders.close()  # before the threads, which would otherwise wait for images that are being decoded
         threads.shutdown(cancel_futures=True)

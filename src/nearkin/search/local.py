@@ -1,11 +1,11 @@
-"""Items and their vectors in one SQLite file of the gallery's own folder.
+"""The local store: items and their vectors in a SQLite file in the gallery's folder.
 
-Writes are transactions, one at a time. Any number of processes read, and see what was last committed. The journal is a
-rollback journal, not a write-ahead log: that one needs to write in order to read, and does not work on network drives.
+Writes are transactions, one at a time. Any number of processes can read; they see the last committed state. The file
+uses a rollback journal. A write-ahead log would need write access to read, and does not work on network drives.
 
-A gallery may come from someone else. It is read through a connection that cannot write, and so never plays back a
-journal that was shipped with it. (Not as ``immutable``: another process may be writing.) Every change has a connection
-of its own; `nearkin.search.sqlite_file` says what both refuse.
+A gallery may come from someone else. It is read through a read-only connection, which never plays back a journal that
+came with it. (``immutable`` would be wrong, since another process may be writing.) Every change opens a connection of
+its own. `nearkin.search.sqlite_file` describes what both kinds of connection refuse.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ from nearkin.search.vector_index import ApproximateIndex, ExactIndex, Ids
 log = logging.getLogger("nearkin")
 
 TIMEOUT = 30.0  # seconds to wait for another process that is writing
-CHUNK = 20_000  # rows that are read at a time
-IDS_PER_QUERY = 900  # old SQLite takes 999
+CHUNK = 20_000  # rows to read at a time
+IDS_PER_QUERY = 900  # old versions of SQLite allow 999
 
-# SQLite's user_version holds the dimension: it is there from the moment the table is.
+# SQLite's user_version holds the dimension, so that it is set in the same step that creates the table.
 TABLES = """
 CREATE TABLE IF NOT EXISTS items (
     id INTEGER PRIMARY KEY AUTOINCREMENT, path TEXT NOT NULL UNIQUE, label TEXT NOT NULL,
@@ -58,11 +58,11 @@ PRAGMA user_version = {dim};
 
 
 class LocalStore:
-    """See `Store`; may be used by several threads.
+    """A `Store` in the gallery's folder; thread-safe.
 
     Args:
-        folder: the gallery's.
-        dim: of the vectors.
+        folder: the gallery's folder.
+        dim: dimension of the vectors.
         mode: see `nearkin.search.store.Mode`.
 
     >>> from tempfile import mkdtemp
@@ -73,21 +73,21 @@ class LocalStore:
     >>> store.close()
     """
 
-    # One for all stores of a process: closing the file, as `check_file` does, would end the locks that another
-    # connection of this process holds on it.
+    # Shared by all stores of a process: `check_file` closes the file, which releases the locks that other connections
+    # of the same process hold on it.
     _lock: ClassVar = threading.RLock()
 
     def __init__(self, folder: Path, dim: int, mode: Mode = "create") -> None:
         try:
             if mode == "create":
                 folder.mkdir(parents=True, exist_ok=True)
-            folder = folder.resolve()  # it may itself be a link; nothing in it may
+            folder = folder.resolve()  # the folder may be a link, but nothing inside it
         except OSError as error:
             raise cannot_write(folder, error) from error
         names = ("items.sqlite", "approximate.faiss", "approximate.json")
         self._path, self._index_path, self._tuned_path = (folder / name for name in names)
         self._dim = dim
-        self._exact: tuple[Any, ExactIndex] | None = None  # and what it was made of
+        self._exact: tuple[Any, ExactIndex] | None = None  # with the version of the data it was built from
         self._approximate: tuple[Any, ApproximateIndex | None] | None = None
         with self._lock, _user_errors(self._path):
             if not os.path.lexists(self._path):
@@ -96,7 +96,7 @@ class LocalStore:
                 self._create()
             elif mode != "read" and journal_of(self._path).exists():
                 with self._writing():
-                    """That a transaction begins is enough to undo one that a killed process left."""
+                    pass  # beginning a transaction undoes the unfinished one of a killed process
             check_file(self._path, self._dim)
             self._db = self._connect("ro")
             try:
@@ -108,7 +108,7 @@ class LocalStore:
                 raise
 
     def _create(self) -> None:
-        """Whole or not at all: under a name of its own first, which no journal can have been waiting for."""
+        """Creates the file atomically, under a temporary name for which no foreign journal can exist."""
         with atomic_path(self._path) as partial, closing(sqlite3.connect(partial)) as db:
             db.executescript(TABLES.format(dim=self._dim))
 
@@ -137,20 +137,20 @@ class LocalStore:
         with self._lock, _user_errors(self._path):
             found = self._db.execute("SELECT label, COUNT(*) FROM items GROUP BY label ORDER BY label").fetchall()
         if not all(isinstance(label, str) for label, _ in found):
-            raise damaged(self._path, "a label that is not text")
+            raise damaged(self._path, "a label is not text")
         return dict(found)
 
     def ids(self, k: int, label: str | None = None) -> list[int]:
-        which, values = ("", ()) if label is None else ("WHERE label = ?", (label,))
+        where, values = ("", ()) if label is None else ("WHERE label = ?", (label,))
         with self._lock, _user_errors(self._path):
-            rows = self._db.execute(f"SELECT id FROM items {which} ORDER BY id LIMIT ?", (*values, max(k, 0)))
+            rows = self._db.execute(f"SELECT id FROM items {where} ORDER BY id LIMIT ?", (*values, max(k, 0)))
             return [id for (id,) in rows]
 
     def put(self, entries: Sequence[Entry], vectors: Embeddings) -> None:
         rows = checked_entries(entries, vectors, self._dim).values()
         values = ((e.path, e.label, int(e.size), int(e.modified), vector.tobytes()) for e, vector in rows)
         with self._writing() as db:
-            # Replacing deletes the old row and gives a new id: a vector never changes under its id.
+            # REPLACE deletes the old row and assigns a new id, so the vector of an id never changes.
             db.executemany(
                 "INSERT OR REPLACE INTO items (path, label, size, modified, vector) VALUES (?, ?, ?, ?, ?)", values
             )
@@ -175,9 +175,9 @@ class LocalStore:
     def finish(self) -> str:
         items, up_to = len(self), vector_index.EXACT_UP_TO
         if items <= up_to:
-            return f"{items:,} items are searched exactly; up to {up_to:,} that is fast."
+            return f"{items:,} items are searched exactly, which is fast up to {up_to:,}."
         if not vector_index.available():
-            return f"{items:,} items are searched exactly; pip install 'nearkin[search]' makes it faster."
+            return f"{items:,} items are searched exactly; to make it faster: pip install 'nearkin[search]'."
         index = self._approximate_index() if self._index_path.exists() else None
         if index is not None and (description := self._saved_description(index)):
             return description
@@ -187,15 +187,15 @@ class LocalStore:
             index, effort = ApproximateIndex.build(items, sample, self._chunks()), None
             self._approximate = vector_index.signature(self._index_path), index
         queries = self.vectors(self._sample(vector_index.TUNE_QUERIES))
-        share, times = index.tune(self._distances, queries, self._chunks())
+        recall, speedup = index.tune(self._distances, queries, self._chunks())
         if index.effort != effort:
             index.save(self._index_path)
             self._approximate = vector_index.signature(self._index_path), index
         description = (
-            f"{items:,} items are searched with {index}: {share:.1%} of the {vector_index.TUNE_K} nearest are "
-            f"found; exact search would take {times:.1f} times as long."
+            f"{items:,} items are searched with {index}: it finds {recall:.1%} of the {vector_index.TUNE_K} nearest, "
+            f"{speedup:.1f} times as fast as exact search."
         )
-        write_json(self._tuned_path, {"of": self._state(index), "said": description})
+        write_json(self._tuned_path, {"state": self._state(index), "description": description})
         return description
 
     def close(self) -> None:
@@ -207,7 +207,7 @@ class LocalStore:
         return [[hit.distance for hit in hits] for hits in self.search(queries, k)]
 
     def _search_approximately(self, index: ApproximateIndex, queries: Embeddings, k: int) -> list[list[Hit]] | None:
-        """None where an exact search is better: a large k, or many items removed since the index was built."""
+        """None if an exact search is better: for a large k, or if many items were removed since the index was built."""
         count = 2 * k + 10
         while 4 * count <= len(index):
             squared, proposed = index.candidates(queries, count)
@@ -225,7 +225,7 @@ class LocalStore:
             vectors = np.stack([items[id][1] for id in ids.tolist()])
             distances = np.linalg.norm(vectors.astype(np.float64) - query, axis=1)
             if not np.allclose(squared[place, live[place]], distances**2, rtol=1e-3, atol=1e-4 * distances.max() ** 2):
-                log.warning("%s belongs to other items: searching exactly; delete it", self._index_path)
+                log.warning("%s does not match the gallery's items; searching exactly; delete it", self._index_path)
                 self._approximate = vector_index.signature(self._index_path), None
                 return None
             distances, ids = np.append(distances, new_distances[place]), np.append(ids, new_ids[place])
@@ -234,7 +234,7 @@ class LocalStore:
         return self._hits(*zip(*found, strict=True))
 
     def _hits(self, distances: Iterable[Embeddings], ids: Iterable[Ids]) -> list[list[Hit]]:
-        """Hits of distances and ids (queries, k), without items that another process removed in the meantime."""
+        """Hits from distances and ids (queries, k), without items that another process has removed meanwhile."""
         items = self._items([id for row in ids for id in row.tolist()])
         return [
             [
@@ -246,34 +246,34 @@ class LocalStore:
         ]
 
     def _items(self, ids: Sequence[int]) -> dict[int, tuple[Entry, Embeddings]]:
-        """Entries and vectors of the ids that are there."""
+        """Entries and vectors by id; unknown ids are left out."""
         found = self._select("path, label, size, modified, vector", ids)
         vectors = self._matrix([values[-1] for values in found.values()])
         return {id: (self._entry(*row), vector) for (id, (*row, _)), vector in zip(found.items(), vectors, strict=True)}
 
     def _select(self, columns: str, ids: Sequence[int]) -> dict[int, list[Any]]:
-        """Columns of the ids that are there."""
-        wanted = sorted({int(id) for id in ids if 0 < id < 2**63})  # what SQLite can hold
+        """Columns by id; unknown ids are left out."""
+        wanted = sorted({int(id) for id in ids if 0 < id < 2**63})  # SQLite's range
         found: dict[int, list[Any]] = {}
         with self._lock, _user_errors(self._path):
             for start in range(0, len(wanted), IDS_PER_QUERY):
-                some = wanted[start : start + IDS_PER_QUERY]
-                places = ", ".join("?" * len(some))
-                rows = self._db.execute(f"SELECT id, {columns} FROM items WHERE id IN ({places})", some)
+                batch = wanted[start : start + IDS_PER_QUERY]
+                places = ", ".join("?" * len(batch))
+                rows = self._db.execute(f"SELECT id, {columns} FROM items WHERE id IN ({places})", batch)
                 found |= {id: values for id, *values in rows}
         return found
 
     def _exact_index(self, after: int) -> ExactIndex:
-        """All items with higher ids than this, ready to be searched; read again when they have changed."""
+        """An index of all items with ids above ``after``; rebuilt after a change."""
         with self._lock, _user_errors(self._path):
             version = self._value("PRAGMA data_version"), after
             if self._exact is None or self._exact[0] != version:
-                self._exact = None  # not two in memory at once
+                self._exact = None  # free the old one first, to hold only one in memory
                 self._exact = version, ExactIndex(*self._rows("WHERE id > ? ORDER BY id", after))
             return self._exact[1]
 
     def _approximate_index(self) -> ApproximateIndex | None:
-        """The approximate index, read again when its file has changed; None where search is exact."""
+        """The approximate index, loaded again when its file has changed; None if search is exact."""
         if len(self) <= vector_index.EXACT_UP_TO:
             return None
         with self._lock:
@@ -283,27 +283,27 @@ class LocalStore:
             return self._approximate[1]
 
     def _saved_description(self, index: ApproximateIndex) -> str | None:
-        """How this index is searched, as it was last tuned; None where anything has changed since."""
-        with suppress(OSError, ValueError, KeyError, TypeError):  # without it, or with a damaged one, it is tuned again
-            kept = read_json(self._tuned_path)
-            if kept["of"] == self._state(index):
-                return str(kept["said"])
+        """The sentence from the last tuning of this index; None if anything has changed since."""
+        with suppress(OSError, ValueError, KeyError, TypeError):  # if missing or damaged, the index is tuned again
+            saved = read_json(self._tuned_path)
+            if saved["state"] == self._state(index):
+                return str(saved["description"])
         return None
 
     def _state(self, index: ApproximateIndex) -> list[int]:
-        """Changes with every item put or removed: no id is given twice, and between puts there are only ever fewer."""
+        """Differs after every put or removal: a put raises the last id, and a removal lowers the count."""
         with self._lock, _user_errors(self._path):
             last = self._value("SELECT MAX(seq) FROM sqlite_sequence WHERE name = 'items'")
             return [len(self), last, len(index), index.highest, index.effort]
 
     def _changed_since(self, index: ApproximateIndex) -> int:
-        """How many items were removed from and put beside the index."""
+        """Number of items added or removed since the index was built."""
         with self._lock, _user_errors(self._path):
             new = self._value("SELECT COUNT(*) FROM items WHERE id > ?", index.highest)
             return new + len(index) - (len(self) - new)
 
     def _sample(self, count: int) -> list[int]:
-        """The ids of ``count`` items, or all, drawn evenly."""
+        """The ids of ``count`` random items, or of all if there are fewer."""
         with self._lock, _user_errors(self._path):
             ids = [id for (id,) in self._db.execute("SELECT id FROM items")]
         return random.Random(0).sample(ids, min(count, len(ids)))
@@ -314,29 +314,29 @@ class LocalStore:
             yield chunk
             last = int(chunk[0][-1])
 
-    def _rows(self, which: str, *values: int | str) -> tuple[Ids, Embeddings]:
+    def _rows(self, where: str, *values: int | str) -> tuple[Ids, Embeddings]:
         with self._lock, _user_errors(self._path):
-            rows = self._db.execute(f"SELECT id, vector FROM items {which}", values).fetchall()
+            rows = self._db.execute(f"SELECT id, vector FROM items {where}", values).fetchall()
         return np.array([id for id, _ in rows], np.int64), self._matrix([vector for _, vector in rows])
 
     def _entry(self, *values: Any) -> Entry:
-        """SQLite keeps any value in any column."""
+        """Checks the types, since SQLite stores any value in any column."""
         if [*map(type, values)] != [str, str, int, int] or "\0" in values[0]:
-            raise damaged(self._path, "an item that is not a path, a label and two numbers")
+            raise damaged(self._path, "an item is not a path, a label and two numbers")
         return Entry(*values)
 
     def _matrix(self, vectors: Sequence[object]) -> Embeddings:
         """(vectors, dim)"""
-        whole = [each for each in vectors if isinstance(each, bytes) and len(each) == 4 * self._dim]
-        rows = np.frombuffer(bytearray().join(whole), np.float32).reshape(-1, self._dim)  # writable, for torch
-        if len(whole) < len(vectors) or not np.isfinite(rows).all():
-            raise damaged(self._path, f"a vector that is not {self._dim} finite numbers")
+        valid = [vector for vector in vectors if isinstance(vector, bytes) and len(vector) == 4 * self._dim]
+        rows = np.frombuffer(bytearray().join(valid), np.float32).reshape(-1, self._dim)  # writable, for torch
+        if len(valid) < len(vectors) or not np.isfinite(rows).all():
+            raise damaged(self._path, f"a vector does not have {self._dim} finite values")
         return rows
 
     def _value(self, command: str, *values: int) -> int:
         value = self._db.execute(command, values).fetchone()[0]
         if not isinstance(value, int):
-            raise damaged(self._path, "a count that is not a number")
+            raise damaged(self._path, "a count is not a number")
         return value
 
     @contextmanager
@@ -346,7 +346,7 @@ class LocalStore:
             check_file(self._path, self._dim)
             check_journal(self._path)
             with closing(self._connect("rw")) as db:
-                db.execute("PRAGMA cache_spill = OFF")  # else a large put would lock readers out before it is committed
+                db.execute("PRAGMA cache_spill = OFF")  # otherwise a large put locks readers out before its commit
                 db.execute("BEGIN IMMEDIATE")
                 try:
                     check_schema(db, self._path, TABLES.format(dim=self._dim))
@@ -359,11 +359,11 @@ class LocalStore:
 
 @contextmanager
 def _user_errors(path: Path) -> Iterator[None]:
-    """Turns SQLite's errors into sentences that say what to do; around all use of the file at ``path``."""
+    """Turns errors of SQLite into a `UserError` about the file at ``path``."""
     try:
         yield
     except sqlite3.ProgrammingError:
-        raise  # a bug: used after it was closed
+        raise  # a bug, such as use after close
     except sqlite3.Error as error:
         name = getattr(error, "sqlite_errorname", "").removeprefix("SQLITE_")
         if name == "READONLY_ROLLBACK":
@@ -376,5 +376,5 @@ def _user_errors(path: Path) -> Iterator[None]:
         if kind in ("BUSY", "LOCKED"):
             raise UserError(f"another process is writing to {path.parent}; wait for it to end") from error
         if kind in ("CANTOPEN", "IOERR", "PERM", "NOMEM"):
-            raise UserError(f"could not read or write {path}: {error}; check its permissions and its disk") from error
+            raise UserError(f"cannot read or write {path} ({error}); check its permissions and the disk") from error
         raise damaged(path, error) from error

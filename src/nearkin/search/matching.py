@@ -1,8 +1,8 @@
-"""What is this? The label of the nearest items of a gallery, or "unknown" where they are too far away.
+"""Matching: classifies a query by its nearest items in a gallery, or as unknown if they are too far away.
 
-The nearest items vote with 1 / distance², so that a copy of an image in the gallery gets its label. How far is too far
-follows from the gallery itself: an item whose whole class is taken out stands for an unknown thing, and only a given
-share of these may be accepted.
+The nearest items vote with weight 1 / distance², so that a copy of an image in the gallery gets that image's label. The
+largest accepted distance is calibrated on the gallery's own items. To stand for an unknown class, an item is searched
+without all items of its own class; at most a given share of these may be accepted.
 """
 
 from __future__ import annotations
@@ -28,41 +28,41 @@ from nearkin.progress import track
 from nearkin.search.results import Calibration, MatchResult, SearchResult
 from nearkin.search.store import Embeddings, Entry, Store
 
-ITEMS = 2_000  # more of them would hardly move the threshold
+ITEMS = 2_000  # more items hardly change the threshold
 
 
 def calibrate(store: Store, false_accepts: float, k: int, cache: Path) -> Calibration:
-    """The largest distance at which at most a share of unknown things is accepted.
+    """Finds the largest distance at which at most a given share of unknown images is accepted.
 
-    It is measured on up to 2,000 items, each as if it had not been there.
+    It is measured on up to 2,000 items, each searched as if it were not in the gallery.
 
     Args:
-        false_accepts: the share, from 0 to below 1.
-        k: how many items vote.
-        cache: a file in which the calibration is kept until the items change.
+        false_accepts: share of unknown images that may be accepted, at least 0 and below 1.
+        k: number of items that vote.
+        cache: file for the calibration, valid until the items change.
     """
     if not 0 <= false_accepts < 1:
-        raise UserError(f"false_accepts={false_accepts} must be a share from 0 to below 1, such as 0.05")
+        raise UserError(f"false_accepts={false_accepts} must be at least 0 and below 1, such as 0.05")
     if k < 1:
-        raise UserError(f"k={k} items cannot vote; choose k from 1")
+        raise UserError(f"k={k} must be at least 1")
     entries = store.entries()
     classes = {entry.label for entry in entries.values() if entry.label}
     if len(classes) < 2:
-        found = f"all labelled items of the gallery are '{classes.pop()}'" if classes else "the gallery has no labels"
-        raise UserError(f"{found}, so nothing can be told apart; index images of two classes or more")
-    of = {"entries": _fingerprint(entries), "asked": false_accepts, "k": k}
-    with suppress(OSError, ValueError, KeyError, TypeError):  # a missing or damaged one is made again
-        kept = read_json(cache)
-        if kept["of"] == of:
-            return Calibration(**checked_fields(Calibration, kept["calibration"], str(cache)))
+        found = f"the gallery has one class only, '{classes.pop()}'" if classes else "the gallery has no labels"
+        raise UserError(f"{found}; index images of two classes or more")
+    key = {"entries": _fingerprint(entries), "false_accepts": false_accepts, "k": k}
+    with suppress(OSError, ValueError, KeyError, TypeError):  # if missing or damaged, it is computed again
+        cached = read_json(cache)
+        if cached["key"] == key:
+            return Calibration(**checked_fields(Calibration, cached["calibration"], str(cache)))
     calibration = _calibrate(store, entries, false_accepts, k)
-    with suppress(UserError):  # a gallery that cannot be written to can still be searched
-        write_json(cache, {"of": of, "calibration": asdict(calibration)})
+    with suppress(UserError):  # a read-only gallery has no cache
+        write_json(cache, {"key": key, "calibration": asdict(calibration)})
     return calibration
 
 
 def match(result: SearchResult, calibration: Calibration) -> MatchResult:
-    """The label of a query by the votes of its nearest items; none where the nearest of them is too far."""
+    """Labels a query by a vote of its nearest items; the label is None if they are too far away."""
     vote = _vote(result.distances, result.labels)
     label = vote.label if vote.distance <= calibration.threshold else None
     return MatchResult(result.query, label, vote.distance, vote.share, result.hits, calibration)
@@ -76,9 +76,9 @@ class _Vote:
 
 
 def _vote(distances: Sequence[float], labels: Sequence[str]) -> _Vote:
-    """The label with the largest sum of 1 / d², its share, and the distance of its nearest item.
+    """The label with the largest sum of 1 / d², its share of the votes, and the distance of its nearest item.
 
-    Distances ascend. Items without a label have no vote; of labels with equal sums the one that is nearest wins.
+    ``distances`` must ascend. Items without a label do not vote. In a tie, the label of the nearest item wins.
 
     >>> labels = ["rose", "tulip", "tulip"]
     >>> _vote([0.9, 1.0, 1.0], labels).label, _vote([0.1, 1.0, 1.0], labels).label
@@ -100,24 +100,24 @@ def _calibrate(store: Store, entries: dict[int, Entry], false_accepts: float, k:
     labels = [entry.label for entry in entries.values()]
     sizes = Counter(labels)
     with_label = [row for row, label in enumerate(labels) if label]
-    asked = np.sort(np.random.default_rng(0).permutation(with_label)[:ITEMS])
-    without_itself, without_its_class = _neighbours(store.vectors(list(entries)), labels, asked, k)
+    sample = np.sort(np.random.default_rng(0).permutation(with_label)[:ITEMS])
+    without_itself, without_its_class = _neighbours(store.vectors(list(entries)), labels, sample, k)
 
     unknown = [_vote(*voters) for voters in without_its_class]
-    allowed = math.floor(false_accepts * len(asked) + 1e-9)  # 0.29 · 100 is a little less than 29
+    allowed = math.floor(false_accepts * len(sample) + 1e-9)  # 0.29 · 100 is slightly below 29 in floating point
     first_refused = sorted(vote.distance for vote in unknown)[allowed]
     threshold = math.nextafter(first_refused, -math.inf)
 
-    truth = [labels[row] for row in asked]
+    truth = [labels[row] for row in sample]
     known = [(_vote(*voters), label) for voters, label in zip(without_itself, truth, strict=True)]
     answers = [(vote, label) for vote, label in known if sizes[label] > 1]
     right = [vote.label == label for vote, label in answers if vote.distance <= threshold]
     return Calibration(
         threshold=threshold,
-        false_accepts=sum(vote.distance <= threshold for vote in unknown) / len(asked),
+        false_accepts=sum(vote.distance <= threshold for vote in unknown) / len(sample),
         true_accepts=len(right) / len(answers) if answers else None,
         accuracy=sum(right) / len(right) if right else None,
-        items=len(asked),
+        items=len(sample),
     )
 
 
@@ -125,27 +125,27 @@ Voters = tuple[list[float], list[str]]
 
 
 def _neighbours(
-    vectors: Embeddings, labels: list[str], asked: npt.NDArray[np.int64], k: int
+    vectors: Embeddings, labels: list[str], sample: npt.NDArray[np.int64], k: int
 ) -> tuple[list[Voters], list[Voters]]:
-    """Distances and labels of the k nearest of every asked row: all but itself, and all but its whole class."""
+    """Distances and labels of each sampled row's k nearest: without the row itself, and without its whole class."""
     everything = torch.from_numpy(vectors)
     classes = torch.from_numpy(np.unique(labels, return_inverse=True)[1])
     to_all = Distances(everything)
-    rows_of = torch.arange(len(labels))
+    all_rows = torch.arange(len(labels))
     without_itself: list[Voters] = []
     without_its_class: list[Voters] = []
-    blocks = [torch.from_numpy(asked[block]) for block in row_blocks(len(asked), len(labels))]
+    blocks = [torch.from_numpy(sample[block]) for block in row_blocks(len(sample), len(labels))]
     for rows in track(blocks, "calibrating"):
         block = to_all.block(everything[rows])
-        itself = rows_of == rows[:, None]
+        itself = all_rows == rows[:, None]
         its_class = classes == classes[rows][:, None]
-        for voters, taken_out in ((without_itself, itself), (without_its_class, its_class)):
-            block.squares.masked_fill_(taken_out, torch.inf)
+        for voters, excluded in ((without_itself, itself), (without_its_class, its_class)):
+            block.squares.masked_fill_(excluded, torch.inf)
             distances, nearest = nearest_in(block, min(k, len(labels)))
-            as_searched = (distances * block.scale).float()  # or a threshold between two roundings would divide them
-            for found, places in zip(as_searched.tolist(), nearest.tolist(), strict=True):
-                there = [distance for distance in found if distance < math.inf]
-                voters.append((there, [labels[place] for place in places[: len(there)]]))
+            rounded = (distances * block.scale).float()  # as in a search, so that the threshold separates the same
+            for row, columns in zip(rounded.tolist(), nearest.tolist(), strict=True):
+                finite = [distance for distance in row if distance < math.inf]
+                voters.append((finite, [labels[column] for column in columns[: len(finite)]]))
     return without_itself, without_its_class
 
 

@@ -1,8 +1,8 @@
-"""Items and their vectors in Milvus: a cluster for galleries that outgrow one machine, or a file of its embedded form.
+"""The Milvus store: a cluster for galleries that outgrow one machine, or a file of embedded Milvus (milvus-lite).
 
-Milvus knows no transactions, but it replaces a row by one with the same key at once: the key is made of the path, so
-that every path is there once, whatever stops a put, which goes in batches and may be repeated without harm. What others
-see is the id, which a replaced item gets anew.
+Milvus has no transactions, but it replaces a row with the same key atomically. The key is a hash of the path, so every
+path is stored once, even if a put is interrupted. A put goes in batches and can safely be repeated. Users of the store
+see ids instead of keys; a replaced item gets a new id.
 """
 
 from __future__ import annotations
@@ -32,31 +32,31 @@ from nearkin.search.vector_index import ExactIndex
 log = logging.getLogger("nearkin")
 
 CONNECT_TIMEOUT, TIMEOUT = 5.0, 20.0  # seconds
-RETRY_AFTER = (0.5, 1.0, 2.0)  # seconds, before each further attempt
-BATCH = 1000  # rows with their vectors
-LIMIT = 16_384  # of what Milvus returns at once
-LONGEST = 65_535  # bytes of a string
-IDS = range(1, 2**53)  # what a web page, too, can hold exactly
-IDS_A_MILLISECOND = 4096  # enough for a batch; the range lasts until the year 2039
+RETRY_AFTER = (0.5, 1.0, 2.0)  # seconds to wait before each retry
+BATCH = 1000  # rows with vectors per request
+LIMIT = 16_384  # most rows that Milvus returns at once
+LONGEST = 65_535  # bytes in a string
+IDS = range(1, 2**53)  # JavaScript represents these exactly
+IDS_PER_MILLISECOND = 4096  # enough for a batch; the range lasts until the year 2039
 FIELDS = ["path", "label", "size", "modified"]
 
 T = TypeVar("T")
-_users: Counter[str] = Counter()  # of embedded files that this process has open
+_users: Counter[str] = Counter()  # open stores of this process per embedded file
 
 
 def open_milvus(address: str, folder: Path, dim: int, mode: Mode = "create") -> MilvusStore:
-    """The store at ``milvus://…``; a relative file is in the gallery's own folder."""
+    """Opens the store at ``milvus://…``; a relative file is in the gallery's folder."""
     return MilvusStore(*parse_address(address, folder), dim, create=mode == "create")
 
 
 class MilvusStore:
-    """See `Store`.
+    """A `Store` in Milvus.
 
     Args:
         address: ``http://host:19530``, ``https://…``, or an absolute path that ends in ``.db``.
         collection: letters, digits and underscores.
-        dim: of the vectors.
-        create: whether the collection is made where there is none.
+        dim: dimension of the vectors.
+        create: whether to create the collection if it does not exist.
     """
 
     def __init__(self, address: str, collection: str, dim: int, create: bool = True) -> None:
@@ -66,7 +66,7 @@ class MilvusStore:
         self._failures = (self._milvus.MilvusException, _package("grpc").RpcError)
         if self._embedded:
             _package("milvus_lite")
-        # They log every failure with its traceback; the embedded server, also each question that it cannot answer.
+        # These log every failure with its traceback. The embedded server also logs each request it does not support.
         for name in ("pymilvus", "milvus_lite", *(["grpc._server"] if self._embedded else [])):
             logging.getLogger(name).setLevel(logging.CRITICAL)
         if self._embedded and not create and not Path(address).exists():
@@ -110,8 +110,7 @@ class MilvusStore:
 
     def remove(self, ids: Collection[int]) -> None:
         for batch in _batches(ids):
-            which = f"id in {batch}"
-            self._retry(partial(self._client.delete, self._collection, filter=which, timeout=TIMEOUT))
+            self._retry(partial(self._client.delete, self._collection, filter=f"id in {batch}", timeout=TIMEOUT))
 
     def vectors(self, ids: Sequence[int]) -> Embeddings:
         found = self._select(ids, ["vector"])
@@ -119,33 +118,33 @@ class MilvusStore:
 
     def search(self, queries: Embeddings, k: int, label: str | None = None) -> list[list[Hit]]:
         queries = checked_query(queries, self._dim, k)
-        which = _label_filter(label)
-        k = min(k, self._count(which))
+        where = _label_filter(label)
+        k = min(k, self._count(where))
         if k == 0:
             return [[] for _ in queries]
-        if label is not None or k > LIMIT:  # its graph is searched first and filtered then: too few may be left
-            return self._retry(lambda: self._search_exactly(queries, k, which))
+        if label is not None or k > LIMIT:  # Milvus searches its graph before it filters, so too few may be left
+            return self._retry(lambda: self._search_exactly(queries, k, where))
         found: list[list[Hit]] = []
         step = max(1, 4 * LIMIT // k)
         for start in range(0, len(queries), step):
-            part = list(queries[start : start + step])
-            found += (self._hits(hits) for hits in self._retry(partial(self._search, part, k)))
-        if short := [place for place, hits in enumerate(found) if len(hits) < k]:
-            exact = self._retry(lambda: self._search_exactly(queries[short], k, which))
-            for place, hits in zip(short, exact, strict=True):
-                found[place] = hits
+            batch = list(queries[start : start + step])
+            found += (self._hits(hits) for hits in self._retry(partial(self._search, batch, k)))
+        if short := [row for row, hits in enumerate(found) if len(hits) < k]:
+            exact = self._retry(lambda: self._search_exactly(queries[short], k, where))
+            for row, hits in zip(short, exact, strict=True):
+                found[row] = hits
         return found
 
     def finish(self) -> str:
         self._retry(lambda: self._client.flush(self._collection, timeout=TIMEOUT))
-        how = "exactly" if self._embedded else "with the index that it chose itself"
+        how = "exactly" if self._embedded else "with its automatic index"
         return f"{len(self):,} items are searched {how} by Milvus at {self._address}."
 
     def close(self) -> None:
         self._client.close()
         if self._embedded and _users[self._address] > 0:
             _users[self._address] -= 1
-            if _users[self._address] == 0:  # its server, and its lock on the file, would last as long as this process
+            if _users[self._address] == 0:  # otherwise its server holds the lock on the file until this process ends
                 _package("milvus_lite.server_manager").server_manager_instance.release_server(self._address)
 
     def _connect(self, token: str) -> Any:
@@ -160,14 +159,14 @@ class MilvusStore:
         fields = {field["name"]: field["params"] for field in about["fields"]}
         if fields.keys() != {"key", "id", "vector", *FIELDS}:
             raise UserError(
-                f"the collection {self._collection} at {self._address} is not a gallery's, or another version's; "
-                "name another one"
+                f"the collection {self._collection} at {self._address} is not a gallery, or one of another version; "
+                "choose another collection"
             )
-        kept = int(fields["vector"]["dim"])
-        if kept != self._dim:
+        dim = int(fields["vector"]["dim"])
+        if dim != self._dim:
             raise UserError(
-                f"the collection {self._collection} at {self._address} holds vectors of {kept} numbers, "
-                f"not {self._dim}; use the model that it was made with, or name another collection"
+                f"the collection {self._collection} at {self._address} holds vectors of dimension {dim}, "
+                f"not {self._dim}; use the model that it was made with, or choose another collection"
             )
         self._retry(self._load)
 
@@ -186,21 +185,21 @@ class MilvusStore:
         index = self._client.prepare_index_params()
         index.add_index("vector", index_type="FLAT" if self._embedded else "AUTOINDEX", metric_type="L2")
         index.add_index("id", index_type="INVERTED")
-        # Strong: what was put is found at once.
+        # "Strong" consistency: a search finds items as soon as they are put.
         self._client.create_collection(
             self._collection, schema=schema, index_params=index, consistency_level="Strong", timeout=TIMEOUT
         )
 
     def _select(self, ids: Iterable[int], fields: list[str]) -> dict[int, Any]:
-        """The rows of the ids that are there."""
+        """Rows by id; unknown ids are left out."""
         return {row["id"]: row for batch in _batches(ids) for row in self._rows(f"id in {batch}", ["id", *fields])}
 
     def _new_ids(self, count: int) -> list[int]:
-        """They rise with time, so that none is given twice; by chance within a millisecond, so that writers need not
-        agree."""
+        """Ids increase with time, so that none is used twice. Within a millisecond they are random, so that writers
+        need not coordinate."""
         while True:
-            now = time.time_ns() // 1_000_000 * IDS_A_MILLISECOND
-            first = now + random.SystemRandom().randrange(IDS_A_MILLISECOND - count)
+            now = time.time_ns() // 1_000_000 * IDS_PER_MILLISECOND
+            first = now + random.SystemRandom().randrange(IDS_PER_MILLISECOND - count)
             ids = list(range(first, first + count))
             if not self._select(ids, []):
                 return ids
@@ -215,40 +214,40 @@ class MilvusStore:
             timeout=TIMEOUT,
         )
 
-    def _search_exactly(self, queries: Embeddings, k: int, which: str) -> list[list[Hit]]:
-        """The hits of queries (queries, dim) among all rows, a page at a time."""
+    def _search_exactly(self, queries: Embeddings, k: int, where: str) -> list[list[Hit]]:
+        """Hits of queries (queries, dim) among all rows that pass the filter, read page by page."""
         found: list[list[Hit]] = [[] for _ in queries]
-        for page in self._pages(which, ["id", "vector", *FIELDS]):
+        for page in self._pages(where, ["id", "vector", *FIELDS]):
             rows = {int(row["id"]): row for row in sorted(page, key=lambda row: int(row["id"]))}
             vectors = np.array([row["vector"] for row in rows.values()], np.float32)
             nearest = ExactIndex(np.array(list(rows), np.int64), vectors).nearest(queries, k)
-            for place, (distances, ids) in enumerate(zip(*(part.tolist() for part in nearest), strict=True)):
+            for query, (distances, ids) in enumerate(zip(*(part.tolist() for part in nearest), strict=True)):
                 new = [Hit(id, _entry(rows[id]), distance) for distance, id in zip(distances, ids, strict=True)]
-                found[place] = sorted(found[place] + new, key=_by_distance)[:k]
+                found[query] = sorted(found[query] + new, key=_by_distance)[:k]
         return found
 
     def _hits(self, found: Iterable[Any]) -> list[Hit]:
-        # Milvus leaves the root out, and rounding may leave a little less than nothing.
+        # Milvus returns squared distances, which rounding may make slightly negative.
         hits = [Hit(hit["entity"]["id"], _entry(hit["entity"]), max(0.0, hit["distance"]) ** 0.5) for hit in found]
         return sorted(hits, key=_by_distance)
 
-    def _count(self, which: str) -> int:
-        return int(self._rows(which, ["count(*)"])[0]["count(*)"])
+    def _count(self, where: str) -> int:
+        return int(self._rows(where, ["count(*)"])[0]["count(*)"])
 
-    def _rows(self, which: str, fields: list[str]) -> list[Any]:
-        return self._retry(lambda: self._query(which, fields))
+    def _rows(self, where: str, fields: list[str]) -> list[Any]:
+        return self._retry(lambda: self._query(where, fields))
 
-    def _query(self, which: str, fields: list[str]) -> list[Any]:
-        return list(self._client.query(self._collection, filter=which, output_fields=fields, timeout=TIMEOUT))
+    def _query(self, where: str, fields: list[str]) -> list[Any]:
+        return list(self._client.query(self._collection, filter=where, output_fields=fields, timeout=TIMEOUT))
 
-    def _all_rows(self, which: str, fields: list[str], at_most: int = -1) -> list[Any]:
-        return self._retry(lambda: [row for page in self._pages(which, fields, at_most) for row in page])
+    def _all_rows(self, where: str, fields: list[str], limit: int = -1) -> list[Any]:
+        return self._retry(lambda: [row for page in self._pages(where, fields, limit) for row in page])
 
-    def _pages(self, which: str, fields: list[str], at_most: int = -1) -> Iterator[list[Any]]:
-        """All rows, of which Milvus returns a part at once."""
-        size = BATCH if "vector" in fields else LIMIT  # every page takes long, however short it is
+    def _pages(self, where: str, fields: list[str], limit: int = -1) -> Iterator[list[Any]]:
+        """Yields all rows that pass the filter, in pages, since Milvus limits how many it returns at once."""
+        size = BATCH if "vector" in fields else LIMIT  # each page takes long, however short it is
         pages = self._client.query_iterator(
-            self._collection, batch_size=size, limit=at_most, filter=which, output_fields=fields, timeout=TIMEOUT
+            self._collection, batch_size=size, limit=limit, filter=where, output_fields=fields, timeout=TIMEOUT
         )
         try:
             yield from iter(pages.next, [])
@@ -256,7 +255,7 @@ class MilvusStore:
             pages.close()
 
     def _retry(self, attempt: Callable[[], T]) -> T:
-        """Calls ``attempt``, which may be repeated, a few times where Milvus does not answer."""
+        """Calls ``attempt``, which must be repeatable, and again a few times if Milvus does not respond."""
         for wait in (*RETRY_AFTER, None):
             try:
                 return attempt()
@@ -266,25 +265,25 @@ class MilvusStore:
                     raise cannot_write(Path(self._address), OSError(errno.ENOSPC, full)) from error
                 if self._embedded:
                     raise UserError(
-                        f"Milvus could not use {self._address} ({_reason(error)}); see that no other process uses it"
+                        f"Milvus cannot use {self._address} ({_reason(error)}); check that no other process uses it"
                     ) from error
                 if not _is_transient(error):
-                    raise UserError(f"Milvus at {self._address} refuses: {_reason(error)}") from error
+                    raise UserError(f"Milvus at {self._address} refused the request: {_reason(error)}") from error
                 if wait is None:
                     raise UserError(
-                        f"Milvus at {self._address} does not answer; see that it runs and that {TOKEN} is right, and "
-                        "try again: nothing that was stored is lost"
+                        f"Milvus at {self._address} does not respond; check that it is running and that {TOKEN} is "
+                        "correct, then try again: stored items are not lost"
                     ) from error
-                log.warning("Milvus at %s does not answer; trying again in %g s", self._address, wait)
+                log.warning("Milvus at %s does not respond; retrying in %g s", self._address, wait)
                 time.sleep(wait)
                 if self._client is not None:
                     with suppress(*self._failures):
-                        self._load()  # a server that was started again may have forgotten what was in use
+                        self._load()  # a restarted server may have unloaded the collection
         raise AssertionError("unreachable")
 
 
 def _quoted(text: str) -> str:
-    r"""A string in Milvus's filters.
+    r"""A string literal for a Milvus filter.
 
     >>> print(_quoted('a "b"\n'))
     "a \"b\"\n"
@@ -306,25 +305,25 @@ def _entry(row: Any) -> Entry:
 
 
 def _key(entry: Entry) -> str:
-    """Of a fixed length and without characters that mean something in Milvus's filters, unlike the path."""
+    """A hash of the path. Its length is fixed, and it needs no quoting in filters."""
     return hashlib.sha256(entry.path.encode()).hexdigest()
 
 
 def _batches(ids: Iterable[int]) -> list[list[int]]:
-    whole = [int(id) for id in ids if id in IDS]
-    return [whole[start : start + BATCH] for start in range(0, len(whole), BATCH)]
+    valid = [int(id) for id in ids if id in IDS]
+    return [valid[start : start + BATCH] for start in range(0, len(valid), BATCH)]
 
 
 def _package(name: str) -> Any:
-    """A module of the extra, imported when it is needed."""
+    """Imports a module of the optional extra."""
     try:
         return importlib.import_module(name)
     except ImportError as error:
-        raise UserError("Milvus's client is not installed; pip install 'nearkin[milvus]'") from error
+        raise UserError("the Milvus client is not installed; pip install 'nearkin[milvus]'") from error
 
 
 def _is_transient(error: Any) -> bool:
-    """Whether the next attempt may work."""
+    """Whether a retry may succeed."""
     grpc = _package("grpc")
     code = error.code() if isinstance(error, grpc.RpcError) else error.code
     not_connected, not_loaded = 2, 101
@@ -332,6 +331,6 @@ def _is_transient(error: Any) -> bool:
 
 
 def _reason(error: Any) -> str:
-    """The first line of its message."""
+    """The first line of the error's message."""
     message = getattr(error, "message", "") or str(error)
     return message.strip().splitlines()[0]

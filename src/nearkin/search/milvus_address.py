@@ -1,4 +1,4 @@
-"""Where a Milvus is, as users write it, and the token that opens it."""
+"""Milvus addresses as users write them, and the access token for their hosts."""
 
 from __future__ import annotations
 
@@ -19,52 +19,55 @@ FORMS = f"milvus://host:{PORT}/collection, or milvus://./items.db for a file"
 
 
 def parse_address(address: str, folder: Path) -> tuple[str, str]:
-    """The address for Milvus's client, and the collection; a relative file is in the gallery's own folder.
+    """Returns the address for the Milvus client and the collection; a relative file is in the gallery's folder.
 
     >>> parse_address("milvus://localhost/photos", Path())
     ('http://localhost:19530', 'photos')
     >>> parse_address("milvus://host", Path())  # doctest: +NORMALIZE_WHITESPACE
     Traceback (most recent call last):
     nearkin.errors.UserError: the address 'milvus://host' names no collection;
-    write milvus://host:19530/collection, or milvus://./items.db for a file
+    use milvus://host:19530/collection, or milvus://./items.db for a file
     """
     rest = address.removeprefix("milvus://")
     if rest.startswith(("/", "./", "../")):
         file = (folder / rest).resolve()
         if file.suffix != ".db" or not file.parent.is_dir():
             raise UserError(
-                f"Milvus cannot keep its file at {file}; name a file in a folder that exists, ending in .db"
+                f"Milvus cannot store its data at {file}; choose a file name that ends in .db, in an existing folder"
             )
         return str(file), "gallery"
     try:
         parts = urlsplit(f"//{rest}")
         host, port = parts.hostname, parts.port or PORT
     except ValueError as error:
-        raise UserError(f"the address is not understood ({error}); write {FORMS}") from error
+        raise UserError(f"the address is not valid ({error}); use {FORMS}") from error
     if "@" in parts.netloc:
-        raise UserError(f"an address is kept in the gallery; leave the password out, and set {TOKEN}={TOKEN_FORM}")
+        raise UserError(
+            "an address must not contain a password, because the gallery stores it; "
+            f"set the environment variable {TOKEN}={TOKEN_FORM} instead"
+        )
     if host and host.endswith(".db"):
-        raise UserError(f"the address '{address}' names a host; for a file write milvus://./{host}")
+        raise UserError(f"the address '{address}' names a host; for a file, use milvus://./{host}")
     if not host or parts.query not in ("", "tls") or not re.fullmatch(r"/[A-Za-z_]\w{0,254}", parts.path, re.ASCII):
-        raise UserError(f"the address '{address}' names no collection; write {FORMS}")
+        raise UserError(f"the address '{address}' names no collection; use {FORMS}")
     host = f"[{host}]" if ":" in host else host
     return f"http{'s' if parts.query else ''}://{host}:{port}", parts.path[1:]
 
 
 def token_for(address: str) -> str:
-    """The token in the environment if it is meant for the host of ``http://host:19530``, else an empty one.
+    """The token in the environment if it is for the host of this address, ``http://host:19530``; otherwise "".
 
-    It names its host, since a gallery, and so the address in it, may come from someone else.
+    The variable names the host, because an address may come from someone else's gallery.
     """
-    kept = os.environ.get(TOKEN, "")
-    if not kept:
+    value = os.environ.get(TOKEN, "")
+    if not value:
         return ""
-    host, _, token = kept.partition("=")
+    host, _, token = value.partition("=")
     if not token or not re.fullmatch(r"[\w.-]+|\[[\da-fA-F:]+\]", host):
-        raise UserError(f"{TOKEN} does not say which host it is for; write it as {TOKEN}={TOKEN_FORM}")
+        raise UserError(f"{TOKEN} does not name the host it is for; write {TOKEN}={TOKEN_FORM}")
     if host.strip("[]").lower() != urlsplit(address).hostname:
-        log.warning("the token in %s is for another host, and is not sent to %s", TOKEN, address)
+        log.warning("the token in %s is for another host and is not sent to %s", TOKEN, address)
         return ""
     if not address.startswith(("https:", "http://localhost:", "http://127.0.0.1:")):
-        log.warning("the token goes to %s unencrypted; if it offers TLS, add ?tls to the address", address)
+        log.warning("the token is sent unencrypted to %s; if the server offers TLS, add ?tls to the address", address)
     return token

@@ -1,4 +1,4 @@
-"""What a gallery can be asked with: files, folders, images, embeddings; one or many."""
+"""Queries of a gallery: files, folders, images or embeddings; one or many."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ Queries = Item | Sequence[Item]
 
 @dataclass(frozen=True)
 class EmbeddedQueries:
-    """Queries as a store takes them.
+    """Queries, ready to be searched in a store.
 
     Attributes:
-        names: as results show them.
-        files: None for those that are not files.
+        names: names to show in results.
+        files: the file of each query; None if it has none.
         embeddings: (queries, dim).
-        single: whether one query was given by itself, not a list of one.
+        single: whether a single query was given, not a list.
     """
 
     names: list[str]
@@ -39,7 +39,7 @@ class EmbeddedQueries:
 
 
 def embed_queries(queries: Queries, model: Embedder) -> EmbeddedQueries:
-    """Embeds images and all images below folders; takes embeddings, a float array (dim,) or (n, dim), as they are."""
+    """Embeds images, and all images below folders; keeps embeddings, a float array (dim,) or (n, dim), as they are."""
     if _are_embeddings(queries):
         found = _array(queries)
         kind, images = "embedding", None
@@ -50,7 +50,7 @@ def embed_queries(queries: Queries, model: Embedder) -> EmbeddedQueries:
     embeddings = np.atleast_2d(found)
     given = images if isinstance(images, list) else [images] * len(embeddings)
     return EmbeddedQueries(
-        names=[_name(image) or f"{kind} {place}" for place, image in enumerate(given)],
+        names=[_name(image) or f"{kind} {number}" for number, image in enumerate(given)],
         files=[image if isinstance(image, Path) else None for image in given],
         embeddings=embeddings,
         single=found.ndim == 1,
@@ -65,9 +65,9 @@ def _check_files(images: Any) -> None:
 
 
 def _are_embeddings(queries: Any) -> bool:
-    """Floating point without the third dimension of an image."""
+    """Floats with at most two dimensions; an image has three."""
     if isinstance(queries, list | tuple):
-        return len(queries) > 0 and all(_are_embeddings(each) and each.ndim == 1 for each in queries)
+        return len(queries) > 0 and all(_are_embeddings(query) and query.ndim == 1 for query in queries)
     if isinstance(queries, Tensor):
         return queries.is_floating_point() and queries.ndim <= 2
     return isinstance(queries, np.ndarray) and queries.dtype.kind == "f" and queries.ndim <= 2
@@ -75,7 +75,7 @@ def _are_embeddings(queries: Any) -> bool:
 
 def _array(embeddings: Any) -> Embeddings:
     if isinstance(embeddings, list | tuple):
-        return np.stack([_array(each) for each in embeddings])
+        return np.stack([_array(embedding) for embedding in embeddings])
     return np.asarray(embeddings.detach().float().cpu() if isinstance(embeddings, Tensor) else embeddings, np.float32)
 
 
@@ -89,14 +89,14 @@ def _without_folders(queries: Any) -> Any:
     for image in map(_without_folders, queries):
         images += image if isinstance(image, list) else [image]
     if not images:
-        raise UserError("there are no queries; give at least one image")
+        raise UserError("no queries given; give at least one image")
     return images
 
 
 def _images_in(folder: Path) -> list[Path]:
     if found := images_below(folder):
         return found
-    raise UserError(f"the folder {folder} holds no images to search with")
+    raise UserError(f"the folder {folder} contains no images; choose a folder with query images")
 
 
 def _name(image: Any) -> str:

@@ -1,4 +1,4 @@
-"""What a gallery answers: values that print as text and turn into JSON."""
+"""Results of a gallery. They print as text and convert to JSON."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from nearkin.data.images import Unreadable
 from nearkin.data.unreadable import listed
 from nearkin.search.store import Hit
 
-SHOWN = 20  # missing or unreadable files that are named
+SHOWN = 20  # missing or unreadable files to list
 
 
 @dataclass(frozen=True, repr=False)
@@ -19,8 +19,8 @@ class SearchResult:
     """The items nearest to one query, nearest first.
 
     Attributes:
-        query: its path, or "image 3" or "embedding 3" where it has none.
-        hits: the items that were found, each with its distance.
+        query: its path, or "image 3" or "embedding 3" if it has none.
+        hits: the items found, each with its distance.
 
     >>> from nearkin.search import Entry
     >>> result = SearchResult("query.jpg", [Hit(7, Entry("/photos/rose/1.jpg", "rose", 0, 0), 0.25)])
@@ -29,7 +29,7 @@ class SearchResult:
     rank  distance  label  path
        1    0.2500  rose   /photos/rose/1.jpg
     >>> result
-    <SearchResult of query.jpg: 1 hits, nearest 'rose' at 0.2500>
+    <SearchResult for query.jpg: 1 hits, nearest 'rose' at 0.2500>
     >>> result.labels
     ['rose']
     """
@@ -57,30 +57,31 @@ class SearchResult:
 
     def __repr__(self) -> str:
         nearest = f", nearest {(self.labels[0] or self.paths[0])!r} at {self.distances[0]:.4f}" if self.hits else ""
-        return f"<SearchResult of {self.query}: {len(self)} hits{nearest}>"
+        return f"<SearchResult for {self.query}: {len(self)} hits{nearest}>"
 
     def __str__(self) -> str:
         rows = [(str(rank), f"{hit.distance:.4f}", hit.label, hit.path) for rank, hit in enumerate(self.hits, start=1)]
         return f"{self.query}\n{text_table(('rank', 'distance', 'label', 'path'), rows, '>><<')}"
 
     def to_dict(self) -> dict[str, Any]:
-        """For JSON."""
+        """Values for JSON."""
         return {"query": self.query, "hits": _as_dicts(self.hits)}
 
 
 @dataclass(frozen=True)
 class Calibration:
-    """Where a gallery draws the line between known and unknown, and how well that works on its own items.
+    """The distance that separates known from unknown, and how well it works on the gallery's own items.
 
     Attributes:
         threshold: the largest distance at which a label is accepted.
-        false_accepts: share of the items of unknown classes that are accepted all the same.
-        true_accepts: share of the items of known classes that are accepted; None where every class has a single item.
-        accuracy: share of these that get their own label; None where there are none.
-        items: how many items were tried.
+        false_accepts: share of items of unknown classes that are accepted by mistake.
+        true_accepts: share of items of known classes that are accepted; None if every class has a single item.
+        accuracy: share of the latter that get the right label; None if there are none.
+        items: number of items it was measured on.
 
-    >>> print(Calibration(0.5, 0.05, None, None, items=9))
-    unknown beyond a distance of 0.5000; accepted: 5.0% of unknown classes (measured on 9 of the gallery's own items)
+    >>> print(Calibration(0.5, 0.05, 0.9, 0.8, items=9))
+    unknown above distance 0.5000; accepts 5.0% of unknown images and 90.0% of known ones, 80.0% of these with the \
+right label (measured on 9 items of the gallery)
     """
 
     threshold: float
@@ -90,14 +91,14 @@ class Calibration:
     items: int
 
     def __str__(self) -> str:
-        accepted = [f"{self.false_accepts:.1%} of unknown classes"]
+        accepted = f"{self.false_accepts:.1%} of unknown images"
         if self.true_accepts is not None:
-            accepted.append(f"{self.true_accepts:.1%} of known classes")
+            accepted += f" and {self.true_accepts:.1%} of known ones"
         if self.accuracy is not None:
-            accepted.append(f"of these {self.accuracy:.1%} with the right label")
+            accepted += f", {self.accuracy:.1%} of these with the right label"
         return (
-            f"unknown beyond a distance of {self.threshold:.4f}; accepted: {', '.join(accepted)} "
-            f"(measured on {self.items:,} of the gallery's own items)"
+            f"unknown above distance {self.threshold:.4f}; accepts {accepted} "
+            f"(measured on {self.items:,} items of the gallery)"
         )
 
 
@@ -106,12 +107,12 @@ class MatchResult:
     """The class of one query.
 
     Attributes:
-        query: its path, or "image 3" or "embedding 3" where it has none.
-        label: None where it is unknown.
-        distance: of the nearest item with the label that has most votes, accepted or not; infinite without a vote.
-        share: of the votes that this label has.
+        query: its path, or "image 3" or "embedding 3" if it has none.
+        label: the label with the most votes; None if it was not accepted.
+        distance: distance of the nearest item with the most voted label, accepted or not; infinite if no item voted.
+        share: that label's share of the votes.
         hits: the items that voted, nearest first.
-        calibration: which distances are accepted.
+        calibration: the largest accepted distance and how it was measured.
     """
 
     query: str
@@ -122,14 +123,14 @@ class MatchResult:
     calibration: Calibration
 
     def __repr__(self) -> str:
-        return f"<MatchResult of {self}>"
+        return f"<MatchResult for {self}>"
 
     def __str__(self) -> str:
         label = "unknown" if self.label is None else self.label
         return f"{self.query}: {label} ({self.share:.0%} of the votes, distance {self.distance:.4f})"
 
     def to_dict(self) -> dict[str, Any]:
-        """For JSON, which has no infinity."""
+        """Values for JSON, which has no infinity."""
         return {
             "query": self.query,
             "label": self.label,
@@ -142,15 +143,17 @@ class MatchResult:
 
 @dataclass
 class IndexResult:
-    """What indexing did.
+    """The result of indexing.
 
     Attributes:
-        added, changed, unchanged: how many files are new, have other content or another label, are as they were.
-        missing: items whose files are gone from the folder of the data; they stay unless pruned.
-        removed: how many items were pruned.
-        unreadable: files that could not be read; what the gallery knew of them stays unless pruned.
-        searched: how the gallery is searched, in a sentence.
-        total: how many items it has now.
+        added: number of new files.
+        changed: number of files with new content or a new label.
+        unchanged: number of files that were already up to date.
+        missing: items whose files are gone from the data's folder; they stay unless pruned.
+        removed: number of pruned items.
+        unreadable: files that could not be read; earlier items of these files stay unless pruned.
+        searched: a sentence on how the gallery is searched.
+        total: number of items in the gallery.
 
     >>> print(IndexResult(added=3, unchanged=2, total=5, searched="5 items are searched exactly."))
     5 items: 3 added, 2 unchanged
@@ -171,9 +174,9 @@ class IndexResult:
         done = ", ".join(f"{count:,} {name}" for name, count in counts.items() if count)
         lines = [f"{self.total:,} items: {done or 'nothing to do'}"]
         if self.unreadable:
-            lines.append(f"not readable, left out:\n  {listed(self.unreadable, SHOWN)}")
+            lines.append(f"unreadable, skipped:\n  {listed(self.unreadable, SHOWN)}")
         if self.missing and not self.removed:
-            lines.append("in the gallery, but their files are gone (prune removes them):")
+            lines.append("files missing, items still in the gallery (prune to remove them):")
             lines += [f"  {path}" for path in self.missing[:SHOWN]]
             if len(self.missing) > SHOWN:
                 lines.append(f"  … and {len(self.missing) - SHOWN:,} more")
@@ -181,7 +184,7 @@ class IndexResult:
 
 
 def text_table(header: Sequence[str], rows: Sequence[Sequence[str]], align: str) -> str:
-    """Columns of text; ``align`` has < (left) or > (right) for each.
+    """A plain-text table; ``align`` has < (left) or > (right) for each column.
 
     >>> print(text_table(("label", "votes"), [("rose", "3")], "<>"))
     label  votes

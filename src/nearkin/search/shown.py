@@ -1,7 +1,7 @@
-"""Which files a gallery shows: those below folders that this user has indexed.
+"""The files that a gallery may show: those below folders that this user has indexed.
 
-A gallery may come from someone else, whose items could name any image on this disk. So the folders are recorded in the
-gallery when they are indexed, with a seal that only this user can make; what others have recorded counts for nothing.
+A gallery may come from someone else, and its items could name any image on this disk. Indexing therefore records its
+folders in the gallery, signed with a key of this user. Records of other users are ignored.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ RECORD, KEY = "folders.json", "gallery.key"
 
 
 class ShownFiles:
-    """The files that a gallery shows.
+    """The files that a gallery may show.
 
     Args:
-        gallery: its folder, of which everything is shown that does not lead out of it.
-        allowed: further folders, or files.
+        gallery: the gallery's folder. Files inside it may be shown, but not links that lead out of it.
+        allowed: further folders or files.
     """
 
     def __init__(self, gallery: Path, allowed: Sequence[str | Path] = ()) -> None:
@@ -48,8 +48,8 @@ class ShownFiles:
         if not self._warned:
             self._warned = True
             log.warning(
-                "%s and perhaps others of the gallery are not shown, because they were not indexed here; "
-                'if you trust the gallery, name their folder: allow_path="%s"',
+                "%s is not shown, because you did not index it, and so may be others; "
+                'if you trust the gallery, pass allow_path="%s"',
                 path,
                 Path(path).parent,
             )
@@ -57,37 +57,37 @@ class ShownFiles:
 
 
 def record_folders(gallery: Path, folders: Iterable[Path]) -> None:
-    """Adds folders to those that were indexed; not those whose names are not text, of which nothing is indexed."""
+    """Adds folders to the record. Folders whose names are not UTF-8 are skipped: their files are not indexed."""
     known = indexed_folders(gallery)
     new = {folder for folder in folders if is_utf8(str(folder)) and not _is_below(str(folder), known)}
     if new:
         kept = sorted(str(folder) for folder in {*known, *new} if not _is_below(str(folder.parent), [*known, *new]))
         try:
-            write_json(gallery / RECORD, {"folders": kept, "seal": _seal(kept)})
+            write_json(gallery / RECORD, {"folders": kept, "signature": _signature(kept)})
         except OutOfRoom as error:
-            log.warning("images are shown only with allow_path=..., because: %s", error)
+            log.warning("images can only be shown with allow_path=...: %s", error)
 
 
 def indexed_folders(gallery: Path) -> list[Path]:
-    """The folders that this user has indexed into a gallery; none of those that someone else has recorded."""
+    """The folders that this user has indexed into a gallery; records of other users do not count."""
     with suppress(OSError, ValueError, KeyError, TypeError, OutOfRoom):
         kept = read_json(gallery / RECORD)
-        if hmac.compare_digest(_seal(kept["folders"]), kept["seal"]):
+        if hmac.compare_digest(_signature(kept["folders"]), kept["signature"]):
             return [Path(folder) for folder in kept["folders"]]
     return []
 
 
 def _is_below(path: str, folders: Iterable[Path]) -> bool:
-    """Of a path without detours, as galleries keep them."""
+    """Whether a path is below one of the folders; it must be normalized, without ``..``, as galleries store it."""
     return path == os.path.abspath(path) and any(Path(path).is_relative_to(folder) for folder in folders)  # noqa: PTH100
 
 
-def _seal(folders: list[str]) -> str:
+def _signature(folders: list[str]) -> str:
     return hmac.new(_key(), json.dumps(folders).encode(), hashlib.sha256).hexdigest()
 
 
 def _key() -> bytes:
-    """This user's own, made when it is first needed. Without it galleries must be indexed again, which is quick."""
+    """This user's secret key, created on first use. If it is lost, index the galleries again, which is quick."""
     file = cache_folder() / KEY
     if not file.exists():
         with one_at_a_time(file):

@@ -1,8 +1,8 @@
-"""A SQLite file that may come from someone else: what is refused before, and right after, SQLite opens it.
+"""Checks of a SQLite file that may come from someone else, before and right after SQLite opens it.
 
-SQLite trusts what lies beside a database. A journal can name a "super-journal", any file of the user's, which SQLite
-deletes when it has played the journal back; a write-ahead log is played back even by readers. Views and triggers would
-run with the user's own queries.
+SQLite trusts the files next to a database. A journal can name a "super-journal", which may be any file of the user:
+SQLite deletes it after it has played the journal back. A write-ahead log is played back even by readers. Views and
+triggers would run with the user's own queries.
 """
 
 from __future__ import annotations
@@ -17,48 +17,48 @@ from nearkin.files import check_regular, open_regular
 
 MAGIC = b"SQLite format 3\0"
 JOURNAL_MAGIC = bytes.fromhex("d9d505f920a163d7")
-LARGEST_TEXT = 2**20  # bytes that an item may take beside its vector
+LARGEST_TEXT = 2**20  # bytes of an item, without its vector
 
 
 def check_file(path: Path, dim: int) -> None:
-    """Refuses a file that is not a plain database with this ``user_version``, and a write-ahead log beside it.
+    """Refuses a file that is not a plain database with ``dim`` as its ``user_version``, or has a write-ahead log.
 
-    The file is opened and closed for that, which ends all locks that this process holds on it.
+    This opens and closes the file, which releases all locks that this process holds on it.
     """
     try:
         with open_regular(path, follow=False) as file:
             head = file.read(100)
         journal = journal_of(path)
         if os.path.lexists(journal):
-            check_regular(journal, follow=False)  # SQLite would wait for a FIFO
+            check_regular(journal, follow=False)  # SQLite would wait forever for a FIFO
     except OSError as error:
         raise damaged(path, error.strerror or str(error)) from error
     if len(head) < 100 or not head.startswith(MAGIC):
         raise damaged(path, "not a SQLite database")
-    formats, (kept,), (application,) = head[18:20], struct.unpack(">I", head[60:64]), struct.unpack(">I", head[68:72])
+    formats, (stored,), (application,) = head[18:20], struct.unpack(">I", head[60:64]), struct.unpack(">I", head[68:72])
     if formats != b"\1\1" or os.path.lexists(f"{path}-wal"):
         raise damaged(path, "it has a write-ahead log, which nearkin never writes")
     if application:
         raise damaged(path, f"it belongs to another program, {application:#x}")
-    if kept != dim:
-        raise UserError(f"{path} holds vectors of {kept} numbers, not {dim}; use the model that it was made with")
+    if stored != dim:
+        raise UserError(f"{path} holds vectors of dimension {stored}, not {dim}; use the model that it was made with")
 
 
 def check_schema(db: sqlite3.Connection, path: Path, tables: str) -> None:
-    """Refuses a database that has anything but what the commands ``tables`` make: views, triggers, other columns."""
+    """Refuses a database with anything that the SQL in ``tables`` does not create: views, triggers, other columns."""
     with sqlite3.connect(":memory:") as ours:
         ours.executescript(tables)
         wanted = _schema(ours)
     ours.close()
     if (found := _schema(db)) != wanted:
         other = sorted(str(name) for _, name, *_ in found ^ wanted)
-        raise damaged(path, f"its tables are not those of a gallery: {other[0]}")
+        raise damaged(path, f"unexpected or missing table, index, view or trigger: {other[0]}")
 
 
 def check_pages(db: sqlite3.Connection, path: Path) -> None:
-    """Refuses a damaged tree, such as one whose branches lead to the same page again and again, without end.
+    """Refuses a damaged B-tree, such as one with a cycle, in which SQLite would never stop reading.
 
-    It reads the whole file: 0.13 s for 100,000 items of 128 numbers, a sixth of what their first search takes.
+    This reads the whole file: 0.13 s for 100,000 items of dimension 128, a sixth of the time of their first search.
     """
     ((verdict,),) = db.execute("PRAGMA quick_check(1)")
     if verdict != "ok":
@@ -66,9 +66,9 @@ def check_pages(db: sqlite3.Connection, path: Path) -> None:
 
 
 def check_journal(path: Path) -> None:
-    """Refuses a journal that nearkin cannot have written; playing back the rest changes this file and no other.
+    """Refuses a journal that nearkin cannot have written. Playing back any other journal changes only this file.
 
-    Nearkin's journals name no super-journal, have the page size of the database, and undo changes that made it longer.
+    nearkin's journals name no super-journal, have the page size of the database, and undo changes that made it longer.
     """
     try:
         with open_regular(journal_of(path), follow=False) as file:
@@ -84,7 +84,7 @@ def check_journal(path: Path) -> None:
         raise _foreign_journal(path, str(error)) from error
     if end == JOURNAL_MAGIC:
         raise _foreign_journal(path, "it names another file, which SQLite would delete")
-    if content[:1] in (b"", b"\0"):  # begun, before anything was changed: SQLite passes over it
+    if content[:1] in (b"", b"\0"):  # nothing was changed yet: SQLite ignores it
         return
     page_size = 65536 if pages == 1 else pages
     if len(content) < 28 or not content.startswith(JOURNAL_MAGIC):
@@ -99,20 +99,20 @@ def journal_of(path: Path) -> Path:
 
 
 def damaged(path: Path, why: object) -> UserError:
-    return UserError(f"{path} is damaged or not a gallery's ({why}); make the gallery again")
+    return UserError(f"{path} is damaged or not part of a gallery ({why}); index again into another folder")
 
 
 def unfinished(path: Path) -> UserError:
-    """For a reader who finds a journal that no living process writes."""
+    """The error of a reader that finds the journal of a process that has died."""
     return UserError(
-        f"the last change of {path.parent} was cut short ({journal_of(path).name} is there); index into it again, "
-        "which undoes that change, or, if it came from someone else, get a whole copy"
+        f"the last change to {path.parent} was interrupted ({journal_of(path).name} exists); index into it again to "
+        "undo that change, or, if the gallery came from someone else, get a complete copy"
     )
 
 
 def _foreign_journal(path: Path, why: str) -> UserError:
     return UserError(
-        f"{journal_of(path)} was not written by nearkin ({why}) and is not played back; get a whole copy of the gallery"
+        f"{journal_of(path)} was not written by nearkin ({why}) and is not used; get a complete copy of the gallery"
     )
 
 

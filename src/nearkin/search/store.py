@@ -1,4 +1,4 @@
-"""What a store of vectors does for a gallery: one interface, so that the gallery does not know where they are kept."""
+"""The interface of a vector store, so that a gallery need not know where its vectors are stored."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ import numpy.typing as npt
 from nearkin.errors import UserError
 
 Embeddings = npt.NDArray[np.float32]
-# How a store is opened: "create" makes it where there is none; "write" undoes what a killed process left half done, and
-# "read" refuses it, because a search changes nothing. Items can be put and removed in any of them.
+# How to open a store. "create" creates it if it does not exist. "write" undoes the unfinished change of a killed
+# process; "read" refuses such a store, because a search must change nothing. Every mode can put and remove items.
 Mode = Literal["create", "write", "read"]
 
 
@@ -22,9 +22,10 @@ class Entry:
     """An item of a gallery.
 
     Attributes:
-        path: of its image file, absolute.
-        label: its class; empty where it has none.
-        size, modified: of the file when it was embedded, in bytes and nanoseconds: they tell whether it has changed.
+        path: absolute path of its image file.
+        label: its class; "" for none.
+        size, modified: size in bytes and modification time in nanoseconds of the file when it was embedded. They show
+            whether it has changed.
     """
 
     path: str
@@ -35,7 +36,7 @@ class Entry:
 
 @dataclass(frozen=True)
 class Hit:
-    """An item that was found, and its Euclidean distance from the query in the embedding."""
+    """An item of a search result, and the Euclidean distance of its embedding to the query's."""
 
     id: int
     entry: Entry
@@ -51,7 +52,7 @@ class Hit:
 
 
 class ItemNotFound(UserError):
-    """An item is not, or no longer, in the gallery.
+    """An item is not in the gallery, or no longer.
 
     >>> str(ItemNotFound(7))
     'the gallery has no item 7; it may have been removed or replaced: search again'
@@ -62,43 +63,46 @@ class ItemNotFound(UserError):
 
 
 class Store(Protocol):
-    """Entries and their vectors, by ids that the store gives and never gives twice."""
+    """Entries and their vectors, by id. The store assigns the ids and never uses one twice."""
 
     def __len__(self) -> int: ...
 
     def entries(self) -> dict[int, Entry]:
-        """All entries, by id, ascending."""
+        """All entries by id, in ascending order."""
 
     def entries_of(self, ids: Sequence[int]) -> dict[int, Entry]:
-        """The entries of these ids, in the order asked for; ids that are not there are left out."""
+        """The entries with these ids, in the given order; unknown ids are left out."""
 
     def counts(self) -> dict[str, int]:
-        """How many entries each label has, by name; the empty label is that of entries without one."""
+        """Number of entries per label, sorted by label; "" stands for entries without a label."""
 
     def ids(self, k: int, label: str | None = None) -> list[int]:
-        """The ids of k entries, or of all where there are fewer; only of one label if it is given."""
+        """The ids of up to k entries; if a label is given, only of entries with that label."""
 
     def put(self, entries: Sequence[Entry], vectors: Embeddings) -> None:
-        """Adds entries with their vectors (entries, dim); one whose path is there already is replaced. All or none."""
+        """Adds entries with vectors (entries, dim); an entry replaces an earlier one with the same path.
+
+        It is atomic where the store has transactions, and can be repeated where it has none.
+        """
 
     def remove(self, ids: Collection[int]) -> None:
-        """Removes entries; ids that are not there are passed over. All or none."""
+        """Removes entries, as atomically as `put`; unknown ids are ignored."""
 
     def vectors(self, ids: Sequence[int]) -> Embeddings:
-        """(ids, dim), in the order asked for; raises `ItemNotFound`."""
+        """Vectors (ids, dim), in the given order; raises `ItemNotFound` for an unknown id."""
 
     def search(self, queries: Embeddings, k: int, label: str | None = None) -> list[list[Hit]]:
-        """The k nearest of every query (queries, dim), nearest first; fewer where there are fewer with that label."""
+        """Up to k hits for each query (queries, dim), nearest first; if a label is given, only entries with it."""
 
     def finish(self) -> str:
-        """Prepares what is stored for fast searches, and says in one sentence how it is searched and why."""
+        """Prepares the store for fast search; returns a sentence on how it is searched and why."""
 
     def close(self) -> None:
-        """Releases files and connections; nothing is lost."""
+        """Closes files and connections; nothing is lost."""
 
 
 def in_order(found: Mapping[int, Embeddings], ids: Sequence[int], dim: int) -> Embeddings:
-    """Vectors (ids, dim) that were found, in the order asked for."""
+    """Vectors (ids, dim) in the order of the ids."""
     for id in ids:
         if id not in found:
             raise ItemNotFound(id)
@@ -106,12 +110,12 @@ def in_order(found: Mapping[int, Embeddings], ids: Sequence[int], dim: int) -> E
 
 
 def missing_items(place: object) -> UserError:
-    """Of a gallery that was made before."""
-    return UserError(f"{place}, which holds the gallery's items, is missing; put it back, or index into a new folder")
+    """The error of an existing gallery without its items."""
+    return UserError(f"{place}, which holds the gallery's items, is missing; restore it, or index into a new folder")
 
 
 def checked(vectors: Embeddings, dim: int) -> Embeddings:
-    """Vectors (n, dim) as every store takes them: float32, row after row, finite.
+    """Checks vectors (n, dim) and converts them to what stores take: float32, contiguous, finite.
 
     >>> checked(np.array([[0.0, 1.0]]), 2).dtype
     dtype('float32')
@@ -119,28 +123,28 @@ def checked(vectors: Embeddings, dim: int) -> Embeddings:
     vectors = np.ascontiguousarray(vectors, dtype=np.float32)
     if vectors.ndim != 2 or vectors.shape[1] != dim:
         raise UserError(
-            f"the store holds vectors of {dim} numbers and cannot take the shape {vectors.shape}; "
+            f"the store holds vectors of dimension {dim}, got the shape {vectors.shape}; "
             "use the model that the gallery was made with"
         )
     if not np.isfinite(vectors).all():
-        raise UserError("the vectors contain NaN or infinite values; leave those items out")
+        raise UserError("the vectors contain NaN or infinite values; remove those items")
     return vectors
 
 
 def checked_entries(entries: Sequence[Entry], vectors: Embeddings, dim: int) -> dict[str, tuple[Entry, Embeddings]]:
-    """Entries with their vectors (entries, dim), by path: the last counts where a path comes twice."""
+    """Entries with their vectors (entries, dim), by path. If a path occurs twice, the last entry counts."""
     if len(entries) != len(vectors):
-        raise UserError(f"{len(entries)} entries came with {len(vectors)} vectors; give each entry one")
+        raise UserError(f"got {len(vectors)} vectors for {len(entries)} entries; give one vector per entry")
     for entry in entries:
         try:
             f"{entry.path}{entry.label}".encode()
         except UnicodeEncodeError as error:
-            raise UserError(f"the name {entry.path!r} is not valid Unicode; rename the file") from error
+            raise UserError(f"the path or label of {entry.path!r} is not valid Unicode; rename it") from error
     return {entry.path: (entry, row) for entry, row in zip(entries, checked(vectors, dim), strict=True)}
 
 
 def checked_query(queries: Embeddings, dim: int, k: int) -> Embeddings:
-    """Queries (queries, dim) as every store takes them, where k neighbours of each are wanted."""
+    """Checks queries (queries, dim) and the number of neighbours, and converts the queries to what stores take."""
     if k < 1:
-        raise UserError(f"k={k} neighbours cannot be found; ask for 1 or more")
+        raise UserError(f"k={k} must be at least 1")
     return checked(queries, dim)

@@ -26,16 +26,17 @@ from nearkin.search.store import Embeddings
 log = logging.getLogger("nearkin")
 
 EXACT_UP_TO = 100_000
-# Up to here, as far as was measured, HNSW finds more (99.6 against IVF's 95.5 % of the ten nearest of a million) for
-# up to four times the time to build (docs/performance.md); beyond, building would count more.
+# Up to this size, HNSW was measured to have the better recall: 99.6 % of the ten nearest among a million items, against
+# 95.5 % for IVF, at up to four times the build time (docs/performance.md). Above it, the build time would matter more.
 HNSW_UP_TO = 1_000_000
-# Of every item in HNSW's graph. Of the ten nearest of a million blobs 16 find 98.0 % with 2,048 explored, 32 99.6 %
-# with 1,024; an item takes 272 bytes beside its vector instead of 144, and building 1.5 times as long.
+# Links per item in the HNSW graph. Among a million random blobs, 16 links find 98.0 % of the ten nearest with efSearch
+# 2,048, and 32 links find 99.6 % with 1,024. Each item then takes 272 bytes besides its vector instead of 144, and the
+# build takes 1.5 times as long.
 LINKS = 32
-TRAIN_PER_CELL = 40  # items that each cell of IVF is trained on; faiss asks for 39
-TARGET_RECALL = 0.99  # then no more effort is made
-TUNE_QUERIES, TUNE_K = 1000, 10  # the effort is tuned on the 10 nearest of 1,000 items
-BUFFER = 2**20
+TRAIN_PER_CELL = 40  # training items per IVF cell; faiss asks for at least 39
+TARGET_RECALL = 0.99  # tuning stops here
+TUNE_QUERIES, TUNE_K = 1000, 10  # tuned on the 10 nearest of 1,000 items
+BUFFER = 2**20  # bytes
 
 Ids = npt.NDArray[np.int64]
 Chunks = Iterable[tuple[Ids, Embeddings]]
@@ -43,10 +44,10 @@ Search = Callable[[Embeddings, int], Iterable[Iterable[float]]]
 
 
 class ExactIndex:
-    """Finds the nearest of vectors (items, dim), which have ascending ids (items,), by distance in float64.
+    """Exact search in float64 among vectors (items, dim) with ascending ids (items,).
 
-    The vectors are prepared once: for a single query that is nearly all of the work of `nearest_neighbours` (0.32 s at
-    100,000 × 128 on one core).
+    The vectors are prepared once. For a single query, that is nearly all of the work of `nearest_neighbours` (0.32 s
+    for 100,000 × 128 on one core).
 
     >>> line = ExactIndex(np.array([3, 5, 8]), np.array([[0.0], [1.0], [3.0]], dtype=np.float32))
     >>> distances, ids = line.nearest(np.array([[2.5]], dtype=np.float32), k=2)
@@ -62,22 +63,22 @@ class ExactIndex:
         return len(self.ids)
 
     def nearest(self, queries: Embeddings, k: int) -> tuple[Embeddings, Ids]:
-        """Distances in float32 and ids, (queries, at most k), nearest first; of equal distances the lowest id first."""
+        """Distances in float32 and ids, (queries, at most k), nearest first; ties are sorted by id."""
         k = min(k, len(self))
         distances, rows = np.empty((len(queries), k), np.float32), np.empty((len(queries), k), np.int64)
         if self._distances is not None and k > 0:
-            for these in row_blocks(len(queries), len(self)):
-                block = self._distances.block(torch.from_numpy(queries[these]))
+            for part in row_blocks(len(queries), len(self)):
+                block = self._distances.block(torch.from_numpy(queries[part]))
                 found, columns = nearest_in(block, k)
-                distances[these], rows[these] = (found * block.scale).numpy(), columns.numpy()
+                distances[part], rows[part] = (found * block.scale).numpy(), columns.numpy()
         return distances, self.ids[rows]
 
 
 class ApproximateIndex:
-    """A faiss index of at least one item; its file is derived from the items and can be built again.
+    """A faiss index of at least one item. Its file is derived from the items and can be rebuilt.
 
-    It proposes candidates by id. It still proposes items that were removed since it was built and does not know those
-    that were added; the store takes care of both.
+    It proposes candidates by id. After it is built, it still proposes removed items and does not know added ones; the
+    store handles both.
 
     >>> vectors = np.eye(2, dtype=np.float32)
     >>> index = ApproximateIndex.build(2, vectors, [(np.array([4, 7]), vectors)])
@@ -96,7 +97,7 @@ class ApproximateIndex:
 
     @classmethod
     def build(cls, items: int, sample: Embeddings, chunks: Chunks) -> ApproximateIndex:
-        """An index of items that come in chunks of ids (n,) and vectors (n, dim); a sample (m, dim) to learn from."""
+        """Builds an index from chunks of ids (n,) and vectors (n, dim), and a sample (m, dim) to train on."""
         faiss = _faiss()
         dim = sample.shape[1]
         if items <= HNSW_UP_TO:
@@ -113,7 +114,7 @@ class ApproximateIndex:
 
     @classmethod
     def load(cls, path: Path, dim: int) -> ApproximateIndex | None:
-        """None, and a warning, where it cannot be used: search is exact then."""
+        """Loads an index; returns None with a warning if it cannot be used, so that search is exact."""
         if not path.is_file():
             reason = f"{path} is missing; index again to build it"
         elif not available():
@@ -128,14 +129,14 @@ class ApproximateIndex:
                 if index.d != dim:
                     raise ValueError(index.d)
                 return cls(index)
-            except (OSError, RuntimeError, AttributeError, ValueError, MemoryError):  # whatever is in such a file
+            except (OSError, RuntimeError, AttributeError, ValueError, MemoryError):  # the file may contain anything
                 reason = f"{path} is damaged; delete it and index again"
-        log.warning("search is exact, which takes longer: %s", reason)
+        log.warning("searching exactly, which takes longer: %s", reason)
         return None
 
     def save(self, path: Path) -> None:
         faiss = _faiss()
-        # Python writes it, so that a full disk is an OSError.
+        # Written by Python, not by faiss, so that a full disk raises an OSError.
         with atomic_path(path) as partial, partial.open("wb") as file:
             faiss.write_index(self._index, faiss.PyCallbackIOWriter(file.write, BUFFER))
 
@@ -149,7 +150,7 @@ class ApproximateIndex:
 
     @property
     def effort(self) -> int:
-        """How many items of HNSW's graph, or cells of IVF, are visited for a query; saved with the index."""
+        """HNSW's efSearch or IVF's nprobe: how much of the index a query visits. It is saved with the index."""
         return int(self._ivf.nprobe if self._hnsw is None else self._hnsw.efSearch)
 
     @effort.setter
@@ -160,60 +161,60 @@ class ApproximateIndex:
             self._hnsw.efSearch = effort
 
     def candidates(self, queries: Embeddings, count: int) -> tuple[Embeddings, Ids]:
-        """Squared distances and ids (queries, count), nearest first; the id is −1 where it finds no more."""
+        """Squared distances and ids (queries, count), nearest first; the id is −1 where there are no more."""
         faiss = _faiss()
         if self._hnsw is not None:
-            how = faiss.SearchParametersHNSW(efSearch=max(self.effort, 2 * count))
+            parameters = faiss.SearchParametersHNSW(efSearch=max(self.effort, 2 * count))
         else:
-            enough = 4 * count * self._ivf.nlist // len(self)  # cells for several times as many items
-            how = faiss.SearchParametersIVF(nprobe=min(self._ivf.nlist, max(self.effort, enough)))
-        # Where faiss.contrib.torch_utils was imported (pytorch-metric-learning does), `search` takes no parameters.
+            enough = 4 * count * self._ivf.nlist // len(self)  # cells that hold about 4 * count items
+            parameters = faiss.SearchParametersIVF(nprobe=min(self._ivf.nlist, max(self.effort, enough)))
+        # faiss.contrib.torch_utils, which pytorch-metric-learning imports, replaces `search` by one without `params`.
         search = getattr(self._index, "search_numpy", self._index.search)
-        squared, ids = search(queries, count, params=how)
+        squared, ids = search(queries, count, params=parameters)
         return squared, ids
 
     def tune(self, search: Search, queries: Embeddings, chunks: Chunks) -> tuple[float, float]:
-        """Sets the lowest effort with which a search that uses this index finds nearly all of the nearest.
+        """Sets the lowest effort with which a search reaches the target recall.
 
         Args:
-            search: queries (queries, dim) and k -> the distances of the k nearest of all items.
-            queries: (queries, dim), items themselves.
+            search: function of queries (queries, dim) and k that returns the distances of the k nearest items.
+            queries: (queries, dim); they must be items of the index.
             chunks: all items.
 
         Returns:
-            the share that is found, and how many times as fast as exact search that is.
+            Recall, and speed relative to exact search.
         """
         limits, exact_seconds = _limits(queries, chunks)
         first = 64 if self._hnsw is not None else 8
-        for effort in (first << doubled for doubled in range(6)):
+        for effort in (first << doublings for doublings in range(6)):
             self.effort = effort
             start = time.perf_counter()
             found = search(queries, TUNE_K + 1)
             seconds = time.perf_counter() - start
-            right = sum(each <= limit for near, limit in zip(found, limits, strict=True) for each in near)
-            share = (right - len(queries)) / (TUNE_K * len(queries))  # every item finds itself
-            if share >= TARGET_RECALL:
+            right = sum(distance <= limit for row, limit in zip(found, limits, strict=True) for distance in row)
+            recall = (right - len(queries)) / (TUNE_K * len(queries))  # without the query, which finds itself
+            if recall >= TARGET_RECALL:
                 break
-        return share, exact_seconds / seconds
+        return recall, exact_seconds / seconds
 
 
 def _limits(queries: Embeddings, chunks: Chunks) -> tuple[list[float], float]:
-    """How far the nearest of every query are, itself among them; and the seconds that finding them exactly took.
+    """The distance of each query's farthest true neighbour, and the seconds that exact search took.
 
-    Distances, not ids: of items that are equally far any will do.
+    The neighbours include the query itself. Distances instead of ids allow for ties.
     """
     wanted = TUNE_K + 1
     nearest, seconds = torch.full((len(queries), wanted), torch.inf), 0.0
     for _, vectors in chunks:
         start = time.perf_counter()
-        these = nearest_neighbours(torch.from_numpy(queries), torch.from_numpy(vectors), min(wanted, len(vectors)))[0]
-        nearest = torch.cat([nearest, these], 1).topk(wanted, largest=False).values
+        found = nearest_neighbours(torch.from_numpy(queries), torch.from_numpy(vectors), min(wanted, len(vectors)))[0]
+        nearest = torch.cat([nearest, found], 1).topk(wanted, largest=False).values
         seconds += time.perf_counter() - start
-    return (nearest.amax(1) * (1 + 1e-6)).tolist(), seconds  # they were rounded to float32
+    return (nearest.amax(1) * (1 + 1e-6)).tolist(), seconds  # tolerance for rounding to float32
 
 
 def _faiss() -> Any:
-    return importlib.import_module("faiss")  # it has types in some versions, and only for a part of what it has
+    return importlib.import_module("faiss")  # untyped: only some versions have types, and they are incomplete
 
 
 def available() -> bool:
@@ -221,19 +222,19 @@ def available() -> bool:
 
 
 def signature(path: Path) -> tuple[int, int, int] | None:
-    """What changes when a file is replaced; None where there is none."""
+    """Values that change when a file is replaced; None if it does not exist."""
     try:
-        seen = path.stat()
+        stat = path.stat()
     except OSError:
         return None
-    return seen.st_ino, seen.st_size, seen.st_mtime_ns
+    return stat.st_ino, stat.st_size, stat.st_mtime_ns
 
 
 def sample_size(items: int) -> int:
-    """How many items `ApproximateIndex.build` learns from; HNSW needs one, for the dimension."""
+    """Size of the sample for `ApproximateIndex.build`; HNSW needs one item, for the dimension."""
     return 1 if items <= HNSW_UP_TO else TRAIN_PER_CELL * _cells(items)
 
 
 def _cells(items: int) -> int:
-    """The number of IVF's cells: finding the cells then takes about as long as searching them."""
+    """Number of IVF cells; with this many, finding the cells takes about as long as searching them."""
     return 4 * math.isqrt(items)

@@ -1,4 +1,4 @@
-"""The loop: devices, precision, progress, checkpoint, resume."""
+"""Training: the loop, devices, precision, checkpoints, resuming."""
 
 from nearkin.training.loop import resume, train
 from nearkin.training.run import Run

@@ -1,4 +1,4 @@
-"""What the backbone gives before anything is learned: the row that every method must beat."""
+"""The scores of the backbone alone, without training: the baseline that every method must beat."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from nearkin.training.settings import Settings
 def backbone_scores(
     settings: Settings, dataset: Dataset | None = None, backbone: nn.Module | None = None
 ) -> dict[str, float]:
-    """The scores of the test split as the untrained run's backbone sees it.
+    """Evaluates the untrained backbone of a run on the test split.
 
-    ``dataset``, ``backbone``: objects of the user's own, where no setting describes them.
+    ``dataset``, ``backbone``: the user's own objects, if the settings cannot describe them.
 
     >>> from nearkin.training.settings import make_settings
     >>> scores = backbone_scores(make_settings("glyphs:classes=8,per_class=4", "rank", {"device": "cpu"}))
@@ -33,8 +33,8 @@ def backbone_scores(
 
 
 def backbone_space(settings: Settings, dataset: Dataset | None = None, backbone: nn.Module | None = None) -> Space:
-    """The test split as the features that an untrained run's backbone gives, at unit length, no head."""
-    torch.manual_seed(settings.training.seed)  # for backbones without weights
+    """The test split as features of the untrained backbone, scaled to unit length, without a head."""
+    torch.manual_seed(settings.training.seed)  # for backbones with random weights
     splits = load_splits(settings.data, settings.training.seed, dataset)
     if splits.test is None:
         raise UserError(f"{settings.data.source} has no test split to evaluate; choose another split")
@@ -46,7 +46,7 @@ def backbone_space(settings: Settings, dataset: Dataset | None = None, backbone:
 
 
 def unit_space(features: Dataset, device: torch.device) -> Space:
-    """Items that are feature vectors, at unit length."""
+    """The space of a dataset of feature vectors, scaled to unit length."""
     assert isinstance(features.items, Vectors)
     unit = normalize(torch.tensor(features.items.values), dim=1)
     return space_of(unit.to(device), features)

@@ -1,4 +1,4 @@
-"""The card of a run's model, written beside it once training has ended."""
+"""The model card of a run, written next to the model when training ends."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from nearkin.models.model import ModelSpec
 from nearkin.training.run import Run
 from nearkin.training.settings import Settings
 
-# Of all settings those that a reader asks for; config.toml in the run holds all of them.
+# The settings most readers look for; config.toml in the run has all of them.
 SHOWN = {
     "model": ("weights", "head_init", "freeze_backbone", "freeze_batch_norm"),
     "training": (
@@ -34,18 +34,18 @@ SHOWN = {
 def write_card(
     run: Run, spec: ModelSpec, settings: Settings, splits: Mapping[str, Dataset | None], scores: dict[str, Any]
 ) -> None:
-    """Writes ``README.md`` into the run's model folder; ``scores`` are those of the run's ``scores.json``."""
+    """Writes ``README.md`` into the run's model folder; ``scores`` is the content of ``scores.json``."""
     write_text(run.model_folder / "README.md", model_card(spec, training_facts(settings, splits, scores)))
 
 
 def replace_verdict(run: Run, old: str, new: str) -> None:
-    """Puts another verdict into the card of a run's model."""
+    """Replaces the verdict in the model card of a run."""
     file = run.model_folder / "README.md"
     write_text(file, file.read_text(encoding="utf-8").replace(escaped(old), escaped(new)))
 
 
 def training_facts(settings: Settings, splits: Mapping[str, Dataset | None], scores: dict[str, Any]) -> Training:
-    """What the card says about a training, without any path of the machine it ran on."""
+    """What the card says about the training, without any path on the machine it ran on."""
     present = {name: split for name, split in splits.items() if split is not None}
     tables = settings.to_tables()
     shown = {name: tables[section][name] for section, names in SHOWN.items() for name in names}

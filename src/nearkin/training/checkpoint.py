@@ -1,4 +1,4 @@
-"""Where a run stands, and the one file that brings it back there."""
+"""The position of a run in training, and the checkpoint file that restores it."""
 
 from __future__ import annotations
 
@@ -19,16 +19,17 @@ from nearkin.models.weights import read_torch_file
 
 @dataclass
 class Position:
-    """The next batch, and what the epoch and the choice of the model have to remember.
+    """The next batch, and the state of the epoch and of the model selection.
 
     Attributes:
-        epoch, batch: the next batch to take, counted from 0.
-        step: batches taken so far.
-        loss_sum: of the epoch's batches so far.
-        spread: of the latest batch's embeddings.
-        best: the best score on the watched split, and ``best_epoch``, after how many epochs; 0: before the first.
-        stale_evaluations: how many evaluations did not improve on it.
-        records: lines in the run's metrics.
+        epoch, batch: the next batch, counted from 0.
+        step: number of steps so far.
+        loss_sum: sum of the losses of this epoch so far.
+        spread: spread of the latest batch's embeddings.
+        best: best score on the monitored split.
+        best_epoch: number of epochs before the best score; 0: the model before training.
+        stale_evaluations: number of evaluations since the best score.
+        records: number of lines in the run's metrics.
     """
 
     epoch: int = 0
@@ -58,7 +59,7 @@ def save_checkpoint(file: Path, position: Position, parts: dict[str, Stateful]) 
 
 
 def load_checkpoint(file: Path, parts: dict[str, Stateful], device: torch.device) -> Position:
-    """Restores every part in place; nothing in the file is ever executed."""
+    """Restores every part in place; never executes anything from the file."""
     try:
         state = read_torch_file(file, device, follow=False)
         position = _checked_position(state["position"])
@@ -79,7 +80,7 @@ def load_checkpoint(file: Path, parts: dict[str, Stateful], device: torch.device
 
 
 def _checked_position(values: dict[str, Any]) -> Position:
-    """Every field there and of its type; only the best score may be infinite, before there is one."""
+    """Checks that every field is there with its type; only ``best`` may be infinite, before the first score."""
     missing = asdict(Position()).keys() - values.keys()
     if missing:
         raise ValueError(f"position: {min(missing)} is missing")
@@ -87,12 +88,12 @@ def _checked_position(values: dict[str, Any]) -> Position:
     position = Position(**checked_fields(Position, known, "position"))
     negative = [name for name, value in asdict(position).items() if type(value) is int and value < 0]
     if negative:
-        raise ValueError(f"position: {negative[0]} must not be negative")
+        raise ValueError(f"position: {negative[0]} must be >= 0")
     return position
 
 
 def _check_kinds(now: Any, saved: Any, where: str) -> None:
-    """Refuses values of another type than the part itself has in their place; what is empty there may be anything."""
+    """Rejects saved values whose type differs from the current one; where that is None, any type may follow."""
     kinds: list[type | tuple[type, ...]] = [dict, (list, tuple), Tensor, bool, (int, float)]
     if now is None or all(isinstance(now, kind) == isinstance(saved, kind) for kind in kinds):
         if isinstance(now, dict):
@@ -102,4 +103,4 @@ def _check_kinds(now: Any, saved: Any, where: str) -> None:
             for place, (one, other) in enumerate(zip(now, saved, strict=False)):
                 _check_kinds(one, other, f"{where}.{place}")
         return
-    raise ValueError(f"{where} is a {type(saved).__name__}, not a {type(now).__name__}")
+    raise ValueError(f"{where} must be a {type(now).__name__}, got a {type(saved).__name__}")

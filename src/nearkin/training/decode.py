@@ -1,7 +1,7 @@
-"""Every image file of a run decoded once, for all runs on the same files, and held in the device's memory.
+"""Decodes every image file once, for all runs on the same files, and keeps the images in device memory.
 
-Augmented batches then cost next to nothing, where decoding them anew in every epoch keeps many cores busy. The price:
-images are cut to squares around their centre first, so that a random crop never sees what lies beyond.
+Augmented batches then cost almost nothing, whereas decoding in every epoch keeps many cores busy. The price: images are
+cropped to a centre square first, so a random crop never sees anything outside it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ BATCH = 64
 def hold_decoded(
     first: Dataset, others: DatasetSplits, preprocess: Preprocess | None, device: torch.device, workers: int | None
 ) -> tuple[Dataset, DatasetSplits]:
-    """The splits with their image files decoded; other kinds of items stay as they are."""
+    """The splits with their image files decoded; items of other types stay as they are."""
     files = shared_files([first, *others.values()])
     if preprocess is None or not len(files):
         return first, others
@@ -49,10 +49,10 @@ def hold_decoded(
 
 
 def _squares_file(files: ImageFiles, preprocess: Preprocess, workers: int | None) -> Path:
-    """A .npy of (images, channels, side, side) bytes, where side is about the short side before cutting.
+    """A .npy file of (images, channels, side, side) bytes, where side is about the short side of a resized image.
 
-    It exceeds the network's side by a multiple of 4, so that the centre of the square is exactly the picture's centre
-    crop: halves are rounded to even numbers, and cutting twice must not round otherwise than cutting once.
+    The side exceeds the network's input size by a multiple of 4, so that the centre crop of the square is exactly the
+    centre crop of the image: halves are rounded to even numbers, and two crops must round like one.
     """
     square = replace(preprocess, size=preprocess.resize - (preprocess.resize - preprocess.size) % 4)
     key = hashlib.sha256(str((files.fingerprint(), square)).encode()).hexdigest()
@@ -62,7 +62,7 @@ def _squares_file(files: ImageFiles, preprocess: Preprocess, workers: int | None
             return target
         shape = (len(files), square.channels, square.size, square.size)
         draws = sequential(len(files), BATCH)
-        # Written piece by piece: a full disk is then an error of writing, where a memory map would kill the process.
+        # Written batch by batch: a full disk then raises an error, whereas a memory map would kill the process.
         with atomic_path(target) as partial, partial.open("wb") as stream:
             np.lib.format.write_array_header_1_0(stream, {"descr": "|u1", "fortran_order": False, "shape": shape})
             for batch in track(input_batches(files, square, draws, workers=workers), "decoding images", len(draws)):

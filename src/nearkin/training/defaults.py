@@ -22,43 +22,43 @@ from nearkin.training.settings import ModelSettings, Settings, TrainingSettings
 log = logging.getLogger("nearkin")
 
 FROM_SCRATCH = 1e-3  # the learning rate of a network without pretrained weights
-BACKBONE_SHARE = 0.1  # of the head's learning rate, for a pretrained backbone
-LEAST_EPOCHS, MOST_EPOCHS = 10, 100  # when nothing is said; small data are passed over more often, to see in all
-LEAST_ITEMS = 100_000
-ENOUGH_ITEMS = 4  # for each dimension, to find the main directions of features; of fewer, all directions are kept
-EVALUATIONS = 20  # on the way, about
-SMALL = 64  # pixels; what is smaller needs no large network
+BACKBONE_SHARE = 0.1  # a pretrained backbone's learning rate, relative to the head's
+MIN_EPOCHS, MAX_EPOCHS = 10, 100
+ITEMS_TO_SEE = 100_000  # during training, at least: small datasets get more epochs
+ITEMS_PER_DIM = 4  # needed to find the main directions of the features; with fewer items, all directions are kept
+EVALUATIONS = 20  # during training, approximately
+SMALL = 64  # pixels; smaller images need no large network
 PATIENCE = 5  # evaluations without improvement
 
 
 def resolved(settings: Settings, splits: Splits, method: Method, backbone: nn.Module | None = None) -> Settings:
-    """The settings with every default that depends on the data filled in, as they are written to the run.
+    """Fills in every default that depends on the data; the result is written to the run.
 
-    ``backbone``: a module of the user's own.
+    ``backbone``: the user's own module.
     """
     data, model, training = settings.data, settings.model, settings.training
     train = splits.train
-    # Absolute, so that a run can be resumed and evaluated from anywhere.
+    # Absolute, so that a run can be resumed and evaluated from any working directory.
     data = replace(
         data, source=absolute(data.source), root=absolute(data.root), split=data.split or default_split(train)
     )
     model = replace(model, weights=absolute(model.weights), init=absolute(model.init))
     if model.init:
-        model = _as_trained(model, read_spec(model.init))
+        model = _from_init(model, read_spec(model.init))
     if not data.augment:
         data = replace(data, augment="crop-flip" if isinstance(train.items, ImageFiles | LazyImages) else "none")
     if not model.backbone:
-        model = replace(model, backbone=_usual_backbone(train))
+        model = replace(model, backbone=_default_backbone(train))
     if not model.weights and backbone is not None:
         model = replace(model, weights="own")
     if backbone is not None and not model.image_size and not isinstance(train.items, Vectors):
-        model = replace(model, image_size=preprocess_of(backbone).size)  # nobody else can say it
+        model = replace(model, image_size=preprocess_of(backbone).size)  # a run cannot look it up by name later
     if not model.weights:
         model = replace(model, weights="imagenet" if find_backbone(model.backbone).imagenet else "none")
     if not model.normalize:
-        # Pretrained features are told apart by their directions: on new classes their lengths only blur them.
-        lengths_count = method.normalize == "never" and not is_pretrained(model)
-        model = replace(model, normalize="never" if lengths_count else method.normalize.replace("never", "always"))
+        # Pretrained features differ by direction; on new classes their lengths are only noise.
+        keep_lengths = method.normalize == "never" and not is_pretrained(model)
+        model = replace(model, normalize="never" if keep_lengths else method.normalize.replace("never", "always"))
     if model.backbone == "small" and not model.image_size and (side := _side(train)):
         model = replace(model, image_size=side if isinstance(train.items, ImageArray) else min(side, SMALL))
     pretrained = is_pretrained(model)
@@ -67,24 +67,24 @@ def resolved(settings: Settings, splits: Splits, method: Method, backbone: nn.Mo
     if not model.head_init:
         model = replace(model, head_init="svd" if pretrained else "random")
     if not training.batch_size:
-        training = replace(training, batch_size=_usual_batch(method, train))
+        training = replace(training, batch_size=_default_batch_size(method, train))
     if model.dim < 0:
-        model = replace(model, dim=_usual_dim(model, train, method, training.batch_size, backbone))
+        model = replace(model, dim=_default_dim(model, train, method, training.batch_size, backbone))
     if training.epochs < 0:
-        unguarded = pretrained and splits.validation is None  # nothing would notice that it becomes worse
-        training = replace(training, epochs=LEAST_EPOCHS if unguarded else usual_epochs(len(train)))
+        unguarded = pretrained and splits.validation is None  # no validation score would show that it gets worse
+        training = replace(training, epochs=MIN_EPOCHS if unguarded else default_epochs(len(train)))
     head_alone = model.freeze_backbone or model.backbone == "linear"
     rate = method.frozen_rate if head_alone else method.finetune_rate
     rate = rate if pretrained else FROM_SCRATCH
-    training = _usual_training(training, rate, pretrained, has_validation=splits.validation is not None)
+    training = _default_training(training, rate, pretrained, has_validation=splits.validation is not None)
     if data.validation < 0:
         data = replace(data, validation=splits.held_out)
     own = method.settings()
     return replace(settings, data=data, model=model, training=training, method=method.name, method_settings=own)
 
 
-def _as_trained(model: ModelSettings, trained: ModelSpec) -> ModelSettings:
-    """What is left open, as the model has it that training starts from."""
+def _from_init(model: ModelSettings, trained: ModelSpec) -> ModelSettings:
+    """Takes unset values from the model that training starts from."""
     usual: dict[str, Any] = {"weights": model.weights or "none"}
     usual["backbone"] = model.backbone or trained.backbone
     usual["normalize"] = model.normalize or trained.normalize
@@ -98,23 +98,23 @@ def _as_trained(model: ModelSettings, trained: ModelSpec) -> ModelSettings:
 
 
 def is_pretrained(model: ModelSettings) -> bool:
-    """Whether the backbone knows something before training: it has weights, or the data are features already."""
+    """Whether the backbone is useful before training: it has weights, or the data are already features."""
     return model.weights != "none" or model.backbone == "linear" or bool(model.init)
 
 
-def usual_epochs(items: int) -> int:
-    """Passes over the training items when nothing is said: as many steps for small data as for larger ones.
+def default_epochs(items: int) -> int:
+    """The default number of epochs: small datasets get as many steps as larger ones.
 
-    >>> usual_epochs(1_000), usual_epochs(5_000), usual_epochs(60_000)
+    >>> default_epochs(1_000), default_epochs(5_000), default_epochs(60_000)
     (100, 20, 10)
     """
-    return min(max(LEAST_EPOCHS, math.ceil(LEAST_ITEMS / items)), MOST_EPOCHS)
+    return min(max(MIN_EPOCHS, math.ceil(ITEMS_TO_SEE / items)), MAX_EPOCHS)
 
 
-def _usual_training(
+def _default_training(
     training: TrainingSettings, rate: float, pretrained: bool, has_validation: bool
 ) -> TrainingSettings:
-    """Fills in what is left open; ``rate`` is the usual one of the head."""
+    """Fills in unset values; ``rate`` is the default learning rate of the head."""
     usual: dict[str, Any] = {}
     usual["learning_rate"] = rate = training.learning_rate or rate
     if not training.backbone_learning_rate:
@@ -131,7 +131,7 @@ def _usual_training(
 
 
 def with_warmup(settings: Settings, steps: int) -> Settings:
-    """The settings with a warm-up, if that is left open; ``steps`` are those of an epoch."""
+    """Fills in the number of warm-up steps if it is unset; ``steps``: steps per epoch."""
     training = settings.training
     if training.warmup_steps >= 0:
         return settings
@@ -139,10 +139,10 @@ def with_warmup(settings: Settings, steps: int) -> Settings:
     return replace(settings, training=replace(training, warmup_steps=warmup))
 
 
-def _usual_dim(
+def _default_dim(
     model: ModelSettings, train: Dataset, method: Method, batch_size: int, backbone: nn.Module | None
 ) -> int:
-    """128; on a pretrained backbone 512, or all features where these or the items are few; a multiple of the slices."""
+    """128, or 512 on a pretrained backbone (all features if they or the items are few); a multiple of the slices."""
     dim = 128
     if is_pretrained(model):
         items = train.items
@@ -153,13 +153,13 @@ def _usual_dim(
             width = EmbeddingModel(
                 ModelSpec(model.backbone, 0, preprocess=images, head="none"), backbone=backbone
             ).width
-        dim = min(512, width) if len(items) >= ENOUGH_ITEMS * 512 else width
+        dim = min(512, width) if len(items) >= ITEMS_PER_DIM * 512 else width
     dim = min(dim, method.most_dimensions(batch_size))
     return max(method.slices, dim - dim % method.slices)
 
 
-def _usual_batch(method: Method, train: Dataset) -> int:
-    """The method's usual size, or the largest half, quarter, … of it that it can draw from these data."""
+def _default_batch_size(method: Method, train: Dataset) -> int:
+    """The method's usual size, or the largest half, quarter, … of it that the sampler can draw from the data."""
     usual, smallest = method.usual_batch, 2 * method.batch_unit
     halves = (usual >> halvings for halvings in range(usual.bit_length()))
     problem: UserError | None = None
@@ -168,7 +168,7 @@ def _usual_batch(method: Method, train: Dataset) -> int:
         try:
             method.sampler(train.labels, size, seed=0)
         except UserError as error:
-            # That of the largest size, not of the last resort; its frames would keep alive all that they see.
+            # Keep the error of the largest size, without its traceback, which would keep every local alive.
             problem = problem or error.with_traceback(None)
         else:
             if size < method.usual_batch:
@@ -178,12 +178,12 @@ def _usual_batch(method: Method, train: Dataset) -> int:
     raise problem
 
 
-def _usual_backbone(train: Dataset) -> str:
+def _default_backbone(train: Dataset) -> str:
     if isinstance(train.items, Vectors):
         return "mlp"
     return "small" if 0 < _side(train) <= SMALL else "resnet50"
 
 
 def _side(train: Dataset) -> int:
-    """The longer side of images in memory, or of the first image of an object; 0 for all others."""
+    """The longer side of images in memory, or of the first image of a lazy dataset; 0 for other items."""
     return max(train.items.size) if isinstance(train.items, ImageArray | LazyImages) else 0

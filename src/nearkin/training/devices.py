@@ -1,4 +1,4 @@
-"""Devices, precision and processes, all through lightning-fabric; and the one gather that losses need."""
+"""Devices, precision and processes with Lightning Fabric, and the gather that losses need."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ PRECISIONS = ("32-true", "bf16-mixed")
 
 
 def make_fabric(settings: TrainingSettings, slices: int = 1) -> Fabric:
-    """One device, or, under torchrun, one device per process; with slices, a step does not use all parameters."""
+    """One device, or one per process under torchrun; with several slices, a step does not use all parameters."""
     on_cuda, precision = device_and_precision(settings)
-    for name in ("lightning_fabric", "lightning.fabric"):  # its hints are about choices that are made here
+    for name in ("lightning_fabric", "lightning.fabric"):  # its hints are about choices made here
         logging.getLogger(name).setLevel(logging.WARNING)
     processes = int(os.environ.get("WORLD_SIZE", "1"))
     fabric: Fabric = fabric_module().Fabric(
@@ -47,13 +47,13 @@ def make_fabric(settings: TrainingSettings, slices: int = 1) -> Fabric:
 
 
 def _leave_group() -> None:
-    """Ends the threads that processes talk through: still running, they may abort a process that is done."""
+    """Ends the communication threads, which may abort a finished process if they still run."""
     if torch.distributed.is_initialized():
         torch.distributed.destroy_process_group()
 
 
 def fabric_module(name: str = "") -> Any:
-    """Lightning Fabric or one of its modules; the large ``lightning`` package has the same under another name."""
+    """Lightning Fabric or one of its modules; the ``lightning`` package has it as ``lightning.fabric``."""
     from nearkin import _torchvision  # noqa: F401 (fabric may import torchmetrics, which imports torchvision)
 
     dotted = f".{name}" if name else ""
@@ -64,7 +64,7 @@ def fabric_module(name: str = "") -> Any:
 
 
 def device_and_precision(settings: TrainingSettings) -> tuple[bool, str]:
-    """Whether to train on CUDA, and in which precision; refuses what this machine cannot do."""
+    """Whether to train on CUDA, and the precision; rejects what this machine cannot do."""
     if settings.device not in DEVICES:
         raise unknown_name("device", settings.device, DEVICES)
     cuda = torch.cuda.is_available()
@@ -80,17 +80,17 @@ def device_and_precision(settings: TrainingSettings) -> tuple[bool, str]:
 
 
 def seed_device(device: torch.device, seed: int) -> None:
-    """Seeds what is random on the host and one device (torch.manual_seed seeds all, at a thousand times the cost)."""
+    """Seeds the host and one device (torch.manual_seed seeds every device and takes a thousand times longer)."""
     torch.default_generator.manual_seed(seed)
     if device.type == "cuda":
         torch.cuda.manual_seed(seed)
 
 
 def gathered(fabric: Fabric, share: Tensor) -> Tensor:
-    """Every process's rows as one global batch, in rank order.
+    """The rows of all processes as one global batch, in rank order.
 
-    The gradient flows back to every process. Each of them computes the same loss of the whole batch, the gather's
-    backward pass sums their gradients and DDP takes the mean: exactly the gradient that one process would have.
+    The gradient flows back to every process. Each process computes the same loss of the whole batch, the backward pass
+    of the gather sums the gradients, and DDP takes their mean: exactly the gradient of a single process.
     """
     if fabric.world_size == 1:
         return share
@@ -107,10 +107,10 @@ def embed_dataset(
     workers: int | None,
     use_cache: bool = False,
 ) -> Space:
-    """A fresh space of a dataset, the work shared by all processes; every process gets the whole, on its device."""
+    """Embeds a dataset with all processes; each of them gets the whole space, on its device."""
     share = -(-len(dataset) // fabric.world_size)
     start = fabric.global_rank * share
-    mine = np.arange(start, start + share) % len(dataset)  # wraps, so that all shares are equally long
+    mine = np.arange(start, start + share) % len(dataset)  # wraps, so that all shares have the same length
     own = dataset.take(mine) if fabric.world_size > 1 else dataset
     space = embed.embed_dataset(model, own, batch_size=batch_size, workers=workers, use_cache=use_cache)
     return space_of(gathered(fabric, space.embeddings.to(fabric.device))[: len(dataset)], dataset)

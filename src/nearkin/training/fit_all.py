@@ -1,7 +1,7 @@
-"""One more training, on all classes, with the settings and the number of epochs that held-out classes chose.
+"""Trains once more on all classes, with the settings and the number of epochs chosen on held-out classes.
 
-The first run measures what the settings are worth on classes it never saw; the second uses every class there is, and
-so has nothing left to be measured on. Its verdict, in scores, card and report, is the first run's.
+The first run evaluates the settings on classes it never saw. The second trains on every class, so none are left to
+evaluate it on: its scores, card and report repeat the verdict of the first run.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ log = logging.getLogger("nearkin")
 
 
 def fit_all(run: Run, folder: str | Path | None = None, **objects: Unpack[Objects]) -> Run:
-    """Trains a finished run's settings once more on all classes.
+    """Trains a finished run again on all classes, with the same settings.
 
     Args:
         run: the finished run.
-        folder: the new run's; by default beside it, with ``-all`` after its name.
-        objects: what the run was trained with where no setting describes it, as it was before.
+        folder: folder of the new run; by default next to the first, with ``-all`` added to its name.
+        objects: the objects that the run was trained with, unchanged.
 
     >>> fit_all(Run("runs/photos-rank")).folder  # doctest: +SKIP
     PosixPath('runs/photos-rank-all')
@@ -44,7 +44,7 @@ def fit_all(run: Run, folder: str | Path | None = None, **objects: Unpack[Object
 
 
 def settings_for_all(settings: Settings, best_epoch: int) -> Settings:
-    """The same settings for all classes, with the learning rates of the epochs up to the best one.
+    """The same settings on all classes, with the same learning rates up to the best epoch.
 
     >>> from nearkin.training.settings import make_settings
     >>> again = settings_for_all(make_settings("glyphs", "rank", {"epochs": 20}), best_epoch=7)

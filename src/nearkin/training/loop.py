@@ -1,7 +1,7 @@
-"""The training loop: one for every method, and it knows none of their names.
+"""The training loop, the same for all methods.
 
-A run stands at a `Position`; everything random in a step follows from (seed, position), so a run that was stopped
-anywhere and continued from its checkpoint takes exactly the steps it would have taken.
+A run is at a `Position`. Every random choice in a step follows from (seed, position), so a run that is stopped anywhere
+and resumed from its checkpoint takes exactly the same steps as one that never stopped.
 """
 
 from __future__ import annotations
@@ -40,34 +40,34 @@ from nearkin.training.checkpoint import Position, Stateful, load_checkpoint
 from nearkin.training.decode import hold_decoded
 from nearkin.training.defaults import is_pretrained, resolved, with_warmup
 from nearkin.training.devices import device_and_precision, embed_dataset, gathered, make_fabric, seed_device
-from nearkin.training.measuring import Measuring
 from nearkin.training.metrics_logger import MetricsLogger, check_loggers
 from nearkin.training.microbatch import micro_batched
-from nearkin.training.model_selection import PRIMARY, check_keep, check_measurable, choice_in_words, watched_split
+from nearkin.training.model_selection import PRIMARY, check_keep, check_measurable, choice_in_words, monitored_split
 from nearkin.training.monitoring import COLLAPSED, collapse_advice, spread, stop_requests, stop_unless_finite
 from nearkin.training.objects import Callback, Objects
 from nearkin.training.prepare import build_model, load_splits
 from nearkin.training.run import MemoryRun, Run
 from nearkin.training.settings import Settings
 from nearkin.training.shared import DatasetSplits
+from nearkin.training.split_evaluator import SplitEvaluator
 from nearkin.training.start import start_from_features
 from nearkin.training.summary import describe_run
 from nearkin.training.verdict import final_scores
 
 log = logging.getLogger("nearkin")
-MANY_EPOCHS = 100  # of more, only those that are evaluated get a line
+MANY_EPOCHS = 100  # with more, only epochs with an evaluation are reported
 
 
 def train(settings: Settings, folder: str | Path | Run, tested: bool = True, **objects: Unpack[Objects]) -> Run:
-    """Trains a new run into ``folder``; without ``tested`` the test split is never looked at."""
+    """Trains a new run into ``folder``; with ``tested=False`` it never uses the test split."""
     run = folder if isinstance(folder, Run) else Run(folder)
     return make_trainer(settings, run, tested=tested, **objects).train()
 
 
 def resume(folder: str | Path, tested: bool = True, epochs: int | None = None, **objects: Unpack[Objects]) -> Run:
-    """Continues a run from its last checkpoint, to the same weights as if it had never stopped.
+    """Continues a run from its last checkpoint; the weights end up as if it had never stopped.
 
-    ``epochs``: train on to this number; the learning rates go on as if it had been planned so from the beginning.
+    ``epochs``: a new number of epochs; the learning rates continue as if the run had started with it.
     """
     run = Run.open(folder)
     settings = run.settings()
@@ -77,7 +77,7 @@ def resume(folder: str | Path, tested: bool = True, epochs: int | None = None, *
         return make_trainer(settings, run, resumed=True, tested=tested, **objects).train()
     begun = run.checkpoint_file.is_file()
     done = load_checkpoint(run.checkpoint_file, {}, torch.device("cpu")).epoch if begun else 0
-    if epochs <= done:  # refused before the trainer opens the run's files
+    if epochs <= done:  # before the trainer opens the run's files
         raise UserError(f"{folder} has already trained for {counted(done, 'epoch')}; use epochs={done + 1} or more")
     settings = settings.changed(training={"epochs": epochs, "stop_after": 0})
     trainer = make_trainer(settings, run, resumed=True, tested=tested, **objects)
@@ -87,12 +87,12 @@ def resume(folder: str | Path, tested: bool = True, epochs: int | None = None, *
 
 
 def check_same_method(method: Method, settings: Settings) -> None:
-    """Refuses a method or loss, passed again, that is not the one which the settings of a run describe."""
+    """Raises an error if the method or loss is not the one that the run was started with."""
     begun, given = ({"name": settings.method, **settings.method_settings}, {"name": method.name, **method.settings()})
     for name, value in begun.items():
         if given.get(name) != value:
             raise UserError(
-                f"the run was started with another method or loss ({name} was {value}, not {given.get(name)}); "
+                f"the run was started with another method or loss ({name} was {value}, got {given.get(name)}); "
                 "pass the same one, or start a new run"
             )
 
@@ -100,12 +100,12 @@ def check_same_method(method: Method, settings: Settings) -> None:
 def make_trainer(
     settings: Settings, run: Run, resumed: bool = False, tested: bool = True, **objects: Unpack[Objects]
 ) -> Trainer:
-    """From settings to the objects that they describe."""
+    """Makes a trainer from settings, and from objects that replace some of them."""
     optimise.check(settings.training)
     check_keep(settings.training.keep)
     check_loggers(settings.training.logger)
     device_and_precision(settings.training)
-    torch.manual_seed(settings.training.seed)  # before anything that learns is made
+    torch.manual_seed(settings.training.seed)  # before any weights are made
     method = objects.get("method") or settings.make_method()
     if not resumed:
         run.check_free()
@@ -121,13 +121,13 @@ class Trainer:
 
     Args:
         splits: the data.
-        method: which loss and which batches.
-        model: what is trained.
-        settings: with no default left open; they are written to the run.
-        run: where everything is written.
-        resumed: go on from the run's checkpoint.
-        tested: whether the test split is measured.
-        callbacks: called after every epoch.
+        method: the loss and the batches.
+        model: the model to train.
+        settings: with all defaults filled in; written to the run.
+        run: where results are written.
+        resumed: whether to continue from the run's checkpoint.
+        tested: whether to evaluate the test split.
+        callbacks: functions called after every epoch.
     """
 
     def __init__(
@@ -148,18 +148,18 @@ class Trainer:
         check_measurable(self.held_out)
         self.training = settings.training
         self.last_epoch = min(self.training.stop_after or self.training.epochs, self.training.epochs)
-        self.at_once = self.training.micro_batch or self.training.batch_size  # items in memory, also without gradient
+        self.embed_batch = self.training.micro_batch or self.training.batch_size  # also in evaluation
         self.workers = self.settings.data.processes
         self.train_set, self.labels = splits.train, splits.train.dense_labels
-        self.watched = watched_split(self.training, self.held_out)
+        self.monitored = monitored_split(self.training, self.held_out)
         spec = self.model.spec
         self.method.check(self.labels, spec.dim, self.training.batch_size, spec.normalize)
         self.method.prepare(int(self.labels.max()) + 1, spec.dim, self.training.epochs)
         self.sampler = self.method.sampler(self.labels, self.training.batch_size, self.training.seed)
         self.settings = with_warmup(self.settings, len(self.sampler))
         self.training = self.settings.training
-        share_of(np.arange(self.training.batch_size), 0, self.fabric.world_size)  # refuses what cannot be shared
-        if self.fabric.is_global_zero and not resumed:  # before anything that takes long
+        share_of(np.arange(self.training.batch_size), 0, self.fabric.world_size)  # raises if it cannot be shared evenly
+        if self.fabric.is_global_zero and not resumed:  # before any slow step
             log.info(describe_run(splits, self.settings, self.fabric, len(self.sampler)))
 
         self._check_trainable()
@@ -177,16 +177,16 @@ class Trainer:
         embedding = micro_batched(self.learner, self.training.micro_batch, share)
         self.wrapped, self.optimizer = self.fabric.setup(embedding, optimise.make_optimizer(groups, self.training))
         self.position = Position()
-        self.saved = False  # whether the run holds the model as it is now
-        self.measuring = Measuring(self.fabric, self.method)
+        self.saved = False  # whether the run has the current weights
+        self.evaluator = SplitEvaluator(self.fabric, self.method)
         if resumed:
             self.run.check_data(splits.digest())
-            _ = self.run.metrics  # refused now if they are damaged
+            _ = self.run.metrics  # raises now if they are damaged
             if begun:
                 self.position = load_checkpoint(self.run.checkpoint_file, self._stateful(), self.fabric.device)
         elif self.fabric.is_global_zero:
             self.run.create(self.settings, splits.digest())
-        if self.fabric.world_size > 1:  # a new run's folder is chosen when it is made, by one process
+        if self.fabric.world_size > 1:  # one process chose the folder of a new run
             self.run.move_to(self.fabric.broadcast(self.run.folder))
         self.metrics = MetricsLogger(self.run, self.settings, self.position, active=self.fabric.is_global_zero)
 
@@ -196,27 +196,27 @@ class Trainer:
             if self.position.records == 0:
                 self._measure_start()
             total = self.last_epoch * len(self.sampler)
-            with stop_requests() as asked, bar("training", total, done=self.position.step) as advance:
+            with stop_requests() as stop_requested, bar("training", total, done=self.position.step) as advance:
                 while self.position.epoch < self.last_epoch and not self._out_of_patience():
-                    self._epoch(asked, advance)
-                    self._save_or_stop(asked())
+                    self._epoch(stop_requested, advance)
+                    self._save_or_stop(stop_requested())
             if self._out_of_patience():
                 log.info("stopped early: %d evaluations without improvement", self.training.patience)
             self._finish()
             status = "success"
-        except KeyboardInterrupt:  # outside the steps, or the second one in a step
+        except KeyboardInterrupt:  # outside of a step, or the second one in a step
             raise self.run.stopped() from None
         finally:
-            self.metrics.close(status)  # the next run of this process begins with loggers of its own
+            self.metrics.close(status)  # another run in this process opens its own
         return self.run
 
     def _start(self) -> DatasetSplits:
-        """The splits as features of the pretrained backbone: the head starts from them, and training must beat them."""
+        """The splits as features of the pretrained backbone: the head starts from them, and they are the baseline."""
         self.model.to(self.fabric.device)
-        return start_from_features(self.model, self.train_set, self.held_out, self.settings, self.at_once)
+        return start_from_features(self.model, self.train_set, self.held_out, self.settings, self.embed_batch)
 
     def _measure_start(self) -> None:
-        """Measures the backbone alone, if it is pretrained, and the model before its first step: it may be the best."""
+        """Evaluates the backbone alone, if pretrained, and the model before its first step, which may be the best."""
         chooses = self.training.keep == "best-on-validation"
         for split in ["validation", "test"] if chooses else ["test"]:
             if self.start and (features := self.start[split]):
@@ -240,7 +240,7 @@ class Trainer:
             )
 
     def _learner(self) -> tuple[EmbeddingModel | Head, Any]:
-        """What is trained and how its inputs are made: the model, or its head alone on features computed once."""
+        """The module to train and its preprocessing: the model, or only its head on features computed once."""
         if not self.settings.model.freeze_backbone:
             if self.fabric.world_size > 1 and self.fabric.device.type == "cuda":
                 nn.SyncBatchNorm.convert_sync_batchnorm(self.model)
@@ -250,22 +250,22 @@ class Trainer:
             return self.model, self.model.spec.preprocess
         self.model.backbone.requires_grad_(False)
         self.model.to(self.fabric.device)
-        start = self.start or self._start()  # the checkpoint brings the head back
+        start = self.start or self._start()  # a checkpoint replaces the head later
         self.held_out = {name: start[name] for name in self.held_out}
         assert start["train"] is not None
         self.train_set = start["train"]
         return self.model.head, None
 
-    def _epoch(self, asked: Callable[[], bool], advance: Advance) -> None:
+    def _epoch(self, stop_requested: Callable[[], bool], advance: Advance) -> None:
         self.saved = False
-        self.measuring.forget()
+        self.evaluator.clear()
         self.learner.train()
         self.method.start_epoch(self.position.epoch)
         started, first, self.refresh_seconds = time.monotonic(), self.position.batch, 0.0
         for batch in self._batches():
             self._step(batch)
             advance(note=f"epoch {self.position.epoch + 1}, loss {self.position.mean_loss:.4f}")
-            self._save_or_stop(asked())
+            self._save_or_stop(stop_requested())
         self.seconds = seconds = time.monotonic() - started
         loss = self.position.mean_loss
         self.position = replace(self.position, epoch=self.position.epoch + 1, batch=0, loss_sum=0.0)
@@ -285,7 +285,7 @@ class Trainer:
             callback(self.run, {"epoch": self.position.epoch, "loss": loss, **scores})
 
     def _batches(self) -> Iterator[Batch]:
-        """The rest of the epoch's batches; drawn ahead only as far as the method's next refresh."""
+        """The remaining batches of the epoch; read ahead only up to the method's next refresh."""
         while (start := self.position.batch) < len(self.sampler):
             if self._refresh_due(start):
                 self._refresh()
@@ -301,10 +301,10 @@ class Trainer:
                 yield Batch(inputs, labels, numbers, self.position.step)
 
     def _refresh(self) -> None:
-        """Hands the method the training split as it is embedded now."""
+        """Embeds the training split with the current model and passes it to the method."""
         started = time.monotonic()
         self.method.on_refresh(self._space(self.train_set))
-        if self.fabric.world_size > 1:  # sums on a GPU may differ in their last digit from process to process
+        if self.fabric.world_size > 1:  # GPU sums may differ in the last digit between processes
             for stateful in (self.method, self.sampler):
                 stateful.load_state_dict(self.fabric.broadcast(stateful.state_dict()))
         self.refresh_seconds += time.monotonic() - started
@@ -327,11 +327,11 @@ class Trainer:
     def _embed(self, inputs: Tensor, learner: int | None = None) -> Tensor:
         embeddings = gathered(self.fabric, self.wrapped(inputs, learner))
         self.position.spread = spread(embeddings)
-        seed_device(self.fabric.device, self._seed(self.position.batch))  # what a loss draws is the same everywhere
+        seed_device(self.fabric.device, self._seed(self.position.batch))  # the loss draws the same in all processes
         return embeddings
 
     def _draws(self, start: int, until: int, drawn: deque[Indices]) -> Iterator[Draw]:
-        """What to read for some batches of the epoch, drawn one after the other; each also joins ``drawn``."""
+        """What to read for batches ``start`` to ``until``; also appends the items of each batch to ``drawn``."""
         self.sampler.epoch, self.sampler.position = self.position.epoch, start
         rank, processes = self.fabric.global_rank, self.fabric.world_size
         for batch, items in enumerate(islice(self.sampler, until - start), start):
@@ -350,14 +350,14 @@ class Trainer:
 
     def _space(self, dataset: Dataset, as_features: bool = False, final: bool = False) -> Space:
         files = isinstance(dataset.items, ImageFiles) and self.learner is self.model
-        kept = final and files and self.fabric.world_size == 1  # `evaluate` and `report` will ask for the same again
+        kept = final and files and self.fabric.world_size == 1  # `evaluate` and `report` need the same again
         learner = self.model.head if as_features else self.learner
-        return embed_dataset(self.fabric, learner, dataset, self.at_once, self.workers, kept)
+        return embed_dataset(self.fabric, learner, dataset, self.embed_batch, self.workers, kept)
 
     def _measure(self, split: str, kind: str, start: DatasetSplits | None = None) -> dict[str, float]:
-        """The scores of a split, logged; nothing where the split does not exist. Clustering is left out on the way.
+        """Evaluates a split and logs the scores; none if there is no such split. Skips clustering during training.
 
-        ``start`` holds the splits as features of a backbone that has not changed yet.
+        ``start``: the splits as features of the still untrained backbone.
         """
         splits = start or {"train": self.train_set, **self.held_out}
         dataset, train = splits[split], splits["train"]
@@ -365,19 +365,19 @@ class Trainer:
             return {}
         embed = partial(self._space, as_features=start is not None, final=kind == "final")
         clustering = "kmeans" if split == "test" and kind != "evaluation" else None
-        scores = self.measuring.scores(split, dataset, train, embed, clustering)
+        scores = self.evaluator.scores(split, dataset, train, embed, clustering)
         self._log(kind, split=split, **scores)
         return scores
 
     def _choose_model(self, loss: float) -> dict[str, float]:
-        """Evaluates where it is due, and saves the model if it is the one to keep; returns the scores."""
+        """Evaluates if it is due, and saves the model if it is the one to keep; returns the scores."""
         last = self.position.epoch == self.last_epoch
         every = self.training.evaluate_every
         line = f"epoch {self.position.epoch}/{self.training.epochs}: loss {loss:.4f}"
         evaluated = bool(every) and (last or self.position.epoch % every == 0)
-        scores = self._measure(self.watched, "evaluation") if evaluated else {}
+        scores = self._measure(self.monitored, "evaluation") if evaluated else {}
         if scores:
-            line += f", {self.watched} {PRIMARY} {scores[PRIMARY]:.4f}"
+            line += f", {self.monitored} {PRIMARY} {scores[PRIMARY]:.4f}"
         if scores or self.training.epochs <= MANY_EPOCHS:
             log.info("%s, %.0f s", line, self.seconds)
         if evaluated:
@@ -402,34 +402,35 @@ class Trainer:
         self.fabric.barrier()
         self.run.restore_model(self.model)
         self.method.buffers = self.run.read_buffers()
-        if not self.saved or self.fabric.world_size > 1:  # where processes may differ in batch norms
-            self.measuring.forget()
+        if not self.saved or self.fabric.world_size > 1:  # processes may differ in batch norm
+            self.evaluator.clear()
         after = self._measure("test", "final")
         if self.fabric.is_global_zero:
-            chosen = choice_in_words(self.training, self.watched)
+            chosen = choice_in_words(self.training, self.monitored)
             kept = self.position.epoch if self.training.keep == "last" else self.position.best_epoch
             scores = final_scores(self.run.metrics, after, chosen, kept, self._start_in_words())
             self.run.write_scores(scores)
             splits = {"train": self.train_set, **self.held_out}
             if not isinstance(self.run, MemoryRun):
                 write_card(self.run, self.model.spec, self.settings, splits, scores)
-        self.fabric.barrier()  # nobody reads the scores before they are written
+        self.fabric.barrier()  # no process reads the scores before they are written
 
     def _start_in_words(self) -> str:
-        """What the model is before its first step, on a pretrained backbone."""
+        """What a model on a pretrained backbone is before its first step."""
         if not self.model.head.project:
             return "the backbone without a head"
         if self.settings.model.head_init == "random":
             return "the backbone with an untrained head"
         return f"the backbone's features projected to {self.model.spec.dim} dimensions"
 
-    def _save_or_stop(self, asked: bool) -> None:
-        if self.fabric.world_size > 1:  # processes hear of a signal at different moments and must stop together
-            asked = bool(self.fabric.all_reduce(torch.tensor(float(asked), device=self.fabric.device), reduce_op="sum"))
+    def _save_or_stop(self, stop_requested: bool) -> None:
+        if self.fabric.world_size > 1:  # processes get the signal at different times and must stop together
+            flag = torch.tensor(float(stop_requested), device=self.fabric.device)
+            stop_requested = bool(self.fabric.all_reduce(flag, reduce_op="sum"))
         every = self.training.checkpoint_steps
-        if asked or (every and self.position.step % every == 0):
+        if stop_requested or (every and self.position.step % every == 0):
             self._save_checkpoint()
-        if asked:
+        if stop_requested:
             raise self.run.stopped(self.position.step)
 
     def _save_model(self) -> None:

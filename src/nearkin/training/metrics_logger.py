@@ -1,6 +1,6 @@
-"""What is measured on the way: a line of ``metrics.jsonl`` for each record, and its numbers for the chosen loggers.
+"""Logs metrics during training: each record is a line of ``metrics.jsonl``, and its numbers go to the chosen loggers.
 
-A logger has ``log_metrics(metrics, step)`` and ``finalize(status)``, as those of Lightning Fabric have.
+Loggers have the methods ``log_metrics(metrics, step)`` and ``finalize(status)``, as in Lightning Fabric.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ class Logger(Protocol):
 
 
 class MetricsLogger:
-    """Writes records of a run; in processes other than the first it does nothing.
+    """Writes the records of a run; does nothing in processes other than the first.
 
-    A logger that fails is left out from then on, with a warning: no run is lost for it. Nothing is written before the
-    first record: a run that cannot be resumed stays as it was.
+    If a logger fails, a warning is shown and the run continues without it. Nothing is written before the first record,
+    so a run that cannot be resumed stays unchanged.
 
     Args:
-        settings: ``training.logger`` names the loggers, with commas between.
-        position: where the run stands; records beyond it are those of a process that was killed.
+        settings: ``training.logger`` names the loggers, separated by commas.
+        position: the position of the run; records after it were written by a process that was killed.
     """
 
     def __init__(self, run: Run, settings: Settings, position: Position, active: bool = True) -> None:
@@ -61,7 +61,7 @@ class MetricsLogger:
                 logger.log_metrics(_numbers(record), record["step"])
 
     def close(self, status: str) -> None:
-        """Ends the loggers: "success" or "failed"."""
+        """Closes the loggers; ``status``: "success" or "failed"."""
         for name, logger in list((self.loggers or {}).items()):
             with self._left_out_if_it_fails(name):
                 logger.finalize(status)
@@ -70,14 +70,14 @@ class MetricsLogger:
     def _left_out_if_it_fails(self, name: str) -> Iterator[None]:
         try:
             yield
-        except Exception as error:  # somebody else's code, files and services may raise anything
+        except Exception as error:  # third-party code, files and services may raise anything
             assert self.loggers is not None
             self.loggers.pop(name, None)
             log.warning("logger %s failed and is now off (%s); metrics.jsonl still has all metrics", name, error)
 
 
 def check_loggers(names: str) -> None:
-    """Refuses loggers that are unknown or not installed, before anything is written."""
+    """Raises an error if a logger is unknown or not installed, before anything is written."""
     for name in map(str.strip, names.split(",")):
         if name not in ("", "none", *LOGGERS):
             raise unknown_name("logger", name, LOGGERS)
@@ -94,7 +94,7 @@ def _numbers(record: dict[str, Any]) -> dict[str, float]:
 
 
 class _TensorBoard:
-    """An event file, written here and now: TensorBoard's own writer does it in a thread, where a full disk is lost."""
+    """Writes the event file directly: TensorBoard's own writer uses a thread, which loses the error of a full disk."""
 
     def __init__(self, run: Run, settings: Settings, step: int) -> None:  # noqa: ARG002
         from tensorboard.compat.proto.event_pb2 import Event, SessionLog
@@ -105,7 +105,7 @@ class _TensorBoard:
         self.stream = (folder / f"events.out.tfevents.{time.time_ns()}.{os.getpid()}").open("wb", buffering=0)
         self.writer = RecordWriter(self.stream)
         self._write(Event(file_version="brain.Event:2"))
-        if step:  # readers forget what a killed process drew beyond the checkpoint
+        if step:  # readers discard what a killed process logged after the checkpoint
             self._write(Event(step=step + 1, session_log=SessionLog(status=SessionLog.START)))
 
     def log_metrics(self, metrics: dict[str, float], step: int | None = None) -> None:
@@ -128,7 +128,7 @@ def _csv(run: Run, settings: Settings, step: int) -> Logger:  # noqa: ARG001
     from nearkin.training.devices import fabric_module
 
     loggers: Any = fabric_module("loggers")
-    (run.folder / "csv" / "metrics.csv").unlink(missing_ok=True)  # which it would warn of, and write anew
+    (run.folder / "csv" / "metrics.csv").unlink(missing_ok=True)  # CSVLogger would warn and overwrite it
     logger: Logger = loggers.CSVLogger(run.folder, "csv", version="", flush_logs_every_n_steps=1)
     for record in run.metrics:
         logger.log_metrics(_numbers(record), record["step"])
@@ -136,7 +136,7 @@ def _csv(run: Run, settings: Settings, step: int) -> Logger:  # noqa: ARG001
 
 
 class _Wandb:
-    """Weights & Biases: a run of the project "nearkin", continued where this one is."""
+    """Weights & Biases: a run of the project "nearkin"; a resumed run continues it."""
 
     def __init__(self, run: Run, settings: Settings, step: int) -> None:  # noqa: ARG002
         import wandb
@@ -156,7 +156,7 @@ class _Wandb:
 
 
 class _MLflow:
-    """MLflow: a run of the experiment "nearkin", continued where this one is."""
+    """MLflow: a run of the experiment "nearkin"; a resumed run continues it."""
 
     def __init__(self, run: Run, settings: Settings, step: int) -> None:  # noqa: ARG002
         from mlflow.tracking import MlflowClient

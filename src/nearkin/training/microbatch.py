@@ -1,9 +1,9 @@
-"""Batches larger than memory: embedded piece by piece, with the gradient of the whole.
+"""Micro-batches: embeds batches larger than memory in pieces, with the gradient of the whole batch.
 
 Law, Urtasun, Zemel: Deep Spectral Clustering Learning, ICML 2017, 4.1: embed 70 pieces of 18 images without keeping
 activations, compute the loss of all 1,260 embeddings and its gradient with respect to them once, then run each piece
-forward again and backpropagate its share. This is what gradient checkpointing does, one checkpoint per piece; so it
-serves every loss and every method. Batch norm is the exception: in training it sees one piece at a time.
+forward again and backpropagate its share. This is gradient checkpointing with one checkpoint per piece, so it works
+with every loss and every method. The exception is batch norm: in training it sees one piece at a time.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ log = logging.getLogger("nearkin")
 
 
 def micro_batched(model: nn.Module, size: int, batch: int) -> nn.Module:
-    """The model, made to embed batches of ``batch`` items in pieces; itself where ``size`` asks for none or one."""
+    """Wraps a model to embed ``batch`` items in pieces of ``size``; returns it unchanged if one piece is enough."""
     if not 0 < size < batch:
         return model
     model.train()
@@ -31,7 +31,7 @@ def micro_batched(model: nn.Module, size: int, batch: int) -> nn.Module:
 
 
 class MicroBatched(nn.Module):
-    """A model that holds the activations of ``size`` items at most; its output is the same.
+    """Keeps the activations of at most ``size`` items at a time; the output is the model's.
 
     >>> model = nn.Linear(3, 2)
     >>> inputs = torch.randn(10, 3)
@@ -48,18 +48,18 @@ class MicroBatched(nn.Module):
         number = -(-len(inputs) // self.size)
         pieces = [
             checkpoint(self.model, piece, *rest, use_reentrant=False, context_fn=self._contexts)
-            for piece in inputs.tensor_split(number)  # alike: batch norm cannot do with a rest of one item
+            for piece in inputs.tensor_split(number)  # equal pieces: batch norm fails on a single item
         ]
         return torch.cat(pieces)
 
     def _contexts(self) -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
-        """Around a piece's first run and around its second."""
+        """The contexts of a piece's first and second forward pass."""
         return nullcontext(), _without_counting(self.model)
 
 
 @contextmanager
 def _without_counting(model: nn.Module) -> Iterator[None]:
-    """Keeps batch norm's running statistics from counting a piece that they have counted already."""
+    """Stops batch norm from updating its running statistics with the same piece twice."""
     norms = [module for module in model.modules() if isinstance(module, _BatchNorm)]
     before = [(norm.momentum, norm.num_batches_tracked) for norm in norms]
     counts_nothing = torch.tensor(0)

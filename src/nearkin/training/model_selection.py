@@ -1,4 +1,4 @@
-"""Which model of a run is kept, and on what it is judged: never silently on test."""
+"""Which model of a run is kept, and which split chooses it: never the test split without a warning."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from nearkin.training.settings import TrainingSettings
 
 log = logging.getLogger("nearkin")
 PRIMARY = EvaluationResult.primary
-# Which model is kept: the kind of protocol, "fair" or "paper", and the same in words.
+# For each choice: the kind of protocol ("fair" or "paper"), and its description.
 KEEP = {
     "last": ("fair", "fair: the model of the last epoch, not chosen by test scores"),
     "best-on-validation": ("fair", "fair: models chosen on held-out training classes"),
@@ -24,13 +24,13 @@ KEEP = {
 
 
 def check_keep(keep: str) -> None:
-    """Refuses a model to keep that is unknown; nothing is given for the default."""
+    """Raises an error for an unknown choice; an empty one is the default."""
     if keep not in ("", *KEEP):
         raise unknown_name("keep", keep, KEEP)
 
 
-def watched_split(training: TrainingSettings, splits: Mapping[str, Dataset | None]) -> str:
-    """The split that is measured on the way; refuses a choice that has nothing to judge by."""
+def monitored_split(training: TrainingSettings, splits: Mapping[str, Dataset | None]) -> str:
+    """The split to evaluate during training; raises an error if ``keep`` needs scores that are missing."""
     keep = training.keep
     if keep == "last" and training.patience:
         raise UserError("patience needs validation classes; hold some out with validation=0.1")
@@ -46,7 +46,7 @@ def watched_split(training: TrainingSettings, splits: Mapping[str, Dataset | Non
 
 
 def check_measurable(splits: Mapping[str, Dataset | None]) -> None:
-    """Refuses, before hours of training, a split whose scores could not be computed afterwards."""
+    """Raises an error for a split that cannot be evaluated, before hours of training."""
     for name, split in splits.items():
         if split is not None:
             _check_measurable(name, split)
@@ -64,5 +64,5 @@ def _check_measurable(name: str, split: Dataset) -> None:
         )
 
 
-def choice_in_words(training: TrainingSettings, watched: str) -> str:
-    return "last epoch" if training.keep == "last" else f"best {PRIMARY} on {watched}"
+def choice_in_words(training: TrainingSettings, monitored: str) -> str:
+    return "last epoch" if training.keep == "last" else f"best {PRIMARY} on {monitored}"

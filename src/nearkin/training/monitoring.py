@@ -1,4 +1,4 @@
-"""What goes wrong in training, seen early and said with advice: NaN, collapse, a user who presses Ctrl-C."""
+"""Detects NaN, collapse and Ctrl-C during training, and says what to do."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ COLLAPSED = 0.01
 
 
 def stop_unless_finite(loss: float, gradient_norm: float, step: int) -> None:
-    """Ends training at the first NaN or infinity, before it reaches the weights."""
+    """Stops training at the first NaN or infinity, before it reaches the weights."""
     for what, value in (("loss", loss), ("gradient", gradient_norm)):
         if not math.isfinite(value):
             raise UserError(
@@ -29,7 +29,7 @@ def stop_unless_finite(loss: float, gradient_norm: float, step: int) -> None:
 
 @torch.no_grad()
 def spread(embeddings: Tensor) -> float:
-    """How far embeddings lie from their mean, as a share of their length: 0 when all are the same.
+    """The distance of embeddings from their mean, relative to their length (both RMS); 0 if all are equal.
 
     >>> spread(torch.ones(4, 3))
     0.0
@@ -49,13 +49,13 @@ def collapse_advice(spread: float) -> str:
 
 @contextmanager
 def stop_requests() -> Iterator[Callable[[], bool]]:
-    """Turns the first Ctrl-C (or SIGTERM) into a question the loop can ask between two steps; a second one kills."""
-    asked = False
+    """Catches the first Ctrl-C (or SIGTERM), for the loop to check between steps; a second one kills."""
+    requested = False
     previous: dict[int, signal._HANDLER] = {}
 
     def note(number: int, frame: FrameType | None) -> None:  # noqa: ARG001
-        nonlocal asked
-        asked = True
+        nonlocal requested
+        requested = True
         restore()
 
     def restore() -> None:
@@ -65,6 +65,6 @@ def stop_requests() -> Iterator[Callable[[], bool]]:
     if threading.current_thread() is threading.main_thread():
         previous = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
-        yield lambda: asked
+        yield lambda: requested
     finally:
         restore()

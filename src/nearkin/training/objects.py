@@ -1,4 +1,4 @@
-"""What a user hands over where no setting describes it: data in memory, a method, a loss, a network."""
+"""Objects that a user passes because settings cannot describe them: data in memory, a method, a loss, a network."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from nearkin.models import Embedder
 from nearkin.models.backbones.own import module_name
 from nearkin.training.run import Run
 
-Callback = Callable[[Run, dict[str, Any]], None]  # after every epoch: the run, its epoch, loss and scores
+Callback = Callable[[Run, dict[str, Any]], None]  # called after every epoch with the run and {epoch, loss, scores}
 
 
 class Objects(TypedDict, total=False):
-    """The objects of a run; a resumed run wants the same again."""
+    """The objects of a run; pass the same ones again to resume it."""
 
     dataset: Dataset
     method: Method
@@ -38,7 +38,7 @@ def take_objects(
     loss: nn.Module | None = None,
     callbacks: Sequence[Callback] = (),
 ) -> tuple[dict[str, Any], Objects]:
-    """The settings that can be written down, and the objects among what was given.
+    """Separates what the user passed into settings that can be saved and objects.
 
     >>> settings, objects = take_objects("photos/", {"epochs": 5, "backbone": nn.Flatten()})
     >>> settings, list(objects)
@@ -54,7 +54,7 @@ def take_objects(
         objects["method"] = method
     if loss is not None:
         if method is not None:
-            raise UserError("a method has its own loss; give either method=... or loss=...")
+            raise UserError("a method has its own loss; pass either method=... or loss=...")
         objects["method"] = LossModule.of(loss, **batches_of(settings))
     if isinstance(settings.get("backbone"), nn.Module):
         objects["backbone"] = settings["backbone"]
@@ -66,7 +66,7 @@ def take_objects(
 
 
 def batches_of(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Of all settings, those of the batches for a loss module.
+    """The settings of the batches for a loss module.
 
     >>> batches_of({"name": "rank", "alpha": 2.0, "per_class": 4})
     {'per_class': 4}
@@ -75,14 +75,14 @@ def batches_of(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def copied(objects: Objects) -> Objects:
-    """The same objects with copies of those that training changes: the method and the backbone."""
+    """The objects, with copies of the two that training changes: the method and the backbone."""
     copies = Objects(**objects)
     try:
         if "method" in objects:
             copies["method"] = deepcopy(objects["method"])
         if "backbone" in objects:
             copies["backbone"] = deepcopy(objects["backbone"])
-    except Exception as error:  # somebody else's code may raise anything
+    except Exception as error:  # third-party code may raise anything
         raise UserError(
             f"your backbone or loss cannot be copied ({type(error).__name__}: {error}), but every run trains a copy; "
             "remove what copy.deepcopy cannot copy"
@@ -91,10 +91,10 @@ def copied(objects: Objects) -> Objects:
 
 
 def module_digest(module: nn.Module, weights: bool) -> str:
-    """Tells modules apart, as far as they show: their layers with numbers and texts, and the shapes of their weights.
+    """A hash of a module's layers, their plain attributes, and the shapes of its weights.
 
     Args:
-        weights: also the weights themselves; without, two that were drawn at random are the same.
+        weights: whether to hash the weights too; if not, modules that differ only in random weights are the same.
 
     >>> module_digest(nn.Dropout(0.1), False) == module_digest(nn.Dropout(0.2), False)
     False
@@ -118,30 +118,30 @@ def _is_plain(value: Any) -> bool:
 
 
 def _check_kinds(method: Any, loss: Any, callbacks: Any, settings: dict[str, Any]) -> None:
-    """Refuses objects of the wrong kind; a class in place of an object is the usual mistake."""
+    """Raises an error for objects of the wrong type; a common mistake is to pass a class instead of an object."""
     if not isinstance(method, str | Method | None):
         fix = _called(method) if isinstance(method, type) else 'method="rank"'
-        raise UserError(f"method must be a name or a method object, not {kind_of(method)}; give {fix}")
+        raise UserError(f"method must be a name or a method object, not {kind_of(method)}; pass {fix}")
     if not isinstance(loss, nn.Module | None):
-        fix = f"give {_called(loss)}" if isinstance(loss, type) else "wrap a function in an nn.Module"
+        fix = f"pass {_called(loss)}" if isinstance(loss, type) else "wrap a function in an nn.Module"
         if isinstance(loss, str):
             fix = f'to choose a method by name, use method="{loss}"'
         raise UserError(f"loss must be a torch module, not {kind_of(loss)}; {fix}")
     backbone = settings.get("backbone", "")
     if not isinstance(backbone, str | nn.Module):
         fix = _called(backbone) if isinstance(backbone, type) else 'backbone="resnet50"'
-        raise UserError(f"backbone must be a name or a torch module, not {kind_of(backbone)}; give {fix}")
+        raise UserError(f"backbone must be a name or a torch module, not {kind_of(backbone)}; pass {fix}")
     init = settings.get("init", "")
     if isinstance(init, Embedder):
         raise UserError('init must be a run or a folder, not an Embedder; save it: model.save("model"), init="model"')
     if not isinstance(init, str | Path | Run):
         raise UserError(f"init must be a run or a folder, not {kind_of(init)}")
     if isinstance(callbacks, str) or not isinstance(callbacks, Sequence) or not all(map(callable, callbacks)):
-        raise UserError("callbacks must be a list of functions that take (run, metrics); give callbacks=[function]")
+        raise UserError("callbacks must be a list of functions that take (run, metrics); pass callbacks=[function]")
 
 
 def kind_of(value: Any) -> str:
-    """An argument's type in words, for messages.
+    """The type of an argument, in words for a message.
 
     >>> kind_of(3), kind_of(int)
     ('of type int', 'the class int')

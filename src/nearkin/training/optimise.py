@@ -1,4 +1,4 @@
-"""Optimisers with a rate per part of the model, and schedules that depend on nothing but the step."""
+"""Optimizers with one learning rate per part of the model, and schedules that depend only on the step."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SCHEDULES = ("constant", "cosine", "linear", "step")
 
 
 def make_optimizer(parts: dict[str, tuple[nn.Module, float]], settings: TrainingSettings) -> Optimizer:
-    """An optimiser over named parts, each with its own learning rate; parts without parameters are left out."""
+    """An optimizer over named parts, each with its own learning rate; skips parts without trainable parameters."""
     groups = []
     for name, (module, rate) in parts.items():
         parameters = [parameter for parameter in module.parameters() if parameter.requires_grad]
@@ -41,7 +41,7 @@ def set_rates(optimizer: Optimizer, factor: float) -> None:
 
 
 def rate_factor(step: int, steps_per_epoch: int, settings: TrainingSettings) -> float:
-    """The learning rates' factor at a step, counted from 0.
+    """The factor of the learning rates at a step, counted from 0.
 
     >>> two_epochs = TrainingSettings(epochs=2, warmup_steps=0)
     >>> rate_factor(0, 10, two_epochs), rate_factor(20, 10, two_epochs)
@@ -64,7 +64,7 @@ def rate_factor(step: int, steps_per_epoch: int, settings: TrainingSettings) -> 
 
 
 def check(settings: TrainingSettings) -> None:
-    """Refuses settings that cannot work, before anything is loaded."""
+    """Raises an error for settings that cannot work, before anything is loaded."""
     if settings.optimizer not in OPTIMIZERS:
         raise unknown_name("optimizer", settings.optimizer, OPTIMIZERS)
     if settings.schedule not in SCHEDULES:
@@ -72,7 +72,7 @@ def check(settings: TrainingSettings) -> None:
     usual = TrainingSettings()
     for name, value in vars(settings).items():
         if isinstance(value, int | float) and value < min(0, getattr(usual, name)):
-            raise UserError(f"{name} must not be negative, not {value}")
+            raise UserError(f"{name} must be >= 0, got {value}")
     for name in ("decay_every", "decay_factor"):
         if getattr(settings, name) == 0:
-            raise UserError(f"{name} must be positive, not 0")
+            raise UserError(f"{name} must be > 0, got 0")

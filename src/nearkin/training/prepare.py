@@ -1,4 +1,4 @@
-"""From settings to objects: the splits of the data and the model."""
+"""Makes the splits and the model that settings describe."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ log = logging.getLogger("nearkin")
 
 
 def load_splits(settings: DataSettings, seed: int, dataset: Dataset | None = None) -> Splits:
-    """The splits of the data, without unreadable images (they are listed in one warning).
+    """The splits of the data, without unreadable images, which one warning lists.
 
-    ``dataset``: data that no setting can name, such as a torch dataset.
+    ``dataset``: data that settings cannot describe, such as a torch dataset.
     """
     dataset, unreadable = without_unreadable(load_data(settings) if dataset is None else dataset, settings.unreadable)
     report_unreadable(unreadable)
@@ -37,7 +37,7 @@ def load_splits(settings: DataSettings, seed: int, dataset: Dataset | None = Non
 
 
 def load_data(settings: DataSettings) -> Dataset:
-    """All of the data, unreadable images included."""
+    """All data, including unreadable images."""
     return load_dataset(settings.source, settings.root or None, settings.check_counts)
 
 
@@ -47,9 +47,9 @@ def report_unreadable(unreadable: list[Unreadable]) -> None:
 
 
 def build_model(settings: Settings, train: Dataset, slices: int, backbone: nn.Module | None = None) -> EmbeddingModel:
-    """An untrained head of that many slices on a backbone with the wanted weights; call it under a fixed torch seed.
+    """A backbone with its weights and an untrained head of ``slices`` slices; set the torch seed before.
 
-    ``backbone``: a network of the user's own, in place of one by name.
+    ``backbone``: the user's own module, instead of a named one.
     """
     choice = settings.model
     if backbone is None and choice.backbone.startswith(MODULE):
@@ -57,7 +57,7 @@ def build_model(settings: Settings, train: Dataset, slices: int, backbone: nn.Mo
             f"the backbone is your own module, {choice.backbone.removeprefix(MODULE)}; pass it again: backbone=..."
         )
     if slices > 1 and not choice.dim:
-        raise UserError(f"{slices} learners share the dimensions of the head, so there must be one; use dim=512")
+        raise UserError(f"the method divides the head among {slices} learners, so it needs a head; use dim=512")
     head = "linear" if choice.dim else "none"
     spec = ModelSpec(choice.backbone, choice.dim, choice.normalize, slices=slices, head=head)
     if isinstance(train.items, Vectors):
@@ -73,7 +73,7 @@ def build_model(settings: Settings, train: Dataset, slices: int, backbone: nn.Mo
         values = torch.from_numpy(train.items.values)
         model.standardise.mean.copy_(values.mean(dim=0))
         deviation = values.std(dim=0)
-        # A feature that is constant in training says nothing; scaled up, it would drown all others at test.
+        # A feature that is constant in training has no information; scaled up, it would dominate all others at test.
         model.standardise.std.copy_(deviation.where(deviation > 1e-6 * values.abs().amax(dim=0), 1.0))
     if choice.init:
         init_from(model, choice.init)
@@ -81,6 +81,6 @@ def build_model(settings: Settings, train: Dataset, slices: int, backbone: nn.Mo
 
 
 def absolute(path: str) -> str:
-    """A path that leads somewhere made absolute; names such as ``cub200`` or ``imagenet`` stay as they are."""
-    leads_somewhere = path and not is_dataset_name(path) and Path(path).expanduser().exists()
-    return str(Path(path).expanduser().absolute()) if leads_somewhere else path
+    """Makes existing paths absolute; names such as ``cub200`` or ``imagenet`` stay as they are."""
+    exists = path and not is_dataset_name(path) and Path(path).expanduser().exists()
+    return str(Path(path).expanduser().absolute()) if exists else path

@@ -1,4 +1,4 @@
-"""The lines of a run's ``metrics.jsonl``: how they are written, and the one way to read them back."""
+"""Writes and reads the lines of a run's ``metrics.jsonl``."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ KINDS = {"training": ("loss", "learning_rate"), **dict.fromkeys(("backbone", "be
 
 
 def as_line(record: Mapping[str, Any]) -> str:
-    """A record as it is written; a number that is not finite has nothing to tell.
+    """A record as a line of JSON, without numbers that are not finite.
 
     >>> as_line({"kind": "training", "epoch": 1, "loss": 0.5, "spread": math.nan})
     '{"kind": "training", "epoch": 1, "loss": 0.5}\\n'
     """
-    told = {name: value for name, value in record.items() if not isinstance(value, float) or math.isfinite(value)}
-    return json.dumps(told) + "\n"
+    finite = {name: value for name, value in record.items() if not isinstance(value, float) or math.isfinite(value)}
+    return json.dumps(finite) + "\n"
 
 
 def read_records(file: Path) -> list[Record]:
-    """All records of a run; a last line that a killed process left unfinished is passed over."""
+    """All records of a run; skips a last line that a killed process did not finish."""
     if not file.is_file():
         return []
     try:
@@ -53,7 +53,7 @@ def _last(line: str) -> Iterator[Record]:
 
 
 def parse_record(line: str) -> Record:
-    """A line with everything in it that reports and resumed runs rely on; a ValueError says what is missing.
+    """Parses a line and checks all that reports and resumed runs rely on; a ValueError says what is wrong.
 
     >>> parse_record('{"kind": "training", "epoch": 1, "step": 3, "loss": "high", "learning_rate": 0.1}')
     Traceback (most recent call last):
@@ -62,12 +62,12 @@ def parse_record(line: str) -> Record:
     record = parse_json(line, dict)
     kind = record.get("kind")
     if not isinstance(kind, str) or kind not in KINDS:
-        raise ValueError(f"its kind is not one of {', '.join(KINDS)}")
+        raise ValueError(f"kind is not one of {', '.join(KINDS)}")
     for name in ("epoch", "step"):
         if type(record.get(name)) is not int or record[name] < 0:
-            raise ValueError(f"{name} is not a number of {name}s")
+            raise ValueError(f"{name} is not an integer >= 0")
     if kind != "training" and not isinstance(record.get("split"), str):
-        raise ValueError("split is not a name")
+        raise ValueError("split is not a string")
     for name in (*KINDS[kind], *(record.keys() - {"kind", "split"})):
         if type(record.get(name)) not in (int, float):
             raise ValueError(f"{name} is not a number")

@@ -1,4 +1,4 @@
-"""A run: settings, metrics, checkpoints, the model; in a folder where nothing is ever half written, or in memory."""
+"""A run: settings, metrics, checkpoints and the model, in a folder with atomic writes, or in memory."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from nearkin.training.checkpoint import Position, Stateful, save_checkpoint
 from nearkin.training.records import as_line, read_records
 from nearkin.training.settings import Settings
 
-# What all readers of scores.json rely on.
+# The keys and types that all readers of scores.json rely on.
 SCORES = {"chosen": str, "outcome": str, "verdict": str, "best_epoch": int} | dict.fromkeys(
     ("backbone", "before", "after"), dict
 )
@@ -31,7 +31,7 @@ class Run:
     """The files of one run.
 
     Attributes:
-        backbone: a module of the user's own that the run was trained with in this process.
+        backbone: the user's own module, if the run was trained with one in this process.
 
     >>> Run("runs/x").model_folder
     PosixPath('runs/x/model')
@@ -56,7 +56,7 @@ class Run:
         return f"<Run {self.folder}: {verdict}>"
 
     def create(self, settings: Settings, data_digest: str) -> None:
-        """Begins the run, in an empty or new folder."""
+        """Starts the run in an empty or new folder."""
         self.check_free()
         self.sweep()
         self.metrics_file.unlink(missing_ok=True)
@@ -64,7 +64,7 @@ class Run:
         write_text(self.config_file, settings.to_toml())
 
     def check_free(self) -> None:
-        """Refuses a folder with anything in it, unless it is a run that ended before it had saved any progress."""
+        """Raises an error if the folder is not empty, except for a run that stopped before its first checkpoint."""
         if not self.folder.exists() or self._barely_begun():
             return
         if not self.digest_file.is_file():
@@ -76,7 +76,7 @@ class Run:
             )
 
     def _barely_begun(self) -> bool:
-        """Whether there is a folder with nothing in it, or only what a run writes before its settings."""
+        """Whether the folder exists and is empty, or has only what a run writes before its settings."""
         if not self.folder.is_dir():
             return False
         names = {path.name for path in self.folder.iterdir()}
@@ -88,22 +88,22 @@ class Run:
         if run._barely_begun():
             raise UserError(f"{folder} has no checkpoint yet; train again with the same folder")
         if not run.config_file.is_file():
-            raise UserError(f"{folder} is not a run (config.toml is missing); give a folder written by `nearkin train`")
+            raise UserError(f"{folder} is not a run (config.toml is missing); use a folder written by `nearkin train`")
         run.sweep()
         return run
 
     def sweep(self) -> None:
-        """Deletes what a killed process left unfinished."""
+        """Deletes unfinished files of a killed process."""
         for folder in (self.folder, self.model_folder, self.checkpoint_file.parent):
             sweep(folder)
 
     @cached_property
     def model(self) -> Embedder:
-        """The model that is kept at the moment, ready to ``encode``; it shares nothing with the one in training."""
+        """The model kept so far, ready to ``encode``; it shares no memory with the one in training."""
         return Embedder.load(self.folder, deepcopy(self.backbone))
 
     def change_settings(self, settings: Settings) -> None:
-        """Writes other settings into a run that goes on with them; its scores are to be measured again."""
+        """Writes new settings for a run that continues with them, and deletes its scores."""
         write_text(self.config_file, settings.to_toml())
         self.scores_file.unlink(missing_ok=True)
 
@@ -111,7 +111,7 @@ class Run:
         return Settings.read(self.config_file)
 
     def method(self) -> Method:
-        """The run's method with all that its read-out needs besides the model."""
+        """The run's method, with what its read-out needs besides the model."""
         method = self.settings().make_method()
         method.buffers = self.read_buffers()
         return method
@@ -119,12 +119,12 @@ class Run:
     @property
     def resume_command(self) -> str:
         objects = self.settings().objects if self.config_file.is_file() else []
-        if objects:  # which only Python has
+        if objects:  # only Python can pass them
             return f'nearkin.resume("{self.folder}"{"".join(f", {name}=..." for name in objects)})'
         return f"nearkin resume {shlex.quote(str(self.folder))}"
 
     def same_data(self, digest: str) -> bool:
-        """Whether items, classes and split are what they were when the run began."""
+        """Whether items, classes and split are the same as when the run started."""
         return not self.digest_file.is_file() or read_text(self.digest_file) == digest
 
     def check_data(self, digest: str) -> None:
@@ -144,15 +144,15 @@ class Run:
 
     @property
     def metrics(self) -> list[dict[str, Any]]:
-        """All records; a last line that a killed process left unfinished is passed over."""
+        """All records; skips a last line that a killed process did not finish."""
         return read_records(self.metrics_file)
 
     def evaluations(self) -> list[dict[str, Any]]:
-        """The records of what was measured on the way, after epochs."""
+        """The records of evaluations during training."""
         return [record for record in self.metrics if record["kind"] == "evaluation"]
 
     def keep_records(self, count: int) -> None:
-        """Forgets what was logged after the first ``count`` records: a resumed run will say it again."""
+        """Drops all records after the first ``count``: a resumed run logs them again."""
         kept = self.metrics[:count]
         write_text(self.metrics_file, "".join(map(as_line, kept)))
 
@@ -161,9 +161,9 @@ class Run:
         return read_json(self.buffers_file, dict) if self.buffers_file.is_file() else {}
 
     def save_model(self, model: EmbeddingModel, buffers: Mapping[str, float]) -> None:
-        """Keeps the model, and what the method's read-out needs besides it."""
+        """Saves the model, and what the method's read-out needs besides it."""
         save_model(model, self.model_folder)
-        self.__dict__.pop("model", None)  # that of an earlier epoch
+        self.__dict__.pop("model", None)  # cached from an earlier epoch
         if buffers:
             write_json(self.buffers_file, dict(buffers))
 
@@ -171,14 +171,14 @@ class Run:
         return self.model_folder.is_dir()
 
     def restore_model(self, model: EmbeddingModel) -> None:
-        """Puts the weights that were kept back into the model."""
+        """Loads the saved weights into the model."""
         restore_weights(model, self.model_folder)
 
     def save_checkpoint(self, position: Position, state: dict[str, Stateful]) -> None:
         save_checkpoint(self.checkpoint_file, position, state)
 
     def stopped(self, step: int | None = None) -> BaseException:
-        """What to raise where the user stops the run: after a step, with a checkpoint, or anywhere else."""
+        """The exception to raise when the user stops the run; ``step``: the step of the checkpoint, if there is one."""
         where = "" if step is None else f" after step {step}"
         return Interrupted(f"stopped{where}; continue with: {self.resume_command}")
 
@@ -187,14 +187,14 @@ class Run:
 
     @property
     def scores(self) -> dict[str, Any]:
-        """What training wrote at its end: how the model was ``chosen``, its test scores ``before`` and ``after``, …"""
+        """What training wrote at the end: how the model was ``chosen``, its test scores ``before`` and ``after``, …"""
         try:
             scores = read_json(self.scores_file, dict, finite=False)
             for name, kind in SCORES.items():
                 if not isinstance(scores.get(name), kind):
                     raise ValueError(f"{name} is missing or not a {kind.__name__}")
                 if kind is dict and not all(isinstance(score, int | float) for score in scores[name].values()):
-                    raise ValueError(f"{name} holds what is not a number")
+                    raise ValueError(f"{name} has a value that is not a number")
             return scores
         except ValueError as error:
             raise UserError(
@@ -203,13 +203,13 @@ class Run:
 
 
 class NewRun(Run):
-    """A run in ``folder``, or in the first of ``folder-2``, ``folder-3``, … that is not taken when the run begins.
+    """A run in ``folder``, or in the first of ``folder-2``, ``folder-3``, … that is free when the run starts.
 
-    Making the folder is what chooses it: two runs that begin at the same moment get two.
+    Creating the folder claims it, so two runs that start at the same time get different folders.
     """
 
     def check_free(self) -> None:
-        """There is always another number."""
+        """Another number is always free."""
 
     def create(self, settings: Settings, data_digest: str) -> None:
         first = self.folder
@@ -219,7 +219,7 @@ class NewRun(Run):
 
 
 class MemoryRun(Run):
-    """A run that writes no file: for a model that is used at once."""
+    """A run that writes no files, for a model that is used right away."""
 
     def __init__(self) -> None:
         super().__init__("memory")
@@ -229,10 +229,10 @@ class MemoryRun(Run):
         self.buffers: dict[str, float] = {}
 
     def create(self, settings: Settings, data_digest: str) -> None:
-        """Nothing is written."""
+        """Writes nothing."""
 
     def check_free(self) -> None:
-        """There is always room."""
+        """Memory is always free."""
 
     def log(self, record: dict[str, Any]) -> None:
         self.records.append(record)
@@ -249,8 +249,8 @@ class MemoryRun(Run):
 
     @property
     def model(self) -> Embedder:
-        """The model, with the weights that were kept, on the CPU."""
-        model = deepcopy(self.trained)  # which may be in training still
+        """The model with the saved weights, on the CPU."""
+        model = deepcopy(self.trained)  # it may still be in training
         model.load_state_dict(self.weights)
         return Embedder(model.cpu())
 
@@ -266,7 +266,7 @@ class MemoryRun(Run):
         model.load_state_dict(self.weights)
 
     def save_checkpoint(self, position: Position, state: dict[str, Stateful]) -> None:
-        """There is nothing to come back to."""
+        """A run in memory cannot be resumed."""
 
     def write_scores(self, scores: dict[str, Any]) -> None:
         self.results = scores
@@ -280,7 +280,7 @@ class MemoryRun(Run):
 
 
 def _made(folder: Path) -> bool:
-    """Makes a folder; whether there was none."""
+    """Creates a folder; False if it already exists."""
     try:
         folder.mkdir(parents=True)
     except FileExistsError:

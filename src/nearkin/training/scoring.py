@@ -1,4 +1,4 @@
-"""What of a dataset is measured, and the one way from a Space to scores."""
+"""The split to evaluate, and the scores of a space."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from nearkin.space import Space
 
 
 def split_to_measure(splits: Splits, split: str) -> tuple[Dataset, Dataset | None]:
-    """A split by its own classes, whatever training saw; and the training split, where it has the same classes."""
+    """A split with its true classes (not collapsed pairs), and the training split if it has the same classes."""
     measured, train = true_classes(getattr(splits, split)), true_classes(splits.train)
     return measured, train if split != "train" and train.knows_classes_of(measured) else None
 
@@ -25,12 +25,12 @@ def score_space(
     clustering: str | None = "kmeans",
     protocol: str = "",
 ) -> EvaluationResult:
-    """The scores of a space: those of `evaluate`, by the dataset's protocol, and of the method's own read-out.
+    """The scores of a space: those of `evaluate`, with the dataset's protocol, and of the method's read-out.
 
     Args:
-        space: what is measured.
-        method: adds the scores of its read-out.
-        trained_on: the training split, where it has other items of the same classes.
+        space: the space to evaluate.
+        method: the method whose read-out adds scores.
+        trained_on: the training split, if it has other items of the same classes.
         recall_at, clustering, protocol: as in `evaluate`.
     """
     result = evaluate(space, recall_at=recall_at, clustering=clustering, protocol=protocol)
@@ -41,7 +41,7 @@ def score_space(
 
 
 def concentrations(space: Space, dataset: Dataset) -> dict[str, dict[str, float]]:
-    """By neighbourhood size, and by "chance", the concentration of every attribute of the dataset."""
+    """The concentration of every attribute of the dataset, by neighbourhood size and for "chance"."""
     found = column_concentrations(space, dataset.attributes)
     sizes = sorted({size for each in found.values() for size in each.sizes})
     shares = {

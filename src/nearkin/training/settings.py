@@ -1,4 +1,4 @@
-"""The settings of a run: four sections, written as TOML, read back with every key and type checked."""
+"""The settings of a run: four sections, saved as TOML; every key and type is checked on reading."""
 
 from __future__ import annotations
 
@@ -52,15 +52,15 @@ class DataSettings:
         if self.augment not in ("", *AUGMENTATIONS):
             raise unknown_name("augment", self.augment, AUGMENTATIONS)
         if self.split_seed < 0:
-            raise UserError(f"split_seed must be 0 or more, not {self.split_seed}")
+            raise UserError(f"split_seed must be >= 0, got {self.split_seed}")
         if self.workers < -1:
-            raise UserError(f"workers must be 0 or more, or -1 for the number of cores, not {self.workers}")
+            raise UserError(f"workers must be >= 0, or -1 for the number of cores, got {self.workers}")
         if self.keep_decoded and self.augment not in ("", "none", "crop-flip"):
             raise UserError(f"keep_decoded needs crop-flip or no augmentation; leave it out for {self.augment}")
 
     @property
     def processes(self) -> int | None:
-        """``workers`` as loaders take it: None for as many as there are cores."""
+        """``workers`` as loaders take it: None for the number of cores."""
         return None if self.workers < 0 else self.workers
 
 
@@ -97,7 +97,7 @@ class ModelSettings:
 
     def __post_init__(self) -> None:
         if self.dim < -1 or self.image_size < 0:
-            raise UserError(f"dim ({self.dim}) and image_size ({self.image_size}) must not be negative")
+            raise UserError(f"dim and image_size must be >= 0, got {self.dim} and {self.image_size}")
         if self.head_init not in ("", *HEAD_INIT):
             raise unknown_name("head_init", self.head_init, HEAD_INIT)
 
@@ -162,7 +162,7 @@ class TrainingSettings:
 
 @dataclass(frozen=True)
 class Settings:
-    """All settings of a run, enough to repeat it."""
+    """All settings needed to repeat a run."""
 
     data: DataSettings
     model: ModelSettings = field(default_factory=ModelSettings)
@@ -172,18 +172,18 @@ class Settings:
 
     def __post_init__(self) -> None:
         never_chosen = self.training.keep in ("last", "best-on-test") or not self.training.evaluate_every
-        if self.data.validation < 0 and never_chosen:  # classes held out would serve nothing
+        if self.data.validation < 0 and never_chosen:  # nothing would use held-out classes
             object.__setattr__(self, "data", replace(self.data, validation=0.0))
 
     @classmethod
     def read(cls, file: str | Path) -> Settings:
-        """From a TOML file such as a run's ``config.toml``."""
+        """Reads a TOML file such as a run's ``config.toml``."""
         try:
             tables = read_toml(Path(file))
         except FileNotFoundError:
             raise UserError(f"settings file {file} does not exist") from None
         except OSError as error:
-            raise UserError(f"{file} cannot be read ({error.strerror or error}); give a settings file") from error
+            raise UserError(f"{file} cannot be read ({error.strerror or error}); use a settings file") from error
         return cls.from_tables(tables, str(file))
 
     @classmethod
@@ -196,7 +196,7 @@ class Settings:
                 raise UserError(f"{where}: [{section}] must be a table of settings")
         if "source" not in tables.get("data", {}):
             raise UserError(
-                f"{where}: no data given; set data.source to a folder, a .csv or .npz file, or a dataset name"
+                f"{where}: data.source is missing; set it to a folder, a .csv or .npz file, or a dataset name"
             )
         method = dict(tables.get("method", {}))
         return cls(
@@ -221,7 +221,7 @@ class Settings:
     def to_toml(self) -> str:
         blocks = (
             f"[{section}]\n"
-            # TOML has no word for what is left open.
+            # TOML has no null: None is left out.
             + "".join(f"{name} = {_toml(value)}\n" for name, value in table.items() if value is not None)
             for section, table in self.to_tables().items()
         )
@@ -229,13 +229,13 @@ class Settings:
 
     @property
     def objects(self) -> list[str]:
-        """The keywords of what was given as an object that no setting describes, to be passed again."""
+        """The keywords of objects that the settings cannot describe; the user must pass them again."""
         given = {"data": self.data.source.startswith("<"), "backbone": self.model.backbone.startswith("module:")}
         given |= {"loss": self.method == "loss"}
         return [name for name, is_object in given.items() if is_object]
 
     def _objects_in_words(self) -> list[str]:
-        """A comment about these objects: what to pass again, and how."""
+        """A comment that says which objects to pass again, and how."""
         names = self.objects
         if not names:
             return []
@@ -253,7 +253,7 @@ class Settings:
 
 
 def make_settings(data: str | Path, method: str, settings: dict[str, Any]) -> Settings:
-    """The settings of a run from flat ones.
+    """Makes the settings of a run from flat keyword settings.
 
     >>> make_settings("glyphs", "rank", {"epochs": 3}).training.epochs
     3
@@ -264,10 +264,10 @@ def make_settings(data: str | Path, method: str, settings: dict[str, Any]) -> Se
 
 
 def by_section(method: str | type[Method], values: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    """Flat settings sorted into their sections; no two sections share a name.
+    """Sorts flat settings into their sections; no two sections share a name.
 
     Args:
-        method: a method's name, or its class where it is not registered.
+        method: name of a method, or its class if it is not registered.
 
     >>> by_section("rank", {"epochs": 3, "alpha": 2.0, "source": "glyphs"})
     {'training': {'epochs': 3}, 'method': {'alpha': 2.0}, 'data': {'source': 'glyphs'}}
@@ -288,7 +288,7 @@ def by_section(method: str | type[Method], values: dict[str, Any]) -> dict[str, 
 
 
 def knows(method: str | type[Method], setting: str) -> bool:
-    """Whether there is such a setting in a run of the method.
+    """Whether a run of the method has this setting.
 
     >>> knows("triplet", "margin"), knows("rank", "margin")
     (True, False)
@@ -303,5 +303,5 @@ def knows(method: str | type[Method], setting: str) -> bool:
 def _toml(value: Any) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
-    # JSON's strings and numbers are TOML's too, but for one letter.
+    # JSON strings and numbers are valid TOML, except for the character U+007F.
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")

@@ -1,4 +1,4 @@
-"""Where a run on a pretrained backbone starts: its features, and a head made from them."""
+"""The start of a run on a pretrained backbone: its features, and a head initialized from them."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from nearkin.training.shared import DatasetSplits, rows_of, shared_files
 def start_from_features(
     model: EmbeddingModel, train: Dataset, splits: DatasetSplits, settings: Settings, batch_size: int
 ) -> DatasetSplits:
-    """The splits, and "train", as features of the backbone; the model's head is made from them if the settings say so.
+    """The splits and "train" as features of the backbone; initializes the head from them if ``head_init`` is "svd".
 
-    Of training items that the backbone will be trained on, no more are taken than the head needs.
+    If only the head needs the training features, they are computed for at most ``MOST_ITEMS`` items.
     """
     seed, workers = settings.training.seed, settings.data.processes
     all_needed = settings.model.freeze_backbone or any(
@@ -35,14 +35,14 @@ def start_from_features(
 def backbone_features(
     model: EmbeddingModel, first: Dataset, others: DatasetSplits, batch_size: int, workers: int | None
 ) -> tuple[Dataset, DatasetSplits]:
-    """The splits of a run as features of the model's backbone, computed once and kept on disk."""
-    # All files together, in one order: of runs side by side that divide them differently, one computes for all.
+    """The splits of a run as features of the model's backbone, computed once and cached on disk."""
+    # All files together, in one order: parallel runs with different splits then compute them only once.
     files = shared_files([first, *others.values()])
-    of_files = cached_features(model, files, batch_size, workers) if len(files) else None
+    file_features = cached_features(model, files, batch_size, workers) if len(files) else None
 
     def featured(split: Dataset) -> Dataset:
-        if of_files is not None and isinstance(split.items, ImageFiles):
-            values = of_files[rows_of(split.items, files)]
+        if file_features is not None and isinstance(split.items, ImageFiles):
+            values = file_features[rows_of(split.items, files)]
         else:
             values = cached_features(model, split.items, batch_size, workers)
         return split.with_items(Vectors(values.numpy()))

@@ -1,4 +1,4 @@
-"""What a run is about to do, said before it begins: its data, model and steps."""
+"""The summary printed before a run starts: data, model and training."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
 
 
 def describe_run(splits: Splits, settings: Settings, fabric: Fabric, steps: int) -> str:
-    """Lines about the data, the model and the training of a run.
+    """Describes the data, the model and the training of a run, one line each.
 
     Args:
         settings: with all defaults filled in.
-        steps: in an epoch.
+        steps: steps per epoch.
 
     >>> from nearkin.data import load_dataset, make_splits
     >>> from nearkin.training.devices import make_fabric
@@ -51,19 +51,19 @@ def describe_run(splits: Splits, settings: Settings, fabric: Fabric, steps: int)
 
 
 def _split(splits: Splits, data: DataSettings) -> str:
-    sayings = {
+    descriptions = {
         "official": "official",
         "classes": f"a random half of the classes to train, the rest to test (split_seed {data.split_seed})",
         "first-half": "the first half of the classes to train, the rest to test",
         "all": "all data to train",
     }
-    return sayings[data.split or default_split(splits.train)]
+    return descriptions[data.split or default_split(splits.train)]
 
 
 def _model(model: ModelSettings) -> str:
     weights = {"": "", "none": " from scratch", "imagenet": " with ImageNet weights"}
     backbone = model.backbone
-    if backbone != "linear":  # which has none
+    if backbone != "linear":  # it has no weights
         backbone += f" from {model.init}" if model.init else weights.get(model.weights, " with your weights")
     if backbone.startswith(MODULE) and model.image_size:
         backbone += f", input size {model.image_size}×{model.image_size} (image_size)"

@@ -1,4 +1,4 @@
-"""What training was worth: the scores of a finished run, and one sentence about the model against its backbone."""
+"""The scores of a finished run, and a sentence that compares the model with its backbone."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from nearkin.training.model_selection import PRIMARY
 
 log = logging.getLogger("nearkin")
 
-CLEARLY = 0.05  # relative: a last epoch that far below the best one is worth a warning
+CLEARLY = 0.05  # warn if the last epoch is below the best one by this fraction
 ADVICE = (
     "Try more classes or images, another method, a lower learning rate, a stronger backbone, or the backbone without a "
     "head (dim=0)."
@@ -21,13 +21,13 @@ Scores = Mapping[str, float]
 def final_scores(
     records: Sequence[Mapping[str, Any]], after: Scores, chosen: str, best_epoch: int, start: str
 ) -> dict[str, Any]:
-    """What ``scores.json`` holds.
+    """The content of ``scores.json``.
 
     Args:
         records: the run's metrics.
-        after: scores of the model that was kept on the test split; empty where there is none.
-        chosen: by what it was chosen.
-        best_epoch: after how many epochs it was kept; 0: before the first.
+        after: test scores of the kept model; empty if there is no test split.
+        chosen: how it was chosen, in words.
+        best_epoch: the epoch it was kept after; 0: before training.
         start: what the model is before its first step, in words.
 
     >>> records = [
@@ -50,7 +50,7 @@ def final_scores(
     if best_epoch == 0:
         validation["best"] = validation["before"]
     test = {"backbone": scores_of(records, "backbone", "test"), "before": scores_of(records, "before", "test")}
-    _warn_of_fall(validation["best"], validation["last"], best_epoch)
+    _warn_if_worse(validation["best"], validation["last"], best_epoch)
     if after:
         verdict = _verdict(test["backbone"], test["before"], after, best_epoch, start, trained, "unseen classes")
     else:
@@ -72,7 +72,7 @@ def final_scores(
 def _verdict(
     backbone: Scores, before: Scores, after: Scores, best_epoch: int, start: str, trained: bool, where: str
 ) -> tuple[str, str]:
-    """The outcome ("better", "not better", or "unknown" where nothing can be compared) and a sentence that says it."""
+    """The outcome ("better", "not better", or "unknown" if there is nothing to compare) and a sentence about it."""
     base = backbone or before
     if not base or not after:
         return "unknown", "Not evaluated: there is no test split and no validation split."
@@ -94,7 +94,7 @@ def _verdict(
     return "not better", f"{figures} Training did not help; the saved model is the trained one. {ADVICE}"
 
 
-def _warn_of_fall(best: Scores, last: Scores, best_epoch: int) -> None:
+def _warn_if_worse(best: Scores, last: Scores, best_epoch: int) -> None:
     if last and best and last[PRIMARY] < (1 - CLEARLY) * best[PRIMARY]:
         log.warning(
             "the last epoch (MAP@R %.3f on validation classes) is clearly worse than the best (%.3f, %s), which was "
@@ -104,7 +104,7 @@ def _warn_of_fall(best: Scores, last: Scores, best_epoch: int) -> None:
 
 
 def scores_of(records: Sequence[Mapping[str, Any]], kind: str, split: str) -> dict[str, float]:
-    """The scores of the first record of a kind and split; empty where there is none."""
+    """The scores of the first record of a kind and split; empty if there is none."""
     found = (record for record in records if record["kind"] == kind and record["split"] == split)
     return _numbers(next(found, {}))
 

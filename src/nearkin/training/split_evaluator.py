@@ -1,4 +1,4 @@
-"""The scores of a run's splits by the model as it is now; a split is embedded once, however often it is asked for."""
+"""Scores of a run's splits with the current model; a split is embedded only once until the model changes."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ if TYPE_CHECKING:
     from lightning_fabric import Fabric
 
 
-class Measuring:
-    """Remembers the split that was embedded last, until the model changes."""
+class SplitEvaluator:
+    """Evaluates splits, and keeps the last embedded one until `clear` is called."""
 
     def __init__(self, fabric: Fabric, method: Method) -> None:
         self.fabric = fabric
         self.method = method
         self._embedded: tuple[str, Space, Space | None] | None = None
 
-    def forget(self) -> None:
-        """To be called when the model has changed."""
+    def clear(self) -> None:
+        """Drops the embedded split; call this when the model has changed."""
         self._embedded = None
 
     def scores(
         self, name: str, split: Dataset, train: Dataset, embed: Callable[[Dataset], Space], clustering: str | None
     ) -> dict[str, float]:
-        """The scores of a split, with those of the method's own read-out, the same in all processes."""
+        """The scores of a split, including the method's read-out; the same in all processes."""
         if self._embedded is None or self._embedded[0] != name:
             self._embedded = name, embed(split), embed(train) if train.knows_classes_of(split) else None
         _, space, trained_on = self._embedded

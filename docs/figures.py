@@ -1,11 +1,11 @@
-"""Draws the pictures of these pages that show what training does, on the built-in glyphs.
+"""Draw the figures of these pages that show what training does, on the built-in glyphs.
 
-    python docs/pictures.py                # all of them, in a few minutes
-    python docs/pictures.py rank story     # some of them
+    python docs/figures.py                # all of them, in a few minutes
+    python docs/figures.py rank story     # some of them
 
-``learning-<method>.png`` shows new examples of ten known classes while a method learns, each panel a t-SNE map of the
-32-dimensional embedding that starts from the panel after it. ``story.png`` shows queries of classes that were never
-trained on, with their nearest neighbours before and after training.
+``learning-<method>.png`` shows new examples of ten known classes while a method learns. Each panel is a t-SNE map of
+the 32-dimensional embedding, initialised from the panel after it. ``story.png`` shows queries of unseen classes with
+their nearest neighbours before and after training.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ Points = npt.NDArray[np.float32]
 
 
 def learning(method: str, folder: Path) -> None:
-    """A strip of maps of the same items, epoch by epoch."""
+    """A row of maps of the same items after different numbers of epochs."""
     glyphs = nearkin.load_dataset("glyphs:classes=10,per_class=100")
     assert isinstance(glyphs.items, ImageArray)
     images, labels = glyphs.items.pixels, glyphs.labels
-    new = np.arange(len(labels)) % 2 == 1  # every other example of a class is kept for the maps
+    new = np.arange(len(labels)) % 2 == 1  # the maps show every other example of a class
     data = images[~new], labels[~new]
     run = nearkin.train(
         data, method, folder / method, dim=32, epochs=EPOCHS[0], split="all", validation=0, schedule="constant"
@@ -57,7 +57,7 @@ def learning(method: str, folder: Path) -> None:
 
 
 def maps(embedded: list[Points]) -> list[Points]:
-    """t-SNE from the last embedding to the first, each starting where the one after it ended, so that items stay."""
+    """t-SNE maps, computed from last to first; each starts from the next one, so that items keep their places."""
     places: list[Points] = []
     for points in reversed(embedded):
         start = places[-1] / (1e4 * places[-1].std()) if places else "pca"
@@ -66,7 +66,7 @@ def maps(embedded: list[Points]) -> list[Points]:
 
 
 def story(folder: Path) -> None:
-    """Queries whose neighbours training puts right: by their pixels, and by what was learned from other classes."""
+    """Queries whose neighbours are wrong by pixels, and right after training on other classes."""
     run = nearkin.train("glyphs", "rank", folder / "story", epochs=20)
     glyphs = nearkin.load_dataset("glyphs")
     assert isinstance(glyphs.items, ImageArray) and glyphs.split is not None
@@ -96,7 +96,7 @@ def story(folder: Path) -> None:
 
 
 def neighbours(points: npt.NDArray[np.generic]) -> npt.NDArray[np.int64]:
-    """(items, NEIGHBOURS) the nearest other items of each."""
+    """(items, NEIGHBOURS) The nearest other items of each item."""
     space = torch.as_tensor(points.astype(np.float32))
     return nearest_neighbours(space, space, NEIGHBOURS, exclude=torch.arange(len(space)))[1].numpy()
 
