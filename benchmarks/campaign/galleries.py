@@ -48,7 +48,7 @@ def case(rng: Random, sandbox: Sandbox) -> Action:
     commands: dict[int, tuple[str | Path, ...]] = {
         0: ("search", gallery, query),
         1: ("search", gallery, query, "--json", "--label", "class1"),
-        2: ("search", gallery, query, "-k", "100", "--picture", sandbox.out / "found.png"),
+        2: ("search", gallery, query, "-k", "100", "--figure", sandbox.out / "found.png"),
         3: ("match", gallery, query),
         4: ("remove", gallery, query),
         5: ("index", sandbox.specimens / "run", sandbox.specimens / "photos", "-o", gallery, "--prune"),

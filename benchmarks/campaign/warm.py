@@ -39,7 +39,7 @@ def warm_up(folder: Path) -> None:
     galleries.browse(sandbox.out / "gallery")
     galleries.add_index(sandbox.out / "gallery")
     galleries.with_index(True, lambda: sandbox.nearkin("match", sandbox.out / "gallery", photo))
-    sandbox.nearkin("search", sandbox.out / "gallery", photo, "--picture", sandbox.out / "found.png")
+    sandbox.nearkin("search", sandbox.out / "gallery", photo, "--figure", sandbox.out / "found.png")
 
 
 if FOLDER in os.environ:

@@ -255,7 +255,7 @@ def test_one_class_alone_is_drawn_but_not_measured(copied: Path, monkeypatch: py
 
     monkeypatch.setattr(run_report, "load_splits", one_class)
     text = Page(write_report(copied, figures=False)).text
-    assert "of one class only" in text and "may have been trained on test classes" in text
+    assert "items to evaluate have the same class" in text and "may have been trained on test classes" in text
     assert "Map of the space" in text and "Confusions" not in text
 
 

@@ -1,4 +1,4 @@
-"""Images that cost far more than their bytes suggest, or that are damaged: what a stranger could send.
+"""Hostile images: files that cost far more to decode than their size suggests, and damaged files.
 
 Each function returns the bytes of one file, always the same for the same arguments. ``HOSTILE`` names one of each kind:
 
@@ -56,7 +56,7 @@ def png(width: int, height: int, extra: bytes = b"", rows: int | None = None) ->
 
 
 def png_of_text(chunks: int = 60, length: int = 1_000_000) -> bytes:
-    """A PNG whose compressed texts (zTXt) unfold to ``chunks`` × ``length`` bytes."""
+    """A PNG whose compressed texts (zTXt) expand to ``chunks`` × ``length`` bytes."""
     text = zlib.compress(bytes(length), 9)
     return png(8, 8, b"".join(png_chunk(b"zTXt", b"key%d\0\0" % number + text) for number in range(chunks)))
 
@@ -67,7 +67,7 @@ def png_of_chunks(chunks: int = 1_000_000, kind: bytes = b"prVt") -> bytes:
 
 
 def webp_of_size(width: int = 16_383, height: int = 6_092) -> bytes:
-    """A lossless WebP of one colour, whose pixels take no bits at all: 28 bytes for 99.8 megapixels."""
+    """A lossless WebP of one colour, whose pixels take no bits: 28 bytes for 99.8 megapixels."""
     bits, position = 0, 0
     codes = [(0b0001, 4)] * 5  # a Huffman code of one symbol for each of green, red, blue, alpha, distance
     for value, length in [(0x2F, 8), (width - 1, 14), (height - 1, 14), (0, 1), (0, 3), (0, 3), *codes]:
@@ -83,17 +83,17 @@ def gif_of_comments(size: int = 20_000_000) -> bytes:
     """A GIF that begins with ``size`` bytes of comment, in blocks of 255."""
     whole = ordinary("GIF")
     blocks = (b"\xff" + bytes(255)) * (size // 256)
-    start = 13 + 3 * 2 ** ((whole[10] & 7) + 1)  # behind the header and the palette
+    start = 13 + 3 * 2 ** ((whole[10] & 7) + 1)  # after the header and the palette
     return whole[:start] + b"\x21\xfe" + blocks + b"\0" + whole[start:]
 
 
 def ppm_of_numbers(count: int = 8_000_000) -> bytes:
-    """A PPM in plain text, which Pillow reads in Python: its head promises nothing unusual, but it takes seconds."""
+    """A PPM in plain text, which Pillow reads in Python: its header looks ordinary, but it takes seconds."""
     return b"P3 3000 3000 255\n" + b"1 " * count
 
 
 def ppm_of_comments(size: int = 2_000_000) -> bytes:
-    """A PPM of empty comments; Pillow copies what is left of the file for each."""
+    """A PPM of empty comments; Pillow copies the rest of the file for each."""
     return b"P3 3000 3000 255\n" + b"#\n" * (size // 2)
 
 
@@ -120,7 +120,7 @@ def png_of_shared_tags(count: int = 1_000, length: int = 1_000_000) -> bytes:
 
 
 def png_of_warnings(count: int = 32_000) -> bytes:
-    """EXIF tags that claim more bytes than the file has; Pillow warns of each in a sentence of its own."""
+    """EXIF tags that claim more bytes than the file has; Pillow warns about each."""
     return with_exif(tags(count, 2**31, 0), "PNG")
 
 
@@ -129,7 +129,7 @@ def truncated(content: bytes, keep: float = 0.6) -> bytes:
 
 
 def bit_flipped(content: bytes, flips: int = 30, seed: int = 0) -> bytes:
-    """The same file with some random bits turned over."""
+    """The same file with some random bits flipped."""
     damaged = bytearray(content)
     rng = np.random.default_rng(seed)
     for place, bit in zip(rng.integers(len(damaged), size=flips), rng.integers(8, size=flips), strict=True):
@@ -137,8 +137,8 @@ def bit_flipped(content: bytes, flips: int = 30, seed: int = 0) -> bytes:
     return bytes(damaged)
 
 
-SLOW = "ppm of numbers"  # only a limit on time finds out
-# What no reader may take more than some two seconds and 300 MB for, whatever it makes of it.
+SLOW = "ppm of numbers"  # only a time limit stops it
+# No reader may take more than about two seconds and 300 MB for these, whether it reads or refuses them.
 BOMBS: dict[str, Callable[[], bytes]] = {
     "jpeg of scans": jpeg_of_scans,
     "jpeg of markers": jpeg_of_markers,

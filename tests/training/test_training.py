@@ -491,7 +491,7 @@ class TestRefreshingMethods:
         ({"seed": -1}, "seed must be >= 0"),
         ({"weight_decay": -0.1}, "weight_decay must be >= 0"),
         ({"clip_norm": -1.0}, "clip_norm must be >= 0"),
-        ({"epochs": 1.5}, "epochs must be a whole number"),
+        ({"epochs": 1.5}, "epochs must be an integer"),
         ({"epoch": 1}, "did you mean 'epochs'"),
         ({"alpha": "big"}, "alpha must be a number"),
         ({"method": "ranks"}, "did you mean 'rank'"),

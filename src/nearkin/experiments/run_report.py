@@ -28,10 +28,10 @@ from nearkin.files import read_text
 from nearkin.methods import Groups
 from nearkin.models import Embedder, embed_dataset
 from nearkin.models.model import usual_device
-from nearkin.reports.pictures import Pictures
 from nearkin.reports.run_page import Group, Grouping, RunReport
 from nearkin.reports.run_report import write_run_report
 from nearkin.reports.split import EmbeddedSplit
+from nearkin.reports.thumbnails import Thumbnails
 from nearkin.training import Run, Settings
 from nearkin.training.checkpoint import load_checkpoint
 from nearkin.training.model_selection import KEEP, PRIMARY
@@ -118,12 +118,12 @@ def gather(
     )
 
 
-def pictures_of(items: Items) -> Pictures | None:
-    """How items are seen; None for vectors."""
+def pictures_of(items: Items) -> Thumbnails | None:
+    """Thumbnails of items; None for vectors."""
     if isinstance(items, Vectors):
         return None
     grey = isinstance(items, ImageArray) and items.channels == 1
-    return Pictures(partial(thumbnail, items), grey, threads=not isinstance(items, LazyImages))
+    return Thumbnails(partial(thumbnail, items), grey, threads=not isinstance(items, LazyImages))
 
 
 def _scores_so_far(
