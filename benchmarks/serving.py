@@ -3,9 +3,9 @@
     pip install 'nearkin[serve]'
     python benchmarks/serving.py                              # 8 and 32 clients, a minute each; then 5,000 requests
     python benchmarks/serving.py --seconds 5 --requests 500   # a rehearsal
-    python benchmarks/serving.py --gallery photos.index --picture query.jpg --out docs/results/serving.json
+    python benchmarks/serving.py --gallery photos.index --image query.jpg --out docs/results/serving.json
 
-Every client does what a person on the page does, without a pause: search by picture, look at eight thumbnails of what
+Every client does what a person on the page does, without a pause: search by image, load eight thumbnails of what
 was found, go on to a neighbour of the first. It keeps its connection, sends the next request when it has the answer to
 the last, and counts as an error whatever is not 200. Without `--gallery` a gallery of 1,000 images (320 × 240 pixels,
 JPEG) is made, with the untrained backbone `small`: the server's own work, decoding and the search, not a large network.
@@ -63,8 +63,8 @@ class Measured:
 class Client:
     """A person on the page, who never pauses."""
 
-    def __init__(self, port: int, picture: bytes) -> None:
-        self._connection, self._body = HTTPConnection("127.0.0.1", port, timeout=60), FORM % picture
+    def __init__(self, port: int, image: bytes) -> None:
+        self._connection, self._body = HTTPConnection("127.0.0.1", port, timeout=60), FORM % image
         self.seconds: dict[str, list[float]] = defaultdict(list)
         self.errors = 0
 
@@ -97,9 +97,9 @@ class Client:
         return b"" if failed else content
 
 
-def measure(server: int, port: int, picture: bytes, clients: int, may_go_on: Callable[[], bool]) -> Measured:
+def measure(server: int, port: int, image: bytes, clients: int, may_go_on: Callable[[], bool]) -> Measured:
     """One phase: so many clients at once."""
-    people = [Client(port, picture) for _ in range(clients)]
+    people = [Client(port, image) for _ in range(clients)]
     before, start = megabytes(server), time.perf_counter()
     with ThreadPoolExecutor(clients) as pool:
         list(pool.map(lambda person: person.visit(may_go_on), people))
@@ -144,7 +144,7 @@ def make_gallery(folder: Path) -> Path:
     return folder / "photos.index"
 
 
-def a_picture() -> bytes:
+def make_image() -> bytes:
     encoded = BytesIO()
     Image.effect_noise((40, 30), 60).convert("RGB").resize((640, 480)).save(encoded, "JPEG")
     return encoded.getvalue()
@@ -189,22 +189,22 @@ def main() -> None:
         "--requests", type=int, default=5000, help="of the last phase, with the first number of clients"
     )
     parser.add_argument("--gallery", type=Path, help="a gallery to serve instead")
-    parser.add_argument("--picture", type=Path, help="what is searched for instead")
+    parser.add_argument("--image", type=Path, help="query image; default: a generated one")
     parser.add_argument("--out", type=Path, help="also write everything as JSON")
     wanted = parser.parse_args()
     about = provenance("cpu")
     print(", ".join(f"{name} {value}" for name, value in about.items()))
     with ExitStack() as stack:
         gallery = wanted.gallery or make_gallery(Path(stack.enter_context(tempfile.TemporaryDirectory())))
-        picture = wanted.picture.read_bytes() if wanted.picture else a_picture()
+        image = wanted.image.read_bytes() if wanted.image else make_image()
         server, port = start(gallery)
         try:
-            measure(server.pid, port, picture, 1, for_requests(50))  # the first requests load what all later ones use
+            measure(server.pid, port, image, 1, for_requests(50))  # the first requests load what all later ones use
             print(HEAD, flush=True)
             measured = []
             for clients in (*wanted.clients, None):
                 limit = for_requests(wanted.requests) if clients is None else for_seconds(wanted.seconds)
-                measured.append(measure(server.pid, port, picture, clients or wanted.clients[0], limit))
+                measured.append(measure(server.pid, port, image, clients or wanted.clients[0], limit))
                 print(row(measured[-1]), flush=True)
         finally:
             server.send_signal(signal.SIGINT)

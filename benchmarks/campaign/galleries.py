@@ -159,7 +159,7 @@ def browse(gallery: Path) -> None:
     from nearkin.serve.app import make_app
 
     with Gallery.open(gallery) as opened, TestClient(make_app(opened), raise_server_exceptions=False) as client:
-        for path in ("health", "items", "labels", "items/1/neighbours", "items/1/thumbnail", "items/2/picture", "map"):
+        for path in ("health", "items", "labels", "items/1/neighbours", "items/1/thumbnail", "items/2/image", "map"):
             answer = client.get(f"/api/{path}")
             if answer.status_code == 500:
                 raise Failure("traceback", f"GET /api/{path} answered 500")

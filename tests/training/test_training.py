@@ -497,7 +497,7 @@ class TestRefreshingMethods:
         ({"method": "ranks"}, "did you mean 'rank'"),
         ({"device": "gpu"}, "device 'gpu' is unknown"),
         ({"precision": "bf16-mixed", "device": "cpu"}, "needs a CUDA device"),
-        ({"backbone": "mlp"}, "reads feature vectors"),
+        ({"backbone": "mlp"}, "takes feature vectors"),
     ],
 )
 def test_settings_that_cannot_work_are_refused_at_once(tmp_path: Path, changes: dict[str, Any], expected: str) -> None:

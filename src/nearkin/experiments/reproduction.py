@@ -24,7 +24,7 @@ from nearkin.files import write_json, write_text
 from nearkin.messages import show_messages
 from nearkin.methods import parse_method
 from nearkin.models import Embedder, embed_dataset
-from nearkin.models.model import usual_device
+from nearkin.models.model import default_device
 from nearkin.space import Space
 from nearkin.training import Run, Settings
 from nearkin.training.baseline import backbone_space
@@ -137,7 +137,7 @@ def _embedded(run: Run, test: str, views: int) -> tuple[Space, Space | None]:
         data = replace(data, source=test)
     splits = load_splits(data, run.settings().training.seed)
     tested, trained_on = split_to_measure(splits, "test")
-    model = Embedder.load(run.folder).to(usual_device()).model
+    model = Embedder.load(run.folder).to(default_device()).model
     embedded = partial(embed_dataset, model, views=views, augment=data.augment if views > 1 else "none")
     return embedded(tested), None if trained_on is None else embedded(trained_on)
 

@@ -27,7 +27,7 @@ from nearkin.experiments.provenance import provenance
 from nearkin.files import read_text
 from nearkin.methods import Groups
 from nearkin.models import Embedder, embed_dataset
-from nearkin.models.model import usual_device
+from nearkin.models.model import default_device
 from nearkin.reports.run_page import Group, Grouping, RunReport
 from nearkin.reports.run_report import write_run_report
 from nearkin.reports.split import EmbeddedSplit
@@ -87,7 +87,7 @@ def gather(
     splits = _splits(settings, dataset, notices)
     embedded, grouping, facts = None, None, _facts(run, settings)
     if splits is not None:
-        embedder = embedder or Embedder.load(run.folder).to(usual_device())
+        embedder = embedder or Embedder.load(run.folder).to(default_device())
         if not run.same_data(splits.digest()):
             scores = {}
             notices.append(
