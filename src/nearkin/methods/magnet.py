@@ -21,7 +21,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from nearkin.clustering import GroupedKMeans, choose_clusters, kmeans_per_group
+from nearkin.clustering import GroupedKMeans, choose_clusters, kmeans_per_group, nearest_in_other_groups
 from nearkin.errors import UserError
 from nearkin.evaluation import nearest_cluster_error
 from nearkin.losses import MagnetLoss
@@ -91,8 +91,8 @@ class Magnet(Method):
 
     def on_refresh(self, space: Space) -> None:
         found = self._index(space)
-        columns = (column.cpu().numpy() for column in (found.assignment, found.centroids, found.group_of))
-        self.batch_sampler.refresh(ClusterIndex(*columns))
+        impostors = nearest_in_other_groups(found.centroids, found.group_of, self.batch_sampler.clusters_in_batch - 1)
+        self.batch_sampler.refresh(ClusterIndex(found.assignment.cpu().numpy(), impostors.cpu().numpy()))
 
     def step(self, embed: Embed, batch: Batch) -> Tensor:
         items = batch.items.cpu().numpy()
