@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from nearkin.sampling.base import Indices, Members
 from nearkin.sampling.cluster_losses import ClusterLosses
@@ -15,6 +16,25 @@ from nearkin.sampling.sum_tree import Numbers
 LAG = 33
 
 
+class HostCopy:
+    """A tensor on its way to host memory; reading it waits for the copy, and not for later work of the GPU.
+
+    >>> HostCopy(torch.tensor([0.5])).numpy()
+    array([0.5], dtype=float32)
+    """
+
+    def __init__(self, tensor: Tensor) -> None:
+        self._host = tensor.to("cpu", non_blocking=True)
+        self._copied = torch.cuda.Event() if tensor.is_cuda else None
+        if self._copied:
+            self._copied.record()
+
+    def numpy(self) -> Numbers:
+        if self._copied:
+            self._copied.synchronize()
+        return self._host.numpy()
+
+
 class CachedLosses:
     """The latest known loss of each item; NaN if it is not known yet.
 
@@ -22,14 +42,14 @@ class CachedLosses:
     ``LAG`` steps old, so that batches do not depend on how far ahead they are drawn, or on an interruption.
 
     >>> losses = CachedLosses(Members(np.array([0, 1])))
-    >>> losses.record(0, np.array([1]), np.array([0.5]))
+    >>> losses.record(0, np.array([1]), torch.tensor([0.5]))
     >>> [losses.known_at(step).is_known.tolist() for step in (LAG - 1, LAG)]
     [[False, False], [False, True]]
     """
 
     def __init__(self, clusters: Members) -> None:
         self.settled: Numbers = np.full(len(clusters.items), np.nan)
-        self.recent: list[tuple[int, Indices, Numbers]] = []
+        self.recent: list[tuple[int, Indices, HostCopy]] = []
         self.regroup(clusters)
 
     def regroup(self, clusters: Members) -> None:
@@ -38,19 +58,19 @@ class CachedLosses:
         Call it only while no batch is drawn ahead.
         """
         for _, items, losses in self.recent:
-            self.settled[items] = losses
+            self.settled[items] = losses.numpy()
         self.recent = []
         self.clusters = clusters
         self._restart()
 
-    def record(self, step: int, items: Indices, losses: Numbers) -> None:
-        """Records the losses of a step; steps must come in order."""
-        self.recent.append((step, items, losses))
+    def record(self, step: int, items: Indices, losses: Tensor | Numbers) -> None:
+        """Records the losses of a step, (items,) on any device; steps must come in order."""
+        self.recent.append((step, items, HostCopy(torch.as_tensor(losses).detach().double())))
         last = step + 1 - LAG  # the next batch to be drawn is that of the next step, or a later one
         self._apply(last)
         while self.recent[0][0] <= last:
-            _, items, losses = self.recent.pop(0)
-            self.settled[items] = losses
+            _, items, copy = self.recent.pop(0)
+            self.settled[items] = copy.numpy()
             self._applied -= 1
 
     def known_at(self, step: int) -> ClusterLosses:
@@ -66,14 +86,17 @@ class CachedLosses:
 
     def _apply(self, last: int) -> None:
         while self._applied < len(self.recent) and self.recent[self._applied][0] <= last:
-            self._known.update(*self.recent[self._applied][1:])
+            _, items, losses = self.recent[self._applied]
+            self._known.update(items, losses.numpy())
             self._applied += 1
 
     def state_dict(self) -> dict[str, Any]:
-        recent = [(step, torch.from_numpy(items), torch.from_numpy(losses)) for step, items, losses in self.recent]
+        recent = [
+            (step, torch.from_numpy(items), torch.from_numpy(losses.numpy())) for step, items, losses in self.recent
+        ]
         return {"settled": torch.from_numpy(self.settled), "recent": recent}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.settled = state["settled"].cpu().numpy()
-        self.recent = [(step, items.cpu().numpy(), losses.cpu().numpy()) for step, items, losses in state["recent"]]
+        self.recent = [(step, items.cpu().numpy(), HostCopy(losses)) for step, items, losses in state["recent"]]
         self._restart()
