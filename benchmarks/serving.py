@@ -169,7 +169,7 @@ def megabytes(process: int) -> float:
 
 
 HEAD = """\
-| clients | requests | errors | requests/s | p50, ms | p99, ms | search p50, ms | search p99, ms | memory before, MB | memory after, MB | load |
+| clients | requests | errors | requests/s | p50, ms | p99, ms | search p50 | search p99 | MB before | MB after | load |
 |--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|"""
 
 
