@@ -164,7 +164,7 @@ def serve(
     token: Annotated[
         str | None,
         typer.Option(
-            help="Access token that clients must send. Default: NEARKIN_TOKEN, or a random one if other machines can connect."
+            help="Token that clients must send. Default: NEARKIN_TOKEN, or a random one if other machines can connect."
         ),
     ] = None,
     store: Store = "",
