@@ -23,7 +23,7 @@ IncludeSelf = Annotated[
 ]
 Queries = Annotated[list[Path], typer.Argument(metavar="QUERIES...", help="Query images, or folders of images.")]
 Store = Annotated[
-    str, typer.Option(help="Milvus address of the gallery, if it is in Milvus. Only this address is connected to.")
+    str, typer.Option(help="Milvus address of the gallery, if it is in Milvus. nearkin connects to no other.")
 ]
 AllowPath = Annotated[
     list[Path] | None,
@@ -164,7 +164,7 @@ def serve(
     token: Annotated[
         str | None,
         typer.Option(
-            help="Access token that clients must send. Default: NEARKIN_TOKEN, or a random one if --host admits others."
+            help="Token that clients must send. Default: NEARKIN_TOKEN, or a random one if other machines can connect."
         ),
     ] = None,
     store: Store = "",

@@ -45,8 +45,11 @@ def facility_location_loss(
         embeddings: (batch, dim).
         labels: (batch,) integers.
         gamma: γ, the weight of the margin 1 − NMI.
-        exchange, exchange_steps, margin, stochastic: see `nearkin.clustering.facility_location`. Stochastic greedy
-            draws from torch's global generator.
+        exchange: which point replaces a facility in the local search: "objective", "algorithm-2" (the paper's listing),
+            "all", or None for no local search; see `nearkin.clustering.facility_location`.
+        exchange_steps: maximum number of rounds of the local search.
+        margin: agreement with the labels, "nmi" as in the paper, "ami" or "ari".
+        stochastic: ε of the stochastic greedy search, which draws from torch's global generator; None: not stochastic.
         normalize: scale embeddings to unit length first, as the paper does.
 
     Returns:

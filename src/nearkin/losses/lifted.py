@@ -29,7 +29,7 @@ def lifted_structure_loss(
         embeddings: (batch, dim), not normalised in the paper.
         labels: (batch,) integers.
         margin: α in Eq. 2.
-        pairs: ``indices_tuple``, ``ref_emb``, ``ref_labels``; see `nearkin.losses.pairs.compared`. The negatives of
+        pairs: ``indices_tuple``, ``ref_emb``, ``ref_labels``; see `Loss.forward`. The negatives of
             a reference are the anchors in its negative pairs.
 
     Returns:

@@ -35,7 +35,7 @@ def nca_loss(
         labels: (batch,) integers.
         scale: factor of the squared distances; 1 in Eq. 8.
         normalize: scale embeddings to unit length first.
-        pairs: ``indices_tuple``, ``ref_emb``, ``ref_labels``; see `nearkin.losses.pairs.compared`. The neighbour is
+        pairs: ``indices_tuple``, ``ref_emb``, ``ref_labels``; see `Loss.forward`. The neighbour is
             picked among these pairs.
 
     Returns:

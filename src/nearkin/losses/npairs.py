@@ -40,7 +40,7 @@ def n_pairs_loss(
         labels: (batch,) integers.
         regularization: λ in Eq. 3, the weight of the squared lengths.
         positives: (batch, dim), with the same labels as ``embeddings``.
-        pairs: ``indices_tuple``, ``ref_emb``, ``ref_labels``; see `nearkin.losses.pairs.compared`.
+        pairs: ``indices_tuple``, ``ref_emb``, ``ref_labels``; see `Loss.forward`.
 
     Returns:
         A scalar.

@@ -40,7 +40,7 @@ def triplet_semi_hard_loss(
         labels: (batch,) integers.
         margin: α in section 2.1, in squared distance.
         normalize: scale embeddings to unit length first.
-        pairs: ``indices_tuple``, ``ref_emb``, ``ref_labels``; see `nearkin.losses.pairs.compared`.
+        pairs: ``indices_tuple``, ``ref_emb``, ``ref_labels``; see `Loss.forward`.
 
     Returns:
         A scalar.
