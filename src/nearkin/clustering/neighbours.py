@@ -14,6 +14,8 @@ from torch import Tensor
 from nearkin.clustering.distances import DistanceBlock, Distances, block_bytes_on, row_blocks
 from nearkin.errors import UserError
 
+FEW = 64  # for at most this many of the lowest values, one `topk` is as fast as two
+
 
 def nearest_neighbours(
     queries: Tensor, gallery: Tensor, k: int, exclude: Tensor | None = None
@@ -111,10 +113,10 @@ def _lowest(squares: Tensor, m: int) -> tuple[Tensor, Tensor]:
         columns = lowest_columns(squares, m)
         return squares.gather(1, columns), columns
     n = squares.shape[1]
-    length = math.isqrt(n // max(m, 1))
+    length = math.isqrt(n // m) if m > FEW else 1
     if length > 1:
-        # They lie in the m runs with the lowest minima. A run is every so many-th column: the processor then finds the
-        # minima of neighbouring runs at once.
+        # They lie in the m runs with the lowest minima. A run has every so many-th column, so that the processor finds
+        # the minima of many runs at once.
         runs = n // length
         minima = squares[:, : runs * length].unflatten(1, (length, runs)).amin(1)
         first = minima.topk(m, largest=False, sorted=False).indices
