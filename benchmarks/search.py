@@ -57,7 +57,7 @@ DIM, PER_CLASS, QUERIES, CHUNK, SIDE = 128, 20, 512, 20_000, 32
 K, CANDIDATES = 10, 30
 LINKS, EXPLORED_TO_ADD = 32, 40  # faiss's own number; the graphs of usearch are built with both too
 TARGET_RECALL, DOUBLINGS = 0.99, 6
-SECONDS = 3.0  # for each measurement of speed
+SECONDS = 3.0  # per measurement of speed
 
 Search = Callable[[Embeddings], Ids]
 
@@ -72,7 +72,7 @@ class Index(Protocol):
 
 @dataclass(frozen=True)
 class Measured:
-    """What one contestant took and found. The rates are queries a second, one by one and in batches of 64."""
+    """Result of one contestant; rates are queries per second, one by one and in batches of 64."""
 
     items: int
     name: str
@@ -171,8 +171,8 @@ CONTESTANTS: dict[str, Callable[[Embeddings], Index]] = {
 
 
 def measure(name: str, items: int, noise: float) -> Measured:
-    """One contestant; in its own process."""
-    torch.zeros(1), faiss.IndexFlatL2(1)  # loading them does not count
+    """Measures one contestant; called in its own process."""
+    torch.zeros(1), faiss.IndexFlatL2(1)  # loads both libraries first
     vectors, queries = blobs(items, noise)
     before, start, cpu = megabytes(), time.perf_counter(), time.process_time()
     index = CONTESTANTS[name](vectors)
@@ -204,7 +204,7 @@ def some(vectors: Embeddings, count: int) -> Embeddings:
 
 
 def index_images(count: int) -> str:
-    """Indexes that many image files, then the same again."""
+    """Indexes ``count`` image files, then indexes them again."""
     with tempfile.TemporaryDirectory() as folder:
         photos, gallery, rng = Path(folder, "photos"), Path(folder, "gallery"), np.random.default_rng(0)
         for number in range(count):
@@ -222,7 +222,7 @@ def index_images(count: int) -> str:
         size = sum(file.stat().st_size for file in gallery.rglob("*") if file.is_file()) / 1e6
     return (
         f"{count:,} images of {SIDE}×{SIDE} pixels: {seconds[0]:.0f} s, {1000 * seconds[0] / count:.2f} ms each; "
-        f"again, with nothing new: {seconds[1]:.1f} s; memory {before:,.0f} MB before, {peak:,.0f} MB at most; "
+        f"again, without changes: {seconds[1]:.1f} s; memory {before:,.0f} MB before, {peak:,.0f} MB at most; "
         f"gallery {size:,.0f} MB; load {os.getloadavg()[0]:.1f}"
     )
 
@@ -265,10 +265,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sizes", type=int, nargs="+", default=[10_000, 100_000, 1_000_000], help="items")
     parser.add_argument("--contestants", nargs="+", choices=CONTESTANTS, default=list(CONTESTANTS))
-    parser.add_argument("--noise", type=float, default=0.7, help="of a point about its class, whose own spread is 1")
+    parser.add_argument("--noise", type=float, default=0.7, help="spread of the points of a class; classes have 1")
     parser.add_argument("--out", type=Path, help="also write everything as JSON, after every contestant")
-    parser.add_argument("--index", type=int, metavar="COUNT", help="index that many image files instead")
-    wanted = parser.parse_args()
+    parser.add_argument("--index", type=int, metavar="COUNT", help="instead, index this number of image files")
+    options = parser.parse_args()
     about = {
         **provenance("cpu"),
         "torch": torch.__version__,
@@ -277,25 +277,25 @@ def main() -> None:
         "threads": torch.get_num_threads(),
         "dim": DIM,
         "per_class": PER_CLASS,
-        "noise": wanted.noise,
+        "noise": options.noise,
     }
     print(", ".join(f"{name} {value}" for name, value in about.items()))
-    if wanted.index:
-        print(index_images(wanted.index))
+    if options.index:
+        print(index_images(options.index))
         return
     print(HEAD, flush=True)
     measured = []
-    if wanted.out is not None and wanted.out.exists():
-        measured = [Measured(**each) for each in json.loads(wanted.out.read_text())["measured"]]
+    if options.out is not None and options.out.exists():
+        measured = [Measured(**each) for each in json.loads(options.out.read_text())["measured"]]
     done = {(each.items, each.name) for each in measured}
-    for items, name in product(wanted.sizes, wanted.contestants):
+    for items, name in product(options.sizes, options.contestants):
         if (items, name) not in done:
             with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as process:
-                measured.append(process.submit(measure, name, items, wanted.noise).result())
+                measured.append(process.submit(measure, name, items, options.noise).result())
             print(row(measured[-1]), flush=True)
-            if wanted.out is not None:
+            if options.out is not None:
                 content = {**about, "measured": [asdict(each) for each in measured]}
-                wanted.out.write_text(json.dumps(content, indent=1) + "\n")
+                options.out.write_text(json.dumps(content, indent=1) + "\n")
 
 
 if __name__ == "__main__":

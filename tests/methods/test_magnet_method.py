@@ -1,10 +1,11 @@
-"""Magnet as its paper trains it: the index, the draw, the running variance, the read-out."""
+"""The training of Magnet: the cluster index, the sampling, the running variance, the read-out."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 import torch
+from reference.samplers import neighbourhood
 from torch import Tensor
 
 from nearkin.losses import magnet_loss
@@ -31,23 +32,31 @@ def magnet(**changes: object) -> Magnet:
     return method
 
 
-def test_the_index_holds_the_clusters_of_every_class() -> None:
-    index = magnet(clusters=2, per_cluster=3).batch_sampler.index
-    assert index.class_of.tolist() == [4, 4, 7, 7, 9, 9]
-    assert (index.class_of[index.cluster_of] == LABELS).all()
+def class_of(method: Magnet) -> list[int]:
+    """The class of each cluster, which all its items have."""
+    cluster_of = method.batch_sampler.index.cluster_of
+    classes = [set(LABELS[cluster_of == cluster].tolist()) for cluster in range(cluster_of.max() + 1)]
+    return [only for (only,) in classes]
+
+
+def test_the_index_holds_the_clusters_of_every_class_and_their_nearest_impostors() -> None:
+    method = magnet(clusters=2, per_cluster=3)
+    index = method.batch_sampler.index
+    assert class_of(method) == [4, 4, 7, 7, 9, 9]
+    centroids = np.stack([space().embeddings[index.cluster_of == cluster].mean(0).numpy() for cluster in range(6)])
     for cluster in range(6):
-        members = space().embeddings[index.cluster_of == cluster]
-        np.testing.assert_allclose(index.centroids[cluster], members.mean(0), rtol=1e-5)
+        expected = neighbourhood(cluster, centroids, np.array(class_of(method)), clusters_in_batch=4)
+        np.testing.assert_array_equal(method.batch_sampler.neighbourhood(cluster), expected)
         assert len(set(np.flatnonzero(index.cluster_of == cluster) % 2)) == 1  # one of the two clouds
 
 
 def test_small_classes_get_fewer_clusters() -> None:
-    assert magnet(clusters=4, per_cluster=4).batch_sampler.index.class_of.tolist() == [4] * 4 + [7] * 4 + [9]
+    assert class_of(magnet(clusters=4, per_cluster=4)) == [4] * 4 + [7] * 4 + [9]
 
 
 def test_the_number_of_clusters_can_be_chosen_for_each_class() -> None:
-    index = magnet(clusters=5, per_cluster=3, choose_clusters=True).batch_sampler.index
-    assert index.class_of.tolist() == [4, 4, 7, 7, 9, 9]  # two clouds each, and so many were found
+    method = magnet(clusters=5, per_cluster=3, choose_clusters=True)
+    assert class_of(method) == [4, 4, 7, 7, 9, 9]  # two clouds each, and two clusters were found
 
 
 def stepped(method: Magnet, steps: int = 1) -> tuple[list[Batch], list[Tensor], list[Tensor]]:
@@ -63,14 +72,14 @@ def stepped(method: Magnet, steps: int = 1) -> tuple[list[Batch], list[Tensor], 
     return batches, embedded, losses
 
 
-def test_a_step_is_the_loss_of_its_clusters_and_is_remembered_for_the_draw() -> None:
+def test_a_step_computes_the_loss_of_its_clusters_and_records_it_for_sampling() -> None:
     method = magnet(per_cluster=3)
     (batch,), (embeddings,), (loss,) = stepped(method)
     clusters = torch.from_numpy(method.batch_sampler.index.cluster_of[batch.items.numpy()])
     expected = magnet_loss(embeddings, batch.labels, clusters, reduction="none")
     assert loss.item() == pytest.approx(expected.mean().item())
     assert loss.requires_grad
-    method.batch_sampler.losses.catch_up()
+    method.batch_sampler.refresh(method.batch_sampler.index)  # all losses count
     known = method.batch_sampler.losses.settled
     np.testing.assert_allclose(known[batch.items.numpy()], expected.detach().numpy(), rtol=1e-6)
     assert np.isnan(np.delete(known, batch.items.numpy())).all()
@@ -91,7 +100,7 @@ def test_the_variance_is_a_running_average_of_the_batches() -> None:
     assert method.buffers == {"variance": pytest.approx(average)}
 
 
-def test_what_it_knows_survives_a_stop() -> None:
+def test_its_state_survives_an_interruption() -> None:
     method = magnet(per_cluster=3)
     stepped(method, steps=3)
     other = make_method("magnet", per_cluster=3)
@@ -101,10 +110,12 @@ def test_what_it_knows_survives_a_stop() -> None:
     other.batch_sampler.load_state_dict(method.batch_sampler.state_dict())
     assert other.buffers == method.buffers != {}
     np.testing.assert_array_equal(other.batch_sampler.index.cluster_of, method.batch_sampler.index.cluster_of)
-    np.testing.assert_array_equal(other.batch_sampler.losses.known_at(99), method.batch_sampler.losses.known_at(99))
+    np.testing.assert_array_equal(other.batch_sampler.index.impostors, method.batch_sampler.index.impostors)
+    known, expected = (each.batch_sampler.losses.known_at(99) for each in (other, method))
+    assert known.means.total == expected.means.total > 0
 
 
-def test_the_running_variance_decides_how_far_clusters_are_heard() -> None:
+def test_the_running_variance_decides_how_far_clusters_vote() -> None:
     """One cluster of class 4 nearby, three of class 7 a little farther: a wide σ lets the three win."""
     near, far = torch.tensor([[1.0, 0.0]]), torch.tensor([[-1.2, 0.0], [0.0, 1.2], [0.0, -1.2]])
     known = Space.of(torch.cat([near.repeat(6, 1), far.repeat_interleave(2, 0)]), torch.tensor([4] * 6 + [7] * 6))
@@ -117,12 +128,11 @@ def test_the_running_variance_decides_how_far_clusters_are_heard() -> None:
     assert errors == [0.0, 1.0]
 
 
-def test_more_clusters_than_items_are_no_matter() -> None:
-    index = magnet(clusters=10**9, per_cluster=3, choose_clusters=True).batch_sampler.index
-    assert index.class_of.tolist() == [4, 4, 7, 7, 9, 9]
+def test_more_clusters_than_items_are_allowed() -> None:
+    assert class_of(magnet(clusters=10**9, per_cluster=3, choose_clusters=True)) == [4, 4, 7, 7, 9, 9]
 
 
-def test_classes_are_read_off_the_nearest_clusters() -> None:
+def test_classes_are_predicted_from_the_nearest_clusters() -> None:
     method = magnet(per_cluster=3)
     shifted = Space.of(space().embeddings + 0.1, space().labels)
     assert method.read_out(shifted, space(), clustering=None) == {"soft_knn_error": 0.0, "nearest_cluster_error": 0.0}

@@ -4,8 +4,8 @@ from nearkin import _mkl  # noqa: F401
 from nearkin.clustering.facilities import FacilityLocation, class_medoids, facility_location
 from nearkin.clustering.grouped_kmeans import GroupedKMeans, choose_clusters, kmeans_per_group
 from nearkin.clustering.kmeans import KMeansResult, kmeans
-from nearkin.clustering.matching import renamed_like
-from nearkin.clustering.neighbours import nearest_neighbours
+from nearkin.clustering.matching import match_clusters
+from nearkin.clustering.neighbours import nearest_in_other_groups, nearest_neighbours
 from nearkin.clustering.spectral import spectral_embedding, spectral_partition
 
 __all__ = [
@@ -17,8 +17,9 @@ __all__ = [
     "facility_location",
     "kmeans",
     "kmeans_per_group",
+    "match_clusters",
+    "nearest_in_other_groups",
     "nearest_neighbours",
-    "renamed_like",
     "spectral_embedding",
     "spectral_partition",
 ]

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from functools import wraps
 from typing import Any, TypeVar
 
@@ -18,10 +18,37 @@ from nearkin.errors import UserError
 Labels = Tensor | Sequence[float] | npt.NDArray[Any]  # integers of any dtype, (batch,) or (batch, 1)
 
 
+_checks_data = True
+
+
+@contextmanager
+def unchecked() -> Iterator[None]:
+    """Losses computed in this block never read tensor data on the host, as in a compiled loss.
+
+    On a GPU, such a read waits for all work in progress. Without it, a loss does not notice NaN in a batch, or labels
+    out of range, and shapes cannot depend on the data. Not for several threads.
+
+    >>> with unchecked():
+    ...     checked(torch.tensor([[torch.nan]]), [0])[0]
+    tensor([[nan]])
+    """
+    global _checks_data
+    before, _checks_data = _checks_data, False
+    try:
+        yield
+    finally:
+        _checks_data = before
+
+
+def reads_data() -> bool:
+    """Whether a loss may read tensor data on the host, for checks and shapes."""
+    return _checks_data and not is_compiling()
+
+
 def checked(embeddings: Tensor, labels: Labels) -> tuple[Tensor, Tensor]:
     """Checks a batch, moves its labels to the embeddings' device, and converts half precision to float32.
 
-    A compiled loss skips the checks that read data, because they would break its graph.
+    Checks that read data are skipped in a compiled loss, because they would break its graph, and by `unchecked`.
 
     >>> embeddings, labels = checked(torch.zeros(2, 3, dtype=torch.float16), [-7, 10**12])
     >>> embeddings.dtype, labels.dtype
@@ -29,7 +56,7 @@ def checked(embeddings: Tensor, labels: Labels) -> tuple[Tensor, Tensor]:
     """
     if not isinstance(embeddings, Tensor):
         raise UserError(
-            f"embeddings must be a tensor, got {type(embeddings).__name__}; convert it with torch.as_tensor(embeddings)"
+            f"embeddings must be a tensor, got {type(embeddings).__name__}; use torch.as_tensor(embeddings)"
         )
     if embeddings.ndim != 2 or not embeddings.is_floating_point():
         raise UserError(
@@ -38,7 +65,7 @@ def checked(embeddings: Tensor, labels: Labels) -> tuple[Tensor, Tensor]:
     labels = checked_ids(labels, embeddings, "labels")
     if embeddings.numel() == 0:
         raise UserError(f"the batch is empty: embeddings have shape {tuple(embeddings.shape)}")
-    if not is_compiling() and not torch.linalg.vector_norm(embeddings.detach(), math.inf).isfinite():
+    if reads_data() and not torch.linalg.vector_norm(embeddings.detach(), math.inf).isfinite():
         raise UserError(
             "embeddings contain NaN or infinite values; lower the learning rate, or check the data for extreme values"
         )
@@ -63,7 +90,7 @@ def checked_ids(ids: Labels, embeddings: Tensor, name: str) -> Tensor:
             ) from error
     if ids.shape not in (embeddings.shape[:1], (len(embeddings), 1)):
         raise UserError(f"{name} of shape {tuple(ids.shape)} do not match {len(embeddings)} embeddings")
-    if ids.is_complex() or (ids.is_floating_point() and not is_compiling() and ids.frac().ne(0).any()):
+    if ids.is_complex() or (ids.is_floating_point() and reads_data() and ids.frac().ne(0).any()):
         raise UserError(f"{name} must be integers, got {ids.dtype} with fractions, NaN or infinite values")
     return ids.to(embeddings.device, torch.long).flatten()
 
@@ -75,7 +102,7 @@ def dense_labels(labels: Tensor, classes: int) -> Tensor:
     Traceback (most recent call last):
     nearkin.errors.UserError: labels must be in 0…5, because this loss has parameters for each class; got 7
     """
-    if not is_compiling() and len(outside := labels[(labels < 0) | (labels >= classes)]):
+    if reads_data() and len(outside := labels[(labels < 0) | (labels >= classes)]):
         raise UserError(
             f"labels must be in 0…{classes - 1}, because this loss has parameters for each class; got {int(outside[0])}"
         )
@@ -160,12 +187,12 @@ def group_means(rows: Tensor, group: Tensor, sizes: Tensor) -> Tensor:
 def numbered(ids: Tensor) -> tuple[Tensor, Tensor]:
     """Renumbers ids as 0, 1, … in ascending order, (batch,), and counts each of them.
 
-    Under torch.compile, shapes must not depend on the data: the counts are padded with 0 to (batch,).
+    If shapes must not depend on the data (see `reads_data`), the counts are padded with 0 to (batch,).
 
     >>> numbered(torch.tensor([7, 5, 7]))
     (tensor([1, 0, 1]), tensor([1, 2]))
     """
-    if not is_compiling():
+    if reads_data():
         _, number, counts = ids.unique(return_inverse=True, return_counts=True)
         return number, counts
     in_order, order = ids.sort(stable=True)

@@ -18,11 +18,10 @@ import math
 
 import torch
 from torch import Tensor
-from torch.compiler import is_compiling
 
 from nearkin.errors import UserError, unknown_name
 from nearkin.losses.base import Loss
-from nearkin.losses.batch import Labels, checked, checked_ids, full_precision, group_means, numbered
+from nearkin.losses.batch import Labels, checked, checked_ids, full_precision, group_means, numbered, reads_data
 from nearkin.losses.distances import COINCIDENT, widened
 from nearkin.losses.registry import register_loss
 
@@ -63,7 +62,7 @@ def magnet_loss(
     clusters = labels if clusters is None else checked_ids(clusters, embeddings, "clusters")
     cluster, sizes = numbered(clusters)
     class_of = labels.new_zeros(len(sizes)).scatter(0, cluster, labels)
-    if not is_compiling() and not torch.equal(class_of[cluster], labels):
+    if reads_data() and not torch.equal(class_of[cluster], labels):
         mixed = clusters[class_of[cluster] != labels][0]
         raise UserError(f"cluster {int(mixed)} contains items of two classes; give each class its own cluster numbers")
     with full_precision(embeddings):

@@ -11,10 +11,9 @@ from typing import NamedTuple, TypedDict
 
 import torch
 from torch import Tensor
-from torch.compiler import is_compiling
 
 from nearkin.errors import UserError
-from nearkin.losses.batch import Labels, checked, full_precision, same_class_masks
+from nearkin.losses.batch import Labels, checked, full_precision, reads_data, same_class_masks
 from nearkin.losses.distances import unit_length
 
 Triplets = tuple[Tensor, Tensor, Tensor]  # rows of the anchors, of their positives, and of their negatives
@@ -105,14 +104,14 @@ def compared(
 def positive_columns(positive: Tensor) -> tuple[Tensor, Tensor]:
     """The columns of each row's positives in ascending order, (batch, most positives), and a mask of the valid ones.
 
-    Shorter rows are padded. In a compiled loss, shapes must not depend on the data, so all rows have full width.
+    Shorter rows are padded; to full width if shapes must not depend on the data (see `reads_data`).
 
     >>> columns, valid = positive_columns(torch.tensor([[False, True, True], [True, False, False]]))
     >>> columns[valid].tolist(), valid.tolist()
     ([1, 2, 0], [[True, True], [True, False]])
     """
     width = positive.shape[1]
-    most = width if is_compiling() else max(1, int(positive.sum(dim=1).max()))
+    most = max(1, int(positive.sum(dim=1).max())) if reads_data() else width
     descending = torch.arange(width, 0, -1, device=positive.device, dtype=torch.int32)
     found = descending.where(positive, 0).topk(most, dim=1)
     return found.indices, found.values > 0
@@ -163,6 +162,6 @@ def _checked_indices(indices: IndicesTuple, embeddings: Tensor, references: Tens
     for rows, partners, size in zip(found, (found[1], found[0], found[3], found[2]), sizes, strict=True):
         if rows.ndim != 1 or rows.shape != partners.shape:
             raise UserError("indices_tuple must contain lists of row numbers, with as many anchors as partners")
-        if not is_compiling() and ((rows < 0) | (rows >= size)).any():
+        if reads_data() and ((rows < 0) | (rows >= size)).any():
             raise UserError(f"indices_tuple contains rows outside 0…{size - 1}; pass the batch that was mined")
     return found

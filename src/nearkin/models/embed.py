@@ -1,7 +1,7 @@
-"""A dataset to a Space: the one way, with the features of the backbone kept on disk behind it.
+"""Embeds a dataset into a Space, using the cache of backbone features.
 
 Several views of an item are averaged as in Rippel et al.: Metric Learning with Adaptive Density Discrimination
-(Magnet), 2016, 4: "averaging the outputs of 16 random samples drawn from this augmentation distribution".
+(Magnet), 2016, section 4: "averaging the outputs of 16 random samples drawn from this augmentation distribution".
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from nearkin.data.items import Items, Vectors
 from nearkin.data.loader import Draw, input_batches, sequential
 from nearkin.errors import UserError
 from nearkin.models.feature_cache import FeatureCache, item_keys
-from nearkin.models.model import EmbeddingModel, Head, device_of, evaluating
+from nearkin.models.model import EmbeddingModel, Head, device_of, evaluating, to_device
 from nearkin.progress import track
 from nearkin.space import Space
 
-PIXELS_AT_ONCE = 400_000  # on a CPU, eight images of 224 × 224: with more, half of the time went into getting memory
-ROWS_AT_ONCE = 4096  # of the cache
+PIXELS_AT_ONCE = 400_000  # on a CPU, eight images of 224 × 224; with more, half of the time is spent allocating memory
+ROWS_AT_ONCE = 4096  # read from the cache
 
 
 def embed_dataset(
@@ -37,17 +37,21 @@ def embed_dataset(
     augment: str = "none",
     seed: int = 0,
     use_cache: bool = True,
+    autocast: torch.dtype | None = None,
 ) -> Space:
-    """Everything in a dataset embedded in one pass, in evaluation mode and full precision, where the model is.
+    """Embeds all items of a dataset in one pass, in evaluation mode and full precision, on the model's device.
 
     Args:
         model: an embedding model; or a head alone, for a dataset of features.
-        batch_size: items that are prepared and embedded at once.
-        workers: processes that read files; None: as many as there are cores, up to 16.
-        views: with augmentation, the embedding of an item is the mean over that many random views of it, of unit length
-            again where the model's are. A view depends on ``seed``, the item's place and the view's number alone.
-        augment: how a view differs from the item, one of ``nearkin.data.transforms.AUGMENTATIONS``.
-        use_cache: whether features of the backbone are read from disk, and kept there.
+        dataset: the items to embed.
+        batch_size: number of items per batch.
+        workers: number of processes that read files; None: one per core, at most 16.
+        views: with augmentation, the embedding of an item is the mean over that many random views. It is normalized
+            again if the model's embeddings are. A view depends only on ``seed``, the item's index and the view's index.
+        augment: the augmentation, one of ``nearkin.data.transforms.AUGMENTATIONS``.
+        seed: random seed of the views.
+        use_cache: whether to read backbone features from the cache, and to add them.
+        autocast: compute in this lower precision instead; only without the cache.
 
     >>> from nearkin.models import ModelSpec
     >>> vectors = Vectors(np.eye(3, dtype=np.float32))
@@ -66,12 +70,12 @@ def embed_dataset(
         embeddings = _from_features(model, items, batch_size, workers, "embedding", model.spec.dim, finish)
     else:
         draws = sequential(len(items), batch_size)
-        embeddings = torch.cat([*_outputs(model, items, draws, model, workers=workers)])
+        embeddings = _finite(torch.cat([*_outputs(model, items, draws, model, workers=workers, autocast=autocast)]))
     return space_of(embeddings.to(device_of(model)), dataset)
 
 
 def cached_features(model: EmbeddingModel, items: Items, batch_size: int = 256, workers: int | None = None) -> Tensor:
-    """What the backbone gives for every item without augmentation, in order: (items, width) float32 on the CPU.
+    """Backbone features of all items, in order, without augmentation: (items, width) float32 on the CPU.
 
     >>> from nearkin.models import ModelSpec
     >>> model = EmbeddingModel(ModelSpec("mlp", dim=2, features=3))
@@ -82,35 +86,42 @@ def cached_features(model: EmbeddingModel, items: Items, batch_size: int = 256, 
 
 
 def embed_rows(model: EmbeddingModel, rows: Tensor) -> Tensor:
-    """The head's work alone, at test: features (items, width) to embeddings (items, dim) float32 on the CPU."""
+    """Applies the head in evaluation mode: features (items, width) to embeddings (items, dim) float32 on the CPU."""
     with evaluating(model), torch.no_grad():
         return apply(model.head, rows, device_of(model))
 
 
 def apply(forward: Callable[[Tensor], Tensor], inputs: Tensor, device: torch.device) -> Tensor:
-    """What a model makes of a batch on ``device``: (batch, dim) float32 on the CPU.
+    """Applies ``forward`` to a batch on ``device``: (batch, dim) float32 on the CPU.
 
     >>> apply(lambda images: images.flatten(1).sum(1, keepdim=True), torch.ones(3, 1, 2, 2), torch.device("cpu"))
     tensor([[4.],
             [4.],
             [4.]])
     """
+    return _finite(_forward(forward, inputs, device).cpu())
+
+
+def _forward(forward: Callable[[Tensor], Tensor], inputs: Tensor, device: torch.device) -> Tensor:
+    """As `apply`, but on ``device``, which it does not wait for."""
     at_once = len(inputs)
     if device.type == "cpu" and inputs.ndim == 4:
         at_once = max(1, PIXELS_AT_ONCE // (inputs.shape[2] * inputs.shape[3]))
-    pieces = (piece.to(device, non_blocking=True) for piece in inputs.split(at_once))
-    outputs = torch.cat([forward(piece).float().cpu() for piece in pieces])
-    unusable = int((~outputs.isfinite()).any(dim=1).sum())
-    if unusable:
+    return torch.cat([forward(to_device(piece, device)).float() for piece in inputs.split(at_once)])
+
+
+def _finite(outputs: Tensor) -> Tensor:
+    invalid = int((~outputs.isfinite()).any(dim=1).sum())
+    if invalid:
         raise UserError(
-            f"the model gives NaN or infinity for {unusable:,} of {len(outputs):,} items; its weights are damaged; "
-            "use another model, or train it again"
+            f"the model returned NaN or infinity for {invalid:,} of {len(outputs):,} items; "
+            "its weights may be damaged: use another model, or train it again"
         )
     return outputs
 
 
 def space_of(embeddings: Tensor, dataset: Dataset) -> Space:
-    """Embeddings of a whole dataset, on their device, together with what the dataset knows about its items."""
+    """Combines embeddings of a whole dataset with its labels and masks, on the embeddings' device."""
     space = Space(
         embeddings=embeddings,
         labels=torch.from_numpy(dataset.labels),
@@ -129,16 +140,23 @@ def _outputs(
     augment: str = "none",
     workers: int | None = None,
     what: str = "embedding",
+    autocast: torch.dtype | None = None,
 ) -> Iterator[Tensor]:
-    """What ``forward``, the model or a part of it, gives for every draw: (batch, width) float32 on the CPU."""
+    """Applies ``forward``, the model or a part of it, to every draw; yields (batch, width) float32 on its device."""
     device = device_of(model)
     preprocess = model.spec.preprocess if isinstance(model, EmbeddingModel) else None
     with evaluating(model):
         for inputs in track(input_batches(items, preprocess, draws, augment, workers), what, len(draws)):
-            # Not around the whole: whoever asks for the batches may need a gradient in between.
-            with torch.no_grad(), torch.autocast(device.type, enabled=False):
-                outputs = apply(forward, inputs, device)
-            yield outputs
+            # Not around the loop: the caller may need gradients between two batches.
+            with torch.no_grad(), torch.autocast(device.type, autocast, enabled=autocast is not None):
+                yield _forward(forward, _padded(inputs, len(draws[0].indices), device), device)[: len(inputs)]
+
+
+def _padded(inputs: Tensor, size: int, device: torch.device) -> Tensor:
+    """A batch of always the same size: on CUDA, another size would be compiled or tuned again."""
+    if device.type != "cuda" or len(inputs) == size:
+        return inputs
+    return inputs[torch.arange(size, device=inputs.device) % len(inputs)]
 
 
 def _from_features(
@@ -150,33 +168,33 @@ def _from_features(
     width: int,
     finish: Callable[[Tensor], Tensor],
 ) -> Tensor:
-    """(items, width): what ``finish`` makes of the features, found or computed, so that only few are held at once."""
+    """Applies ``finish`` to cached or computed features, batch by batch to save memory: (items, width)."""
     result = torch.empty(len(items), width)
     keys = item_keys(items)
 
-    def lacking(rows: FeatureCache, places: Sequence[int]) -> list[int]:
-        """Fills in the rows that are known; returns the places of the others."""
-        unknown: list[int] = []
-        for start in range(0, len(places), ROWS_AT_ONCE):
-            some = places[start : start + ROWS_AT_ONCE]
-            found, features = rows.get([keys[place] for place in some])
+    def fill_cached(cache: FeatureCache, indices: Sequence[int]) -> list[int]:
+        """Fills in the cached rows; returns the indices of the others."""
+        missing: list[int] = []
+        for start in range(0, len(indices), ROWS_AT_ONCE):
+            some = indices[start : start + ROWS_AT_ONCE]
+            found, features = cache.get([keys[index] for index in some])
             if found:
-                result[[some[place] for place in found]] = finish(features)
-            known = set(found)
-            unknown += [place for n, place in enumerate(some) if n not in known]
-        return unknown
+                result[[some[n] for n in found]] = finish(features)
+            cached = set(found)
+            missing += [index for n, index in enumerate(some) if n not in cached]
+        return missing
 
-    with FeatureCache(model, active=any(keys)) as rows:
-        if not (places := lacking(rows, range(len(items)))):
+    with FeatureCache(model, active=any(keys)) as cache:
+        if not (missing := fill_cached(cache, range(len(items)))):
             return result
-        with rows.alone(keys):
-            if not (places := lacking(rows, places)):
+        with cache.alone(keys):
+            if not (missing := fill_cached(cache, missing)):  # another process may have computed some
                 return result
-            rest, draws = items.take(np.array(places)), sequential(len(places), batch_size)
+            rest, draws = items.take(np.array(missing)), sequential(len(missing), batch_size)
             outputs = _outputs(model, rest, draws, model.features, workers=workers, what=what)
-            for draw, features in zip(draws, outputs, strict=True):
-                some = [places[place] for place in draw.indices]
-                rows.add([keys[place] for place in some], features)
+            for draw, features in zip(draws, map(_finite, map(Tensor.cpu, outputs)), strict=True):
+                some = [missing[n] for n in draw.indices]
+                cache.add([keys[index] for index in some], features)
                 result[some] = finish(features)
     return result
 
@@ -186,20 +204,20 @@ def _mean_of_views(
 ) -> Tensor:
     view_seeds = (np.random.SeedSequence(seed).generate_state(views, np.uint64) >> 2).tolist()
     draws = [
-        replace(draw, seed=view_seed, place=int(draw.indices[0]))  # the loader adds an item's place to the seed
+        replace(draw, seed=view_seed, place=int(draw.indices[0]))  # the loader adds an item's index to the seed
         for draw in sequential(len(items), batch_size)
         for view_seed in view_seeds
     ]
     sums = torch.zeros(len(items), model.spec.dim)
     for draw, outputs in zip(draws, _outputs(model, items, draws, model, augment, workers), strict=True):
-        sums[draw.indices] += outputs
+        sums[draw.indices] += _finite(outputs.cpu())
     return sums / views if model.spec.normalize == "never" else unit_length(sums, dim=1)
 
 
 def _check_views(items: Items, views: int, augment: str) -> None:
     if views < 1:
-        raise UserError(f"views={views} must be at least 1")
+        raise UserError(f"views must be an integer >= 1, got {views}")
     if augment == "none" and views > 1:
-        raise UserError(f'without augmentation all {views} views are the same; use augment="crop-flip" or views=1')
+        raise UserError(f'{views} views without augmentation are all the same; use augment="crop-flip" or views=1')
     if augment != "none" and isinstance(items, Vectors):
-        raise UserError('feature vectors have no random views; use augment="none" and views=1')
+        raise UserError('feature vectors cannot be augmented; use augment="none" and views=1')

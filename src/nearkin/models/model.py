@@ -1,4 +1,4 @@
-"""Item to vector: standardise, backbone, head."""
+"""The embedding model: standardise, backbone, head."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ HEADS = ("linear", "none")
 
 @dataclass(frozen=True)
 class ModelSpec:
-    """All that is needed to build a model again, before its weights are loaded.
+    """Everything needed to build a model, except its weights.
 
     Attributes:
-        backbone: a registered name, such as ``small``, ``mlp`` or ``linear``, a name of timm, or ``module:`` and what
-            a module of one's own is called.
-        dim: length of the embedding; without a head, 0 stands for the width of the backbone's features.
-        normalize: whether embeddings have unit length "always", only at "test", or "never".
-        preprocess: what the backbone expects of images; None for feature vectors.
-        features: length of the feature vectors it reads; 0 for images.
-        slices: learners that share the embedding, each with its own dim / slices dimensions.
-        head: "linear", or "none": the embedding is the backbone's feature vector itself.
+        backbone: a registered name, such as ``small``, ``mlp`` or ``linear``; a timm name; or ``module:`` and the name
+            of a user's own module.
+        dim: dimension of the embedding; without a head, 0 stands for the width of the backbone's features.
+        normalize: whether embeddings have unit length: "always", only at "test", or "never".
+        preprocess: how images are prepared for the backbone; None for feature vectors.
+        features: length of the input feature vectors; 0 for images.
+        slices: number of learners that share the embedding, with dim / slices dimensions each.
+        head: "linear"; or "none", which makes the backbone's feature vector the embedding.
     """
 
     backbone: str
@@ -59,7 +59,7 @@ class ModelSpec:
 
 
 class Standardise(nn.Module):
-    """(x − mean) / std along the first dimension after the batch; bytes are pixels and become 0…1 first."""
+    """(x − mean) / std for every channel or feature. uint8 pixels are scaled to 0…1 first."""
 
     mean: Tensor
     std: Tensor
@@ -71,17 +71,17 @@ class Standardise(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         if x.ndim == 2 and x.shape[1] != len(self.mean):
-            raise UserError(f"this model reads vectors of {len(self.mean)} features, not {x.shape[1]}")
+            raise UserError(f"this model takes vectors of {len(self.mean)} features, got {x.shape[1]}")
         if x.dtype == torch.uint8:
             x = x.to(self.mean.dtype) / 255
         return (x - self.mean) / self.std
 
 
 class Head(nn.Module):
-    """The embedding head: linear or none, then unit length where and when it is wanted.
+    """The embedding head: linear or none, then optional normalization to unit length.
 
-    Its dimensions may be shared by several learners, consecutive slices of the embedding. Each has parameters of its
-    own, so that an optimiser passes over those that a step did not use: no momentum or weight decay moves them.
+    Several learners may share the embedding, each with a slice of consecutive dimensions. Each learner has its own
+    parameters, so that an optimiser skips those that a step did not use, including momentum and weight decay.
     """
 
     def __init__(self, features: int, dim: int, normalize: str, slices: int = 1, kind: str = "linear") -> None:
@@ -91,21 +91,21 @@ class Head(nn.Module):
         if normalize not in NORMALIZE:
             raise unknown_name("normalisation", normalize, NORMALIZE)
         if dim < 1:
-            raise UserError(f"an embedding needs at least one dimension, not {dim}")
+            raise UserError(f"dim must be an integer >= 1, got {dim}")
         if slices < 1 or dim % slices:
             fitting = max(1, round(dim / max(1, slices))) * max(1, slices)
-            raise UserError(f"{slices} learners cannot share {dim} dimensions evenly; use dim={fitting}")
+            raise UserError(f"dim={dim} is not divisible by the number of learners, {slices}; use dim={fitting}")
         if kind == "none" and (dim != features or slices != 1):
             raise UserError(
-                f"without a head the embedding is the backbone's {features} features for one learner, "
-                f'not {dim} dimensions for {slices}; use dim={features}, slices=1 or head="linear"'
+                f"without a head, dim must be the width of the backbone's features, {features}, and slices must be 1, "
+                f'got dim={dim} and slices={slices}; use dim={features}, slices=1 or head="linear"'
             )
         learners = slices if kind == "linear" else 0
         self.project = nn.ModuleList(nn.Linear(features, dim // slices) for _ in range(learners))
         self.normalize = normalize
 
     def forward(self, features: Tensor, learner: int | None = None) -> Tensor:
-        """(batch, dim), or the slice of one learner alone."""
+        """Embeddings (batch, dim), or only the slice of one learner (batch, dim / slices)."""
         embeddings = features
         if self.project:
             learners = self.project if learner is None else self.project[learner : learner + 1]
@@ -116,13 +116,14 @@ class Head(nn.Module):
 
 
 class EmbeddingModel(nn.Module):
-    """Images (batch, channels, size, size) uint8 or in 0…1, or vectors (batch, features), to (batch, dim).
+    """Embeds images (batch, channels, size, size), uint8 or in 0…1, or vectors (batch, features): (batch, dim).
 
     Args:
+        spec: the description of the model.
         freeze_batch_norm: whether the backbone's batch norms keep their statistics in training.
-        width: length of the backbone's features; None: found by trying the backbone.
-        backbone: a module of one's own, from (batch, channels, size, size) or (batch, features) to (batch, width);
-            None: the one that ``spec.backbone`` names.
+        width: width of the backbone's features; None: found by a forward pass.
+        backbone: a user's own module, from (batch, channels, size, size) or (batch, features) to (batch, width); None:
+            the backbone that ``spec.backbone`` names.
 
     >>> model = EmbeddingModel(ModelSpec("linear", dim=2, features=3))
     >>> model(torch.ones(5, 3)).shape
@@ -152,16 +153,16 @@ class EmbeddingModel(nn.Module):
             mean, std = (torch.tensor(each).view(-1, 1, 1) for each in (spec.preprocess.mean, spec.preprocess.std))
         self.standardise = Standardise(mean, std)
         self.backbone = kind.build(shape[0])
-        self.width = width or _tried_width(self.backbone, kind.name.removeprefix(MODULE), shape)
+        self.width = width or _find_width(self.backbone, kind.name.removeprefix(MODULE), shape)
         spec = replace(spec, backbone=kind.name)
         self.spec = replace(spec, dim=self.width) if spec.head == "none" and spec.dim == 0 else spec
         self.head = Head(self.width, self.spec.dim, spec.normalize, spec.slices, spec.head)
         if spec.preprocess is not None:
-            # Convolutions run up to 1.5 times as fast so.
+            # Convolutions are up to 1.5 times as fast in this layout.
             self.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
 
     def features(self, x: Tensor) -> Tensor:
-        """What the head reads: (batch, width)."""
+        """Backbone features (batch, width), the input of the head."""
         x = self.standardise(x)
         if x.ndim == 4:
             x = x.contiguous(memory_format=torch.channels_last)
@@ -188,14 +189,15 @@ def wrap_backbone(
     preprocess: Preprocess | None = None,
     features: int = 0,
 ) -> EmbeddingModel:
-    """An embedding model around a module of one's own, which gives (batch, width).
+    """Makes an embedding model with your own module as its backbone.
 
     Args:
-        module: reads images (batch, 3, size, size), standardised; or vectors (batch, features).
-        dim: length of the embedding; 0: that of the module's features, without a head.
-        preprocess: what the module expects of images; None: what it says in timm's way (``pretrained_cfg``), or 224
-            pixels, standardised as for ImageNet.
-        features: length of the vectors it reads; 0: it reads images.
+        module: takes standardised images (batch, 3, size, size), or vectors (batch, features); returns (batch, width).
+        dim: dimension of the embedding; 0: no head, the module's features are the embedding.
+        normalize: whether embeddings have unit length: "always", only at "test", or "never".
+        preprocess: how images are prepared for the module; None: from the module's ``pretrained_cfg``, as in timm, or
+            224 pixels, standardised as for ImageNet.
+        features: length of the input vectors; 0: the module takes images.
 
     >>> wrap_backbone(nn.Linear(3, 7), dim=2, features=3)(torch.ones(5, 3)).shape
     torch.Size([5, 2])
@@ -208,8 +210,8 @@ def wrap_backbone(
 
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
-    """The model in evaluation mode, then again in the mode it was in."""
-    modes = [(module, module.training) for module in model.modules()]  # parts of it may be frozen
+    """Switches a model to evaluation mode, and back at the end."""
+    modes = [(module, module.training) for module in model.modules()]  # modules may differ: some may be frozen
     model.eval()
     try:
         yield
@@ -219,29 +221,36 @@ def evaluating(model: nn.Module) -> Iterator[None]:
 
 
 def device_of(model: nn.Module) -> torch.device:
-    """Where a model is: its weights, or its statistics if it has none; the CPU for a head that is nothing at all."""
+    """The device of a model's parameters or buffers; the CPU if it has none."""
     first = next(chain(model.parameters(), model.buffers()), None)
     return torch.device("cpu") if first is None else first.device
 
 
-def usual_device() -> str:
-    """Where a model that nobody has placed is used: the GPU if there is one."""
+def to_device(tensor: Tensor, device: torch.device) -> Tensor:
+    """Copies a tensor to a device without waiting for it; from pinned memory, where that helps."""
+    if device.type == "cuda" and not tensor.is_cuda:
+        tensor = tensor.pin_memory()
+    return tensor.to(device, non_blocking=True)
+
+
+def default_device() -> str:
+    """The default device of models: the GPU if there is one."""
     return "cuda" if torch.cuda.is_available() else "cpu"
 
 
-def _tried_width(backbone: nn.Module, name: str, shape: tuple[int, ...]) -> int:
-    """The length of what a backbone gives, found by trying it; what it gives is checked on the way."""
-    # Asked rather than read off: which attribute holds the width differs from module to module.
+def _find_width(backbone: nn.Module, name: str, shape: tuple[int, ...]) -> int:
+    """The width of a backbone's features, found by a forward pass. The output is checked, too."""
+    # Not read from an attribute: its name differs between modules.
     inputs = torch.linspace(-1, 1, 2 * math.prod(shape)).view(2, *shape)
     if (weight := next(backbone.parameters(), None)) is not None:
         inputs = inputs.to(weight.device)
     try:
         with evaluating(backbone), torch.no_grad():
             found: object = backbone(inputs)
-    except Exception as error:  # a network raises whatever its layers do
+    except Exception as error:  # a network may raise anything
         reason = str(error).split("\n")[0]
         what = f"images of {shape[-1]} pixels" if len(shape) == 3 else f"vectors of {shape[0]} features"
-        raise UserError(f"backbone '{name}' does not take {what} ({reason})") from error
+        raise UserError(f"backbone '{name}' fails on {what} ({reason})") from error
     if not isinstance(found, Tensor):
         raise UserError(
             f"backbone '{name}' returned a {type(found).__name__}; return a tensor of shape (batch, features)"
@@ -252,7 +261,7 @@ def _tried_width(backbone: nn.Module, name: str, shape: tuple[int, ...]) -> int:
             "return one of shape (batch, features)"
         )
     if not found.is_floating_point():
-        raise UserError(f"backbone '{name}' returned {found.dtype}; return floating point numbers")
+        raise UserError(f"backbone '{name}' returned {found.dtype}; return a floating-point tensor")
     if not found.is_meta and not found.isfinite().all():
-        raise UserError(f"backbone '{name}' returned NaN or infinity for ordinary inputs; check its weights")
+        raise UserError(f"backbone '{name}' returned NaN or infinity for inputs in −1…1; check its weights")
     return found.shape[1]
