@@ -170,8 +170,10 @@ CONTESTANTS: dict[str, Callable[[Embeddings], Index]] = {
 }
 
 
-def measure(name: str, items: int, noise: float) -> Measured:
+def measure(name: str, items: int, noise: float, links: int) -> Measured:
     """Measures one contestant; called in its own process."""
+    global LINKS
+    LINKS = links
     torch.zeros(1), faiss.IndexFlatL2(1)  # loads both libraries first
     vectors, queries = blobs(items, noise)
     before, start, cpu = megabytes(), time.perf_counter(), time.process_time()
@@ -266,6 +268,7 @@ def main() -> None:
     parser.add_argument("--sizes", type=int, nargs="+", default=[10_000, 100_000, 1_000_000], help="items")
     parser.add_argument("--contestants", nargs="+", choices=CONTESTANTS, default=list(CONTESTANTS))
     parser.add_argument("--noise", type=float, default=0.7, help="spread of the points of a class; classes have 1")
+    parser.add_argument("--links", type=int, default=LINKS, help="of an item in HNSW's graph")
     parser.add_argument("--out", type=Path, help="also write everything as JSON, after every contestant")
     parser.add_argument("--index", type=int, metavar="COUNT", help="instead, index this number of image files")
     options = parser.parse_args()
@@ -278,6 +281,7 @@ def main() -> None:
         "dim": DIM,
         "per_class": PER_CLASS,
         "noise": options.noise,
+        "links": options.links,
     }
     print(", ".join(f"{name} {value}" for name, value in about.items()))
     if options.index:
@@ -291,7 +295,7 @@ def main() -> None:
     for items, name in product(options.sizes, options.contestants):
         if (items, name) not in done:
             with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as process:
-                measured.append(process.submit(measure, name, items, options.noise).result())
+                measured.append(process.submit(measure, name, items, options.noise, options.links).result())
             print(row(measured[-1]), flush=True)
             if options.out is not None:
                 content = {**about, "measured": [asdict(each) for each in measured]}
