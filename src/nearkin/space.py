@@ -9,6 +9,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from nearkin import _mkl  # noqa: F401
 from nearkin.errors import UserError
 
 
