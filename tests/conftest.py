@@ -29,7 +29,7 @@ TINY_GLYPHS = "glyphs:classes=12,per_class=8,size=16"
 @pytest.fixture(scope="session", autouse=True)
 def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     os.environ["NEARKIN_CACHE"] = str(tmp_path_factory.mktemp("cache"))
-    # One thread: as fast for tiny networks, much faster beside other work, and the same bits here and in commands.
+    # One thread: as fast for tiny networks, much faster on a busy machine, and the same bits here and in commands.
     os.environ["OMP_NUM_THREADS"] = "1"
     torch.set_num_threads(1)
     logging.getLogger("nearkin").setLevel(logging.INFO)
@@ -38,7 +38,7 @@ def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 @pytest.fixture
 def photos(tmp_path: Path) -> Path:
-    """A folder of six classes with six small coloured images each; a class has its own hue."""
+    """A folder of six classes with six small images each; every class has its own brightness."""
     rng = np.random.default_rng(0)
     for label in range(6):
         folder = tmp_path / "photos" / f"class{label}"

@@ -32,7 +32,7 @@ from nearkin.files import atomic_path, write_json
 from nearkin.messages import show_messages
 from nearkin.methods import Method, method_class
 from nearkin.models import Embedder, embed_dataset, load_model
-from nearkin.models.model import usual_device
+from nearkin.models.model import default_device
 from nearkin.models.pretrained import network_name
 from nearkin.search import Gallery as SearchableGallery
 from nearkin.space import Space
@@ -443,7 +443,7 @@ def _embedder(
     """Returns an embedder unchanged; loads any other model, onto the GPU if there is one."""
     if isinstance(model, Embedder) and backbone is not None:
         raise UserError("an Embedder already has its backbone; leave out backbone")
-    return model if isinstance(model, Embedder) else load(model, weights, backbone).to(usual_device())
+    return model if isinstance(model, Embedder) else load(model, weights, backbone).to(default_device())
 
 
 @dataclass(frozen=True)

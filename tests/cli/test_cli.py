@@ -88,7 +88,7 @@ def test_train_evaluate_embed(nearkin: Command, tmp_path: Path) -> None:
     assert low < scores["map@r"] < high and "95 % interval" in evaluated.out
     assert nearkin("evaluate", run, "--split", "train").code == 0
     fails(nearkin("evaluate", run, "--views", "3"), "trained without augmentation", "leave out views")
-    fails(nearkin("evaluate", run, "--views", "0"), "--views 0 must be at least 1")
+    fails(nearkin("evaluate", run, "--views", "0"), "views must be an integer >= 1, got 0")
     diagnosed = nearkin("evaluate", run, "--diagnose").out
     assert "Intra-class distance" in diagnosed and "Spectral decay" in diagnosed and "sampled" not in diagnosed
 

@@ -117,7 +117,7 @@ def test_every_description_is_filled_in(method: str) -> None:
     ("method", "changes", "expected"),
     [
         ("spectral", {"dim": 64}, r"always 0 unless a batch \(32 items\).*use dim=8"),
-        ("divide-and-conquer", {"learners": 3}, "3 learners cannot share 8 dimensions evenly; use dim=9"),
+        ("divide-and-conquer", {"learners": 3}, "dim=8 is not divisible by the number of learners, 3; use dim=9"),
         ("divide-and-conquer", {"wraps": "magnet"}, "cannot wrap 'magnet'.*wrap one of .*rank"),
         ("divide-and-conquer", {"wraps": "divide-and-conquer"}, "cannot wrap 'divide-and-conquer'"),
         ("divide-and-conquer", {"wraps": "tripled"}, "did you mean 'triplet'"),

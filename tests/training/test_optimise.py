@@ -1,4 +1,4 @@
-"""Rates, schedules, clipping, curves: what the settings say is what happens."""
+"""Learning rates, schedules, clipping and settings files do what they say."""
 
 from __future__ import annotations
 

@@ -76,7 +76,13 @@ def test_a_stopped_run_continues_to_the_same_weights_and_losses(tmp_path: Path, 
 
 @on_cuda
 @pytest.mark.parametrize("compiled", ["off", "on"])
-def test_a_run_on_cuda_continues_to_the_same_weights_and_losses(tmp_path: Path, compiled: str) -> None:
+def test_a_run_on_cuda_continues_to_the_same_weights_and_losses(
+    tmp_path: Path, compiled: str, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
+    monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    monkeypatch.setattr(torch.backends.cudnn, "deterministic", True)
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    request.addfinalizer(lambda: torch.use_deterministic_algorithms(False))
     chosen = settings(device="cuda", precision="32-true", compile=compiled, per_class=4)
     whole = loop.train(chosen, tmp_path / "whole")
     stopped = make_trainer(chosen, Run(tmp_path / "stopped"))

@@ -233,7 +233,7 @@ def to_device(tensor: Tensor, device: torch.device) -> Tensor:
     return tensor.to(device, non_blocking=True)
 
 
-def usual_device() -> str:
+def default_device() -> str:
     """The default device of models: the GPU if there is one."""
     return "cuda" if torch.cuda.is_available() else "cpu"
 

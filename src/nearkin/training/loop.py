@@ -39,7 +39,7 @@ from nearkin.training import optimise
 from nearkin.training.baseline import unit_space
 from nearkin.training.card import write_card
 from nearkin.training.checkpoint import Position, Stateful, load_checkpoint
-from nearkin.training.compiling import check_compile, should_compile
+from nearkin.training.compiling import check_compile, compile_in_place, restore_eager, should_compile
 from nearkin.training.decode import hold_decoded
 from nearkin.training.defaults import is_pretrained, resolved, with_warmup
 from nearkin.training.devices import (
@@ -223,7 +223,7 @@ class Trainer:
             raise self.run.stopped() from None
         finally:
             self.metrics.close(status)  # another run in this process opens its own
-            self.model.backbone._compiled_call_impl = None  # it may be the user's own module
+            restore_eager(self.model.backbone, self.method.loss)
         return self.run
 
     def _start(self) -> DatasetSplits:
@@ -265,7 +265,7 @@ class Trainer:
                 self.train_set, self.held_out = hold_decoded(self.train_set, self.held_out, *where)
             steps = self.last_epoch * len(self.sampler)
             if should_compile(self.training, self.model.spec, steps, self.fabric.device):
-                self.model.backbone.compile(dynamic=False)  # in place: names of weights stay as they are
+                compile_in_place(self.model.backbone, self.method.loss)
             return self.model, self.model.spec.preprocess
         self.model.backbone.requires_grad_(False)
         self.model.to(self.fabric.device)
