@@ -38,6 +38,7 @@ from nearkin.clustering._margin import (
 NO_EXCHANGE, OBJECTIVE, ALGORITHM_2, ALL = range(4)
 UNKNOWN = -2  # the second facility of a point must be found again
 BLOCK = 64  # points that are compared at once
+FEW = 8  # rivals are listed if they are at most one of eight candidates
 ROUNDING = 1e-9  # larger than the rounding error of a bound, as a share of γ
 
 
@@ -383,6 +384,11 @@ def _tell_all(gain, reach, row, rivals, old, new):
     for j in range(len(row)):
         gain[j] += max(new - row[j], 0.0) - max(old - row[j], 0.0)
         reach[j] += np.int64(row[j] <= new) - np.int64(row[j] <= old)
+    count = 0
+    for j in range(len(row)):
+        count += row[j] <= new
+    if count * FEW > len(row):
+        return 0
     count = 0
     for j in range(len(row)):
         rivals[count] = j
