@@ -50,7 +50,8 @@ def drawn_triplets(batch: Comparison, cutoff: float) -> tuple[Tensor, Tensor, Te
 
     All have shape (batch, most positives of an anchor). Anchors without negatives have no triplets.
     """
-    partner, valid = positive_columns(batch.positive & batch.negative.any(dim=1, keepdim=True))
+    partner, valid = positive_columns(batch)
+    valid = valid & batch.negative.any(dim=1, keepdim=True)
     draws = torch.multinomial(negative_probabilities(batch, cutoff), partner.shape[1], replacement=True)
     return partner, draws, valid
 
