@@ -141,7 +141,10 @@ class _Reader:
     def __call__(self, key: tuple[int, int]) -> Tensor:
         index, seed = key
         with seeded(seed, everything=isinstance(self.items, LazyImages)):
-            image = self.items.image(index)
+            if isinstance(self.items, ImageFiles):
+                image = self.items.image(index, self.transform.short)
+            else:
+                image = self.items.image(index)
             if isinstance(image, Unreadable):
                 raise UserError(f"{image}; fix this file or leave it out")
             return self.transform(image)
