@@ -7,7 +7,7 @@ BIN := .venv/bin
 demo: install
 	$(BIN)/nearkin demo
 
-# The tests of a file stay in one process, which trains what they share once.
+# All tests of a file run in one process, so that shared models are trained once.
 test: check
 	$(BIN)/pytest -n auto --dist loadfile
 
@@ -23,14 +23,14 @@ check: install
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-# The site, into site/; any warning is an error (not with --quiet, which hides them), and nothing is fetched.
+# Builds the site into site/, offline; any warning is an error (but not with --quiet, which hides them).
 docs: install
 	$(BIN)/codespell
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build
 
 install: .venv/installed
 
-# Versions that were tested together are pinned in constraints.txt.
+# constraints.txt pins versions that were tested together.
 .venv/installed: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 		{ echo "nearkin needs Python 3.11 or newer; try: make PYTHON=python3.11 $(MAKECMDGOALS)"; exit 1; }

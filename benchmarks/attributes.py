@@ -1,19 +1,20 @@
-"""What an embedding knows besides its classes: Magnet, triplet and softmax on the glyphs, as in the Magnet paper.
+"""Attributes that an embedding captures without training on them: Magnet, triplet and softmax on the glyphs.
 
     python benchmarks/attributes.py                 # hours on two cores
-    python benchmarks/attributes.py --jobs 6        # on a GPU, several runs side by side
-    python benchmarks/attributes.py --quick         # a rehearsal, a few minutes; writes nothing to docs/
+    python benchmarks/attributes.py --jobs 6        # on a GPU, several runs in parallel
+    python benchmarks/attributes.py --quick         # a trial run of a few minutes; writes nothing to docs/
 
-Finished runs are never repeated (`--runs` keeps them), so it can be stopped and started again. It prints the tables and
-writes docs/results/attributes.json and docs/images/attributes.png.
+Finished runs in `--runs` are reused, so you can stop the script and start it again. It prints the tables and writes
+docs/results/attributes.json and docs/images/attributes.png. The experiments follow the Magnet paper:
 
-    plain   trained on the classes: errors on new examples of them, and which share of an example's neighbours has its
-            attributes (serif, mono, bold, italic; Fig. 6d). Training never sees an attribute.
-    pairs   trained on random pairs of the classes: errors by the classes themselves (hierarchy recovery, Table 4f)
+    plain   trained on the classes: errors on new examples, and the share of an example's neighbours that have the same
+            attribute (serif, mono, bold, italic; Fig. 6d). Training never sees an attribute.
+    pairs   trained on random pairs of classes: errors on the single classes (hierarchy recovery, Table 4f)
 
-Settings are those that benchmarks/methods.py chose on validation examples; softmax has the learning rate of the others.
-With pairs, Magnet has twice the clusters for each label, because each stands for two classes (the paper: 16 instead of
-2). Magnet is read out by its nearest clusters, the others by soft kNN, as in the paper; soft kNN is given for all.
+The settings are those that benchmarks/methods.py chose on validation examples; softmax has the learning rate of the
+others. With pairs, Magnet has twice as many clusters per label, because a label stands for two classes (the paper: 16
+instead of 2). As in the paper, Magnet is evaluated by its nearest clusters and the others by soft kNN; the tables show
+soft kNN for all.
 """
 
 from __future__ import annotations
@@ -40,8 +41,8 @@ from nearkin.training.scoring import concentrations
 CHOSEN: dict[str, dict[str, Any]] = KNOWN_CHOSEN | {"softmax": {"learning_rate": 1e-3}}
 PAIRS: dict[str, dict[str, Any]] = {"magnet": {"clusters": 2 * KNOWN_CHOSEN["magnet"]["clusters"]}}
 TRAITS = ("serif", "mono", "bold", "italic")
-NEW = 6  # examples of each class that are new at test
-Results = dict[str, dict[str, list[dict[str, Any]]]]  # task -> method -> one measurement for each seed
+NEW = 6  # test examples per class
+Results = dict[str, dict[str, list[dict[str, Any]]]]  # task -> method -> one result per seed
 
 
 def all_trials(data: Path, seeds: Sequence[int], changes: Mapping[str, Any]) -> dict[str, list[Trial]]:
@@ -60,7 +61,7 @@ def all_trials(data: Path, seeds: Sequence[int], changes: Mapping[str, Any]) -> 
 
 
 def measure(trial: Trial, folder: Path) -> dict[str, Any]:
-    """The errors on new examples by the true classes, and the shares of neighbours with the same attribute."""
+    """Errors on new examples with the true classes, and shares of neighbours with the same attribute."""
     measured = nearkin.evaluate(trial.run(folder), split="test", recall_at=1, attributes=True)
     soft_knn = measured.scores["soft_knn_error"]
     found = {
@@ -74,14 +75,14 @@ def measure(trial: Trial, folder: Path) -> dict[str, Any]:
 
 
 def pixel_shares(data: Path) -> dict[str, float]:
-    """The concentration of the traits among the nearest pictures, pixel by pixel."""
+    """The concentration of the traits among nearest neighbours by raw pixels."""
     test = make_splits(load_dataset(str(data))).test
     assert test is not None
     return {size: shares[ALL] for size, shares in concentrations(pixel_space(test), test).items()}
 
 
 def report(results: Results, pixels: Mapping[str, float]) -> None:
-    titles = {"plain": "Trained on the classes", "pairs": "Trained on pairs of classes, measured by the classes"}
+    titles = {"plain": "Trained on the classes", "pairs": "Trained on pairs of classes, evaluated on single classes"}
     for task, by_method in results.items():
         scores = ("error", "soft kNN error", "recall@1")
         rows = {method: {score: [run[score] for run in runs] for score in scores} for method, runs in by_method.items()}
@@ -98,7 +99,7 @@ def as_lists(shares: Mapping[str, float]) -> dict[str, list[float]]:
 
 
 def draw(results: Results, pixels: Mapping[str, float], file: Path) -> None:
-    """Left Fig. 6d, right the errors of both tasks; means over seeds, from the lowest to the highest."""
+    """Fig. 6d on the left, the errors of both tasks on the right: mean, minimum and maximum over seeds."""
     figure = plain_figure(9.6, 4)
     left, right = figure.subplots(1, 2, width_ratios=(3, 2))
     sizes = [size for size in pixels if size != "chance"]
@@ -143,7 +144,7 @@ def main() -> None:
     run_trials(every, runs, options.jobs, options.device)
     unfinished = [trial.run(runs).folder.name for trial in every if not trial.run(runs).scores_file.is_file()]
     if unfinished:
-        raise SystemExit(f"not finished: {', '.join(unfinished)}; the same command goes on with them")
+        raise SystemExit(f"not finished: {', '.join(unfinished)}; run the same command to continue")
     results: Results = {
         task: {method: [measure(trial, runs) for trial in of_task if trial.method == method] for method in CHOSEN}
         for task, of_task in trials.items()

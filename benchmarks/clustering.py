@@ -1,15 +1,14 @@
-"""How long clustering takes: k-means inside thousands of classes, spectral embedding, k-means with many clusters,
-exact neighbours.
+"""Speed of clustering: k-means within thousands of classes, spectral embedding, k-means with many clusters, and exact
+nearest neighbours.
 
     python benchmarks/clustering.py                                       # the sizes of Stanford Online Products
     python benchmarks/clustering.py --device cuda
     python benchmarks/clustering.py --quick                               # a tenth of the sizes
 
-Why these yardsticks: Magnet's cluster index is a k-means of every class, which is a python loop over scikit-learn's
-KMeans anywhere else (measured on 200 classes and extrapolated to all); the spectral embedding is an SVD, numpy's
-anywhere else; exact neighbours are faiss's. "ratio" is the yardstick's time over nearkin's. The yardsticks run on the
-CPU, whatever the device.
-The time of k-means is that of one Lloyd iteration, the start left out.
+The baselines: Magnet's cluster index is a k-means within every class, elsewhere a Python loop over scikit-learn's
+KMeans (measured on 200 classes and extrapolated to all); the spectral embedding is compared with numpy's SVD, and exact
+neighbours with faiss. "ratio" is the baseline's time divided by nearkin's. The baselines always run on the CPU.
+The time of k-means is for one Lloyd iteration, without the initialisation.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ SAMPLED_GROUPS = 200
 
 
 def seconds(work: Callable[[], object], device: str) -> float:
-    """The faster of two runs: the first one also warms up."""
+    """The time of the faster of two runs; the first one also warms up."""
     times = []
     for _ in range(2):
         start = time.perf_counter()
@@ -86,27 +85,27 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     parser.add_argument("--quick", action="store_true", help="a tenth of the sizes")
-    wanted = parser.parse_args()
-    part = 10 if wanted.quick else 1
-    items, classes, many, clusters = 59551 // part, 11318 // part, 60502 // part, 11316 // part
+    options = parser.parse_args()
+    divisor = 10 if options.quick else 1
+    items, classes, many, clusters = 59551 // divisor, 11318 // divisor, 60502 // divisor, 11316 // divisor
 
-    def line(name: str, ours: float, theirs: float | None = None, yardstick: str = "") -> None:
-        beside = f"{theirs:11.3f}{theirs / ours:8.1f}   {yardstick}" if theirs is not None else ""
-        print(f"{name:58}{ours:9.3f}{beside}", flush=True)
+    def line(name: str, ours: float, theirs: float | None = None, baseline: str = "") -> None:
+        compared = f"{theirs:11.3f}{theirs / ours:8.1f}   {baseline}" if theirs is not None else ""
+        print(f"{name:58}{ours:9.3f}{compared}", flush=True)
 
-    print(f"{DIM} dimensions, {wanted.device}, {torch.get_num_threads()} threads")
-    print(f"{'':58}{'seconds':>9}{'yardstick':>11}{'ratio':>8}")
+    print(f"{DIM} dimensions, {options.device}, {torch.get_num_threads()} threads")
+    print(f"{'':58}{'seconds':>9}{'baseline':>11}{'ratio':>8}")
     line(
         f"kmeans_per_group, {items:,} items, {classes:,} groups, k = 2",
-        *per_group(items, classes, wanted.device),
+        *per_group(items, classes, options.device),
         f"scikit-learn, loop over {SAMPLED_GROUPS} groups, extrapolated",
     )
-    line(f"spectral_embedding, {60000 // part:,} points", *spectral(60000 // part, wanted.device), "numpy SVD")
-    line(f"kmeans, {many:,} points, k = {clusters:,}, one iteration", lloyd_iteration(many, clusters, wanted.device))
+    line(f"spectral_embedding, {60000 // divisor:,} points", *spectral(60000 // divisor, options.device), "numpy SVD")
+    line(f"kmeans, {many:,} points, k = {clusters:,}, one iteration", lloyd_iteration(many, clusters, options.device))
     for k in (1, 10, 100, 1000):
         line(
-            f"nearest_neighbours, {20000 // part:,} points, k = {k:,}",
-            *neighbours(20000 // part, k, wanted.device),
+            f"nearest_neighbours, {20000 // divisor:,} points, k = {k:,}",
+            *neighbours(20000 // divisor, k, options.device),
             "faiss",
         )
 

@@ -1,13 +1,13 @@
-"""The defaults of `nearkin train` on a pretrained backbone: how the learning rates were found, and what they give.
+"""The default learning rates of `nearkin train` on a pretrained backbone: how they were found, and their scores.
 
     python benchmarks/defaults.py search --kind head --data DATA --weights FILE --jobs 12 --out head.json
     python benchmarks/defaults.py search --kind finetune --data DATA --weights FILE --jobs 12 --out finetune.json
     python benchmarks/defaults.py check --kind head --data DATA --weights FILE --jobs 12 --out checked.json
 
-DATA and FILE as for benchmarks/real_data.py. `search` trains every method with every rate and judges it by the best
-MAP@R on a quarter of the *training* classes; the test classes are never looked at. `check` trains with the defaults
-alone and measures on the test classes. The kind `head` trains the head on frozen features, `finetune` everything, with
-a tenth of the rate for the backbone. Finished runs in `--runs` are never repeated.
+DATA and FILE are as in benchmarks/real_data.py. `search` trains every method with every rate and scores it by the best
+MAP@R on a quarter of the *training* classes; it never uses the test classes. `check` trains with the defaults and
+evaluates on the test classes. `--kind head` trains the head on frozen features; `--kind finetune` trains everything,
+with a tenth of the rate for the backbone. Finished runs in `--runs` are reused.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def job(name: str, method: str, settings: dict[str, Any], folder: Path, tested: 
 
 
 def scores_of(key: Key, run: Run) -> dict[str, Any]:
-    """What is published of one run: on the test classes where they were measured, else on the validation classes."""
+    """The published scores of a run: on the test classes if it was tested, else on the validation classes."""
     scores, training = run.scores, run.settings().training
     tested = bool(scores["after"])
     columns = ("backbone", "before", "after") if tested else ("backbone", "before", "best")
@@ -66,7 +66,7 @@ def scores_of(key: Key, run: Run) -> dict[str, Any]:
 
 
 def table(rows: Sequence[dict[str, Any]]) -> str:
-    """A line for each method and rate: Recall@1 and MAP@R of the backbone and of the model that was kept, in %."""
+    """One line per method and rate: Recall@1 and MAP@R of the backbone and of the kept model, in %."""
     lines = ["| dataset | method | rate | seed | Recall@1 | MAP@R | epoch |", "|---|---|---|---|---|---|---|"]
     for row in rows:
         last = row.get("after") or row["best"]
@@ -80,16 +80,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("task", choices=["search", "check"])
     parser.add_argument("--kind", choices=list(KINDS), required=True)
-    parser.add_argument("--data", type=Path, required=True, help="where the datasets are")
+    parser.add_argument("--data", type=Path, required=True, help="folder with the datasets")
     parser.add_argument("--weights", type=Path, required=True, help="ImageNet weights of tf_efficientnet_lite0")
-    parser.add_argument("--rates", type=float, nargs="+", default=[1e-4, 3e-4, 1e-3], help="for search")
+    parser.add_argument("--rates", type=float, nargs="+", default=[1e-4, 3e-4, 1e-3], help="learning rates to search")
     parser.add_argument("--datasets", nargs="+", choices=list(sources(Path())), default=list(sources(Path())))
     parser.add_argument("--methods", nargs="+", choices=METHODS, default=METHODS)
     parser.add_argument("--seeds", type=int, default=1)
-    parser.add_argument("--set", nargs="*", default=[], metavar="NAME=VALUE", help="further settings, for all runs")
-    parser.add_argument("--jobs", type=int, default=1, help="runs side by side")
-    parser.add_argument("--runs", type=Path, default=Path("runs/defaults"), help="where the runs are kept")
-    parser.add_argument("--out", type=Path, help="also write the figures as JSON")
+    parser.add_argument("--set", nargs="*", default=[], metavar="NAME=VALUE", help="other settings for all runs")
+    parser.add_argument("--jobs", type=int, default=1, help="number of runs in parallel")
+    parser.add_argument("--runs", type=Path, default=Path("runs/defaults"), help="folder for the runs")
+    parser.add_argument("--out", type=Path, help="also write the results as JSON")
     given = parser.parse_args()
     checks = given.task == "check"
     keys: list[Key] = [

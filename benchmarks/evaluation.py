@@ -1,21 +1,21 @@
-"""How long evaluation takes and how much memory, beside faiss and pytorch-metric-learning.
+"""Time and memory of evaluation, compared with faiss and pytorch-metric-learning.
 
-    pip install faiss-cpu                                       # a yardstick, left out where it is not installed
-    python benchmarks/evaluation.py                             # the size of Stanford Online Products' test set
-    python benchmarks/evaluation.py --size 6000                 # a rehearsal
-    python benchmarks/evaluation.py --device cuda --profile     # and what the GPU spends its time on
+    pip install faiss-cpu                                       # a baseline, skipped if not installed
+    python benchmarks/evaluation.py                             # the size of the test set of Stanford Online Products
+    python benchmarks/evaluation.py --size 6000                 # a trial run
+    python benchmarks/evaluation.py --device cuda --profile     # also profile the GPU
     python benchmarks/evaluation.py --out evaluation.json
-    OMP_NUM_THREADS=1 python benchmarks/evaluation.py           # ratios of CPU time that hold on a busy machine too
+    OMP_NUM_THREADS=1 python benchmarks/evaluation.py           # CPU ratios that also hold on a busy machine
 
-Why these yardsticks: Recall@1000 is usually read off a search for 1,001 neighbours of every item, which gives neither
-ranks beyond them nor mAP; MAP@R comes from pytorch-metric-learning's AccuracyCalculator, NMI from 20 iterations of
-faiss's k-means. nearkin ranks all positives in one pass, which gives every score of retrieval, and runs k-means until
-it stands still. On a GPU the yardsticks are torch's own: `cdist` with `topk` in blocks, and pytorch-metric-learning
-on the same device, without faiss. Points are noisy blobs on the sphere. Each contestant runs in a process of its own
-after a small warm-up; "memory" is its peak less what was there before it began (on a GPU: the GPU's). "ratio" is its
-time over that of nearkin's part which gives the same, "CPU ratio" the same of the processor time of all its threads.
-"load" is the machine's load average over the last minute as the contestant ended: beside other work, seconds and their
-ratio say little, and threads that wait for each other make even the processor time longer, unless there is one only.
+The baselines: Recall@1000 is usually computed from the 1,001 nearest neighbours of every item, which gives neither mAP
+nor ranks beyond them; MAP@R comes from pytorch-metric-learning's AccuracyCalculator, and NMI from 20 iterations of
+faiss's k-means. nearkin ranks all positives in one pass, which gives every retrieval score, and runs k-means until it
+converges. On a GPU the baselines are torch's `cdist` with `topk` in blocks, and pytorch-metric-learning without faiss.
+The points are noisy clusters on the sphere. Each contestant runs in its own process after a short warm-up. "memory" is
+the increase of its peak memory (on a GPU, of GPU memory). "ratio" is its time divided by that of the part of nearkin
+that computes the same; "CPU ratio" is the same for the CPU time of all threads. "load" is the machine's load average
+over the last minute. On a busy machine, seconds and their ratio mean little. With several threads even the CPU time
+grows, because threads wait for each other.
 """
 
 from __future__ import annotations
@@ -76,8 +76,8 @@ def accuracy_calculator(space: Space) -> Values:
 
     on_gpu = space.embeddings.is_cuda
     search = CustomKNN(LpDistance(normalize_embeddings=False), batch_size=1024) if on_gpu else None
-    wanted = ("precision_at_1", "mean_average_precision_at_r")
-    calculator = AccuracyCalculator(include=wanted, k="max_bin_count", device=space.embeddings.device, knn_func=search)
+    metrics = ("precision_at_1", "mean_average_precision_at_r")
+    calculator = AccuracyCalculator(include=metrics, k="max_bin_count", device=space.embeddings.device, knn_func=search)
     found = calculator.get_accuracy(space.embeddings, space.labels)
     return {"recall@1": found["precision_at_1"], "map@r": found["mean_average_precision_at_r"]}
 
@@ -119,7 +119,7 @@ def neighbours_of(space: Space) -> int:
 
 
 def recalls(neighbours: Tensor, space: Space) -> Values:
-    """Of neighbours (items, k), nearest first, the item itself among them."""
+    """Recall@k from neighbours (items, k), nearest first, which include the item itself."""
     itself = torch.arange(len(space), device=neighbours.device)[:, None]
     hit = (space.labels[neighbours] == space.labels[:, None]) & (neighbours != itself)
     rank = (neighbours != itself).cumsum(1).masked_fill_(~hit, len(space)).amin(1)
@@ -132,7 +132,7 @@ def nmi(clusters: Tensor, space: Space) -> float:
 
 @dataclass(frozen=True)
 class Contestant:
-    """Who it is, what it does, the part of nearkin's that it is measured against, and the packages it needs."""
+    """One implementation: its work, the part of nearkin it is compared with, and the packages it needs."""
 
     name: str
     work: Callable[[Space], Values]
@@ -142,7 +142,7 @@ class Contestant:
 
 RANKS, CLUSTERS, CONCENTRATION = (
     "nearkin, all ranks: Recall@1…1000, MAP@R, mAP",
-    "nearkin, k-means until it stands still, NMI",
+    "nearkin, k-means until it converges, NMI",
     "nearkin, attribute concentration, 64 neighbours",
 )
 OURS = [
@@ -169,7 +169,7 @@ CONTESTANTS = {
 
 @dataclass(frozen=True)
 class Measured:
-    """What one contestant took and found."""
+    """Time, memory and values of one contestant."""
 
     name: str
     seconds: float
@@ -182,11 +182,11 @@ class Measured:
 
 
 def measure(place: int, items: int, classes: int, device: str, profile: bool) -> tuple[float, float, float, Values]:
-    """Seconds, processor seconds, megabytes and values of one contestant; in its own process."""
+    """Seconds, CPU seconds, megabytes and values of one contestant; called in its own process."""
     contestant = CONTESTANTS[device][place]
-    contestant.work(blobs(min(items, 2000), min(classes, 374), device))  # imports, threads and plans do not count
+    contestant.work(blobs(min(items, 2000), min(classes, 374), device))  # warm-up: imports, threads, plans
     space = blobs(items, classes, device)
-    forget_peak(device)
+    reset_peak(device)
     before = peak_megabytes(device)
     start, cpu_start = time.perf_counter(), time.process_time()
     values = contestant.work(space)
@@ -203,7 +203,7 @@ def measure(place: int, items: int, classes: int, device: str, profile: bool) ->
     return seconds, cpu_seconds, megabytes, values
 
 
-def forget_peak(device: str) -> None:
+def reset_peak(device: str) -> None:
     if device == "cuda":
         torch.cuda.reset_peak_memory_stats()
     else:
@@ -218,12 +218,12 @@ def peak_megabytes(device: str) -> float:
 
 
 def contest(device: str, items: int, classes: int, profile: bool) -> Iterator[Measured]:
-    """One contestant after the other."""
+    """Runs one contestant after the other."""
     ours: dict[str, tuple[float, float]] = {}
     for place, contestant in enumerate(CONTESTANTS[device]):
         missing = [package for package in contestant.needs if importlib.util.find_spec(package) is None]
         if missing:
-            print(f"{contestant.name:50}left out: {' and '.join(missing)} not installed", flush=True)
+            print(f"{contestant.name:50}skipped: {' and '.join(missing)} not installed", flush=True)
             continue
         with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as process:
             seconds, cpu, megabytes, values = process.submit(measure, place, items, classes, device, profile).result()
@@ -234,7 +234,7 @@ def contest(device: str, items: int, classes: int, profile: bool) -> Iterator[Me
 
 
 def disagreements(measured: list[Measured], items: int) -> list[str]:
-    """Where another contestant found something else. A few near ties may fall differently; k-means only be worse."""
+    """Values that differ from nearkin's. A few near ties may be ordered differently; k-means may only be worse."""
     ours = {name: value for each in measured[: len(OURS)] for name, value in each.values.items()}
     slack = 1e-4 + 2 / items
     found = []
@@ -256,13 +256,13 @@ def line(each: Measured) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", choices=list(CONTESTANTS), default="cpu")
-    parser.add_argument("--size", type=int, default=ITEMS, help="items; as many per class as in the full size")
+    parser.add_argument("--size", type=int, default=ITEMS, help="number of items; the number per class stays the same")
     parser.add_argument("--profile", action="store_true", help="run nearkin's parts again under torch's profiler")
     parser.add_argument("--out", type=Path, help="also write everything as JSON")
-    wanted = parser.parse_args()
-    items, classes = wanted.size, max(2, round(wanted.size * CLASSES / ITEMS))
+    options = parser.parse_args()
+    items, classes = options.size, max(2, round(options.size * CLASSES / ITEMS))
     about = {
-        **provenance(wanted.device),
+        **provenance(options.device),
         "torch": torch.__version__,
         "threads": torch.get_num_threads(),
         "items": items,
@@ -272,15 +272,15 @@ def main() -> None:
     print(", ".join(f"{name} {value}" for name, value in about.items()))
     print(f"{'':50}{'seconds':>9}{'ratio':>8}{'CPU s':>9}{'CPU ratio':>11}{'memory MB':>11}{'load':>6}   values")
     measured = []
-    for each in contest(wanted.device, items, classes, wanted.profile):
+    for each in contest(options.device, items, classes, options.profile):
         print(line(each), flush=True)
         measured.append(each)
     seconds, megabytes = sum(each.seconds for each in measured[:2]), max(each.megabytes for each in measured[:2])
     print(f"nearkin, all ranks and clusters: {seconds:.1f} s, {megabytes:.0f} MB")
     wrong = disagreements(measured, items)
     print("\n".join(wrong) or "all values agree")
-    if wanted.out is not None:
-        wanted.out.write_text(json.dumps({**about, "measured": [asdict(each) for each in measured]}, indent=1) + "\n")
+    if options.out is not None:
+        options.out.write_text(json.dumps({**about, "measured": [asdict(each) for each in measured]}, indent=1) + "\n")
     if wrong:
         raise SystemExit(1)
 

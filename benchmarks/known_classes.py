@@ -1,4 +1,4 @@
-"""The glyphs for experiments on known classes: every class is in both splits, the examples at test are new."""
+"""Glyphs for experiments on known classes: every class is in both splits, with new examples in the test split."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from nearkin.files import atomic_path
 def known_classes(
     file: Path, source: str = "glyphs", new: int = 6, left_out: int = 0, traits: Sequence[str] = ()
 ) -> Path:
-    """Writes the glyphs as ``.npz`` with a split inside every class, unless the file is there already.
+    """Writes the glyphs as ``.npz`` with a split within every class, unless the file exists.
 
     Args:
-        source: ``glyphs``, or in another size.
-        new: of each class, how many examples are tested on: the last ones, before those left out.
-        left_out: of each class, how many of the last examples are in neither split.
+        source: ``glyphs``, with options if wanted.
+        new: number of test examples per class: the last ones before those left out.
+        left_out: number of examples per class, from the end, that are in neither split.
         traits: attributes of the glyphs to keep.
 
     >>> known_classes(Path("known.npz"), "glyphs:classes=10,per_class=20")  # doctest: +SKIP

@@ -1,14 +1,14 @@
-"""Which form of a loss is the better default: contrastive squared or not, Proxy-NCA with the positive or without.
+"""Which variant of a loss is the better default: contrastive squared or not, Proxy-NCA with or without the positive.
 
     python benchmarks/loss_forms.py                                  # digits and glyphs, a few minutes on one core
-    python benchmarks/loss_forms.py --features cub.npz cars.npz      # and heads on features of a frozen backbone
+    python benchmarks/loss_forms.py --features cub.npz cars.npz      # also heads on features of a frozen backbone
 
-Why so: judged on classes that were not trained on, three seeds, each of which also draws the classes; every form gets
-the same learning rates and is reported at its own best one. Embeddings have 64 dimensions and unit length. Digits are
-scikit-learn's, on a small network; glyphs, 60 classes of 20, on a small convolutional one; a file of features holds
-``f`` (items, dim) and ``p``, paths whose first folder is the class. A third of the classes is held out; the test
-classes of the glyphs, and the second half of the classes of a file, are not touched. Figures are the last epoch's, so
-that nothing but the learning rate is chosen by them.
+Each variant is evaluated on classes that were not trained on, with three seeds, each with other held-out classes. Every
+variant is trained with the same learning rates and reported at its best one. Embeddings have 64 dimensions and unit
+length. The digits are scikit-learn's, with a small network; the glyphs (60 classes of 20) use a small convolutional
+one; a file of features has ``f`` (items, dim) and ``p``, paths whose first folder is the class. A third of the classes
+is held out. The test classes of the glyphs, and the second half of the classes of a file, are never used. Scores are
+those of the last epoch, so they choose nothing but the learning rate.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def digits() -> Data:
 
 def glyphs() -> Data:
     data = nearkin.load_dataset("glyphs:classes=120,per_class=20")
-    train = data.split == "train"  # the other classes are for tests
+    train = data.split == "train"  # the other classes are the test split
 
     def network() -> nn.Module:
         layers = [nn.Conv2d(1, 32, 5, 2, 2), nn.ReLU(), nn.Conv2d(32, 64, 3, 2, 1), nn.ReLU(), nn.Flatten()]
@@ -66,7 +66,7 @@ def features(*files: Path) -> Data:
 
 
 def trained(data: Data, form: str, rate: float, seed: int) -> tuple[float, float]:
-    """Recall@1 and MAP@R of a third of the classes, after training on the others."""
+    """Trains on two thirds of the classes; Recall@1 and MAP@R on the others."""
     inputs, labels, epochs, network = data
     order = np.random.default_rng(seed).permutation(labels.unique().numpy())
     held_out = torch.from_numpy(np.isin(labels.numpy(), order[: len(order) // 3]))

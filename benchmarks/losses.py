@@ -1,15 +1,15 @@
-"""How long each loss takes, forward and backward, beside pytorch-metric-learning's or a brute-force equivalent.
+"""Time and memory of each loss, forward and backward, compared with pytorch-metric-learning or brute force.
 
     python benchmarks/losses.py                          # this machine's CPU, a few minutes
     python benchmarks/losses.py --device cuda --sizes 128 512 2048 4096
     python benchmarks/losses.py --losses facility-location spectral
 
-Why so: both sides of a row run in turns within one process, on the same random batch of 64 dimensions with four items
-per class, so their ratio holds even where the machine is shared; milliseconds are medians. "Memory" is the peak above
-what was there before. An equivalent starts at a batch of 128 and ends where, by its growth, a step would take over a
-minute. Equivalents are pytorch-metric-learning's own where they have the same formula; its triplets are all semi-hard
-ones instead of one per pair, its N-pairs formula is NTXentLoss, its contrastive loss does not square. The
-facility-location yardstick is the by-the-equations oracle of the tests, forward only.
+Both sides of a row run alternately in one process, on the same random batch of 64 dimensions with four items per class,
+so their ratio holds even on a shared machine; milliseconds are medians. "MB" is the increase of peak memory. An
+equivalent starts at a batch of 128 and ends where a step is expected to take over a minute. Equivalents are losses of
+pytorch-metric-learning with the same formula, with three differences: its triplets are all semi-hard ones instead of
+one per pair, its N-pairs formula is NTXentLoss, and its contrastive loss does not square. The baseline of
+facility-location is the slow reference of the tests, forward only.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from torch import Tensor, nn
 from nearkin.losses import make_loss
 
 DIM, PER_CLASS, LONGEST = 64, 4, 60.0
-SMALL = 128  # an equivalent starts here: nobody knows how long it takes for more
+SMALL = 128  # an equivalent starts here: its time for larger batches is unknown
 Step = Callable[[Tensor, Tensor], Tensor]
 
 
@@ -42,7 +42,7 @@ def brute_force() -> Step:
 
 
 def theirs(name: str, classes: int) -> Step | None:
-    """The nearest equivalent elsewhere."""
+    """The closest equivalent in another library."""
     if name == "facility-location":
         return brute_force()
     from pytorch_metric_learning import distances, losses, miners
@@ -91,9 +91,9 @@ class Side:
 
 
 def measure(sides: list[Side], x: Tensor, y: Tensor, budget: float) -> None:
-    """Runs the sides in turns until each has had its budget of seconds, after a first run that is not counted."""
+    """Runs the sides alternately until each has used its budget of seconds, after a warm-up."""
     for side in sides:
-        side.run(x, y)  # compilation, plans and threads are not what is measured
+        side.run(x, y)  # warm-up: compilation, plans, threads
         side.seconds.clear()
         side.megabytes = peak_megabytes(lambda side=side: side.run(x, y), x)
     while waiting := [side for side in sides if sum(side.seconds) < budget]:
@@ -108,8 +108,8 @@ def peak_megabytes(run: Callable[[], None], x: Tensor) -> float:
         before = torch.cuda.memory_allocated()
         run()
         return (torch.cuda.max_memory_allocated() - before) / 2**20
-    ctypes.CDLL("libc.so.6").malloc_trim(0)  # Linux: what was freed goes back,
-    Path("/proc/self/clear_refs").write_text("5")  # and the peak starts anew
+    ctypes.CDLL("libc.so.6").malloc_trim(0)  # Linux: returns freed memory to the system
+    Path("/proc/self/clear_refs").write_text("5")  # and resets the peak
     before = resident("VmRSS")
     run()
     return (resident("VmHWM") - before) / 1024
@@ -140,31 +140,31 @@ def main() -> None:
     parser.add_argument("--sizes", type=int, nargs="+", default=[128, 512, 2048])
     parser.add_argument("--losses", nargs="+", choices=NAMES, default=NAMES)
     parser.add_argument("--budget", type=float, default=2.0, help="seconds per row")
-    wanted = parser.parse_args()
-    if wanted.device == "cuda" and not torch.cuda.is_available():
-        parser.error("there is no CUDA device here")
-    if min(wanted.sizes) < 2 * PER_CLASS:
+    options = parser.parse_args()
+    if options.device == "cuda" and not torch.cuda.is_available():
+        parser.error("no CUDA device was found")
+    if min(options.sizes) < 2 * PER_CLASS:
         parser.error(f"a batch needs at least two classes of {PER_CLASS} items")
-    where = torch.cuda.get_device_name() if wanted.device == "cuda" else f"{torch.get_num_threads()} CPU threads"
+    where = torch.cuda.get_device_name() if options.device == "cuda" else f"{torch.get_num_threads()} CPU threads"
     print(f"{where}, torch {torch.__version__}, {DIM} dimensions, {PER_CLASS} items per class\n")
     print("| loss | batch | ms | equivalent, ms | ratio | MB | equivalent, MB |\n|---|---|---|---|---|---|---|")
-    for name in wanted.losses:
-        sizes = [(items, DIM, items // PER_CLASS) for items in wanted.sizes]
+    for name in options.losses:
+        sizes = [(items, DIM, items // PER_CLASS) for items in options.sizes]
         if name == "spectral":
             sizes.insert(0, (1260, 100, 70))  # the paper's batch
         growth: list[float] = []
         for items, dim, classes in sizes:
-            x, y = batch(items, dim, classes, wanted.device)
+            x, y = batch(items, dim, classes, options.device)
             sides = [Side(on(ours(name, classes), x), [])]
-            other = theirs(name, classes) if wanted.device == "cpu" or name != "facility-location" else None
+            other = theirs(name, classes) if options.device == "cpu" or name != "facility-location" else None
             if other is not None and (growth[1] * (items / growth[0]) ** 3 < LONGEST if growth else items <= SMALL):
                 sides.append(Side(on(other, x), []))
             other_cell = "–"
             try:
-                measure(sides, x, y, wanted.budget)
+                measure(sides, x, y, options.budget)
             except torch.OutOfMemoryError:
                 sides, other_cell = sides[:1], "out of memory"
-                measure(sides, x, y, wanted.budget)
+                measure(sides, x, y, options.budget)
             cells = [f"{sides[0].milliseconds:.2f}", other_cell, "–", f"{sides[0].megabytes:.0f}", "–"]
             if len(sides) == 2:
                 growth = [items, sides[1].milliseconds / 1000]

@@ -1,20 +1,20 @@
-"""All methods on the glyphs: the same network, data and number of images seen; and what three papers claim.
+"""All methods on the glyphs, with the same network, data and number of images seen; and claims of three papers.
 
     python benchmarks/methods.py                          # everything, two hours on two cores
-    python benchmarks/methods.py --jobs 6                 # on a GPU, several runs side by side
+    python benchmarks/methods.py --jobs 6                 # on a GPU, several runs in parallel
     python benchmarks/methods.py --only table --seeds 0   # one experiment, one seed
 
-Finished runs are never repeated (`--runs` keeps them), so it can be stopped and started again. It prints the tables of
-docs/results.md and writes what they are made of: docs/results/methods.json and the pictures docs/images/*.png. There
-``made`` tells by command when, on what and with which nearkin its runs were finished.
+Finished runs in `--runs` are reused, so you can stop the script and start it again. It prints the tables of
+docs/results.md and writes their numbers to docs/results/methods.json and the figures to docs/images/*.png. In the JSON,
+``made`` has the date, hardware and version of the runs of each command.
 
-    choose     four settings of every method, judged on validation classes (or examples) with another seed
-    table      every method and baseline, classes never seen in training
+    choose     four settings of every method, scored on validation classes (or examples) with another seed
+    table      every method and baseline, on classes never seen in training
     learners   divide and conquer with 1, 2, 4 and 8 learners (the paper's Fig. 1), and the ablations of its Table 6
-    magnet     Magnet against triplet: steps to triplet's final error on new examples of known classes (its Fig. 5)
-    warm       the same from a network that softmax has trained for three epochs, as the paper starts
+    magnet     Magnet and triplet: steps to triplet's final error on new examples of known classes (Magnet's Fig. 5)
+    warm       the same, starting from a network trained with softmax for three epochs, as in the paper
 
-The best of ``choose`` stand in CHOSEN below; the test split had no say in them.
+CHOSEN below has the best settings of ``choose``; the test split did not influence them.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ DOCS = Path(__file__).parents[1] / "docs"
 BUDGET: dict[str, Any] = {"epochs": 20, "dim": 128, "backbone": "small"}
 KNOWN: dict[str, Any] = {"epochs": 20, "dim": 128, "backbone": "small", "batch_size": 48}
 PAPER: dict[str, Any] = {"positive_in_denominator": False}
-CHOICES: dict[str, list[dict[str, Any]]] = {  # two settings of its own for each method, each at two learning rates
+CHOICES: dict[str, list[dict[str, Any]]] = {  # two settings per method, each with two learning rates
     method: [settings | {"learning_rate": rate} for settings in both for rate in (1e-3, 3e-3)]
     for method, both in {
         "facility-location": ({"gamma": 10.0}, {"gamma": 100.0}),
@@ -98,7 +98,7 @@ SCORES = ("recall@1", "map@r", "nmi_arithmetic")
 
 @dataclass(frozen=True)
 class Trial:
-    """One run: where it goes, and with what it is made."""
+    """One run: its name, data, method and settings."""
 
     name: str
     seed: int
@@ -131,7 +131,7 @@ def learner_trials(seeds: Sequence[int]) -> list[Trial]:
 
 
 def magnet_trials(seeds: Sequence[int], data: Path, start: Run | None = None) -> list[Trial]:
-    """Magnet and triplet on known classes, both from scratch or both from the backbone of a run."""
+    """Magnet and triplet on known classes, from scratch or from the backbone of a run."""
     kind = "known" if start is None else "warm"
     weights = (
         {}
@@ -165,13 +165,13 @@ def run_trials(trials: Sequence[Trial], folder: Path, jobs: int, device: str) ->
         refused = yield Task(target.name, settings, target)
         print(f"{target.name}: {refused or 'done'}", flush=True)
 
-    torch.set_num_threads(1)  # here and in processes of its own, so that any number of jobs gives the same scores
+    torch.set_num_threads(1)  # also in workers, so that scores do not depend on the number of jobs
     os.environ["OMP_NUM_THREADS"] = "1"
     run_jobs(map(job, trials), len(trials), jobs)
 
 
 def command() -> str:
-    """What was typed, without where on this machine it was."""
+    """The command that was typed, without paths of this machine."""
     return shlex.join(["python", f"benchmarks/{Path(sys.argv[0]).name}", *sys.argv[1:]])
 
 
@@ -197,7 +197,7 @@ def markdown(title: str, rows: dict[str, dict[str, list[float]]]) -> str:
 
 
 def rows_of(trials: Sequence[Trial], folder: Path, scores: Sequence[str]) -> dict[str, dict[str, list[float]]]:
-    """Scores of the finished runs by name, one number for each seed."""
+    """Scores of the finished runs by name, one number per seed."""
     rows: dict[str, dict[str, list[float]]] = {}
     for trial in trials:
         if trial.run(folder).scores_file.is_file():
@@ -221,17 +221,17 @@ def baselines(first: Run) -> dict[str, dict[str, list[float]]]:
 
 
 def report_choices(trials: Sequence[Trial], folder: Path) -> dict[str, Any]:
-    """The judgement of every setting: MAP@R on validation classes, or the error on validation examples."""
-    print("### Settings and how they did on validation\n")
-    judged = {}
+    """The score of every setting: MAP@R on validation classes, or the error on validation examples."""
+    print("### Validation scores of the settings\n")
+    scored = {}
     for trial in trials:
         records = [record for record in trial.run(folder).metrics if record["kind"] == "evaluation"]
         changes = (KNOWN_CHOICES if "known" in trial.name else CHOICES)[trial.method][int(trial.name[-1])]
         error = {"magnet": "nearest_cluster_error", "triplet": "soft_knn_error"}
         score = records[-1][error[trial.method] if "known" in trial.name else "map@r"]
-        judged[trial.name] = {"settings": changes, "score": score}
+        scored[trial.name] = {"settings": changes, "score": score}
         print(f"{trial.name:32s} {score:.4f}  {changes}")
-    return {"choices": judged}
+    return {"choices": scored}
 
 
 def report_table(trials: Sequence[Trial], folder: Path) -> dict[str, Any]:
@@ -268,7 +268,7 @@ def report_magnet(trials: Sequence[Trial], folder: Path) -> dict[str, Any]:
             curves[f"{trial.method}, soft kNN"].append(curve(run, "soft_knn_error"))
             if trial.method == "magnet":
                 curves["magnet, kNC"].append(curve(run, "nearest_cluster_error"))
-    print(f"### Magnet against triplet ({kind}): steps to triplet's final error\n")
+    print(f"### Magnet and triplet ({kind}): steps to triplet's final error\n")
     print("| seed | triplet: steps | error | magnet (kNC): steps | ratio | magnet's final error |")
     print("|---|---|---|---|---|---|")
     for seed, (triplet, magnet) in enumerate(zip(curves["triplet, soft kNN"], curves["magnet, kNC"], strict=False)):
@@ -281,7 +281,7 @@ def report_magnet(trials: Sequence[Trial], folder: Path) -> dict[str, Any]:
 
 
 def draw(name: str, curves: dict[str, list[list[tuple[int, float]]]], label: str, top: float) -> None:
-    """One line for each name, the mean over seeds, with a band from the lowest to the highest."""
+    """One line per name: the mean over seeds, with a band from minimum to maximum."""
     figure = plain_figure(6.4, 4)
     axes = figure.subplots()
     for title, runs in curves.items():
@@ -301,15 +301,15 @@ def draw(name: str, curves: dict[str, list[list[tuple[int, float]]]], label: str
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", nargs="+", choices=EXPERIMENTS, default=EXPERIMENTS[1:])
-    parser.add_argument("--methods", nargs="+", help="of these methods alone")
+    parser.add_argument("--methods", nargs="+", help="only these methods")
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
     parser.add_argument("--runs", type=Path, default=Path("runs/methods"))
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--device", default="auto")
     options = parser.parse_args()
     options.runs.mkdir(parents=True, exist_ok=True)
-    load_dataset("glyphs")  # drawn once, before several processes want it
-    # All classes in both splits, six new examples of each at test; settings are chosen on the four before these.
+    load_dataset("glyphs")  # rendered once, before several processes need it
+    # All classes are in both splits, with six test examples each; settings are chosen on the four before those.
     data = known_classes(options.runs / "known.npz")
     data_to_choose = known_classes(options.runs / "known-to-choose.npz", new=4, left_out=6)
     start = Trial("start", 100, str(data), "softmax", KNOWN | {"epochs": 3})

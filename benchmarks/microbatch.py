@@ -1,11 +1,11 @@
-"""What pieces of a batch save in memory and cost in time, against the whole batch at once.
+"""Memory and time of micro-batches, compared with the whole batch.
 
     python benchmarks/microbatch.py --device cuda                      # ResNet-50, 224 pixels, 256 images, bf16
     python benchmarks/microbatch.py --backbone resnet18 --size 64 --batch 64 --pieces 16
 
-One step is: embed, loss (spectral), backward. Weights are random. Peak memory is what torch held on the GPU, weights
-included; on the CPU only time is told. The gradient's difference is that of the first layer's, relative; batch norm is
-frozen, so that in float32 it is rounding alone.
+A step is: embed, loss (spectral), backward. Weights are random. Peak memory is the GPU memory of torch, including
+weights; on the CPU only the time is measured. The difference of the gradient is the relative one of the first layer.
+Batch norm is frozen, so in float32 the difference is only rounding.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def step(model: nn.Module, inputs: Tensor, labels: Tensor) -> None:
 
 
 def measured(model: nn.Module, inputs: Tensor, labels: Tensor, repeats: int) -> tuple[float, float]:
-    """Seconds a step, the best of some, and peak memory in GB."""
+    """Seconds per step (the best of ``repeats``), and peak memory in GB."""
     seconds = []
     for _ in range(repeats + 1):
         if inputs.is_cuda:
@@ -61,7 +61,7 @@ def main() -> None:
     first = next(model.backbone.parameters())
     whole_seconds, whole_memory = measured(model, inputs, labels, options.repeats)
     expected = first.grad.clone()  # type: ignore[union-attr]
-    print("| items at once | ms a step | ratio | peak GB | ratio | gradient differs by |\n|---|---|---|---|---|---|")
+    print("| micro-batch | ms per step | ratio | peak GB | ratio | gradient differs by |\n|---|---|---|---|---|---|")
     print(f"| {options.batch} (whole) | {1e3 * whole_seconds:.0f} | 1 | {whole_memory:.2f} | 1 | |")
     for piece in options.pieces:
         seconds, memory = measured(MicroBatched(model, piece), inputs, labels, options.repeats)

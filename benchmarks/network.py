@@ -1,13 +1,13 @@
-"""How fast networks learn and embed, and photographs are decoded: what nearkin does against the plain way.
+"""Speed of training steps, embedding and decoding: nearkin compared with plain PyTorch.
 
-    python benchmarks/network.py                                            # two CPU cores, some minutes
+    python benchmarks/network.py                                            # a few minutes on two CPU cores
     python benchmarks/network.py --device cuda --batch 128 --workers 0 8 16
 
-    step     a training step of a batch: channels-last, as nearkin keeps networks, against torch's usual order
-    embed    pictures to vectors: as many at once as nearkin takes against the whole batch (CPU only)
+    step     a training step: channels-last, as nearkin keeps networks, against torch's default memory format
+    embed    images to embeddings: in pieces, as nearkin does it, against the whole batch (CPU only)
     decode   JPEG files with a short side of 256 to augmented crops of 224, by number of worker processes
 
-Weights and pixels are random. The two ways of a line run in turns; the median of each is told.
+Weights and pixels are random. The two sides of a line run alternately; the median of each is printed.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ PHOTOS = 512
 
 
 def in_turns(ways: list[Callable[[], object]], repeats: int) -> list[float]:
-    """The median seconds of each."""
+    """The median seconds of each, run alternately."""
     seconds: list[list[float]] = [[] for _ in ways]
     for _ in range(repeats + 1):
         for way, taken in zip(ways, seconds, strict=True):
@@ -53,12 +53,12 @@ def network(backbone: str, size: int, device: str) -> EmbeddingModel:
     return EmbeddingModel(spec).to(device)
 
 
-def pictures(count: int, size: int, device: str) -> torch.Tensor:
+def random_images(count: int, size: int, device: str) -> torch.Tensor:
     return torch.randint(0, 256, (count, 3, size, size), dtype=torch.uint8, device=device)
 
 
 def step(backbone: str, size: int, batch: int, device: str, repeats: int) -> None:
-    inputs = pictures(batch, size, device)
+    inputs = random_images(batch, size, device)
 
     def learn(model: EmbeddingModel) -> None:
         model.zero_grad()
@@ -68,8 +68,8 @@ def step(backbone: str, size: int, batch: int, device: str, repeats: int) -> Non
 
     ours, plain = (network(backbone, size, device).train() for _ in range(2))
     plain.to(memory_format=torch.contiguous_format)  # type: ignore[call-overload]
-    usual = torch.contiguous_format
-    plain.backbone.register_forward_pre_hook(lambda _, given: (given[0].contiguous(memory_format=usual),))
+    default = torch.contiguous_format
+    plain.backbone.register_forward_pre_hook(lambda _, given: (given[0].contiguous(memory_format=default),))
     line(
         f"step: {backbone}, {size} px, {batch} images",
         batch,
@@ -78,7 +78,7 @@ def step(backbone: str, size: int, batch: int, device: str, repeats: int) -> Non
 
 
 def embed(backbone: str, size: int, batch: int, repeats: int) -> None:
-    model, inputs, cpu = network(backbone, size, "cpu").eval(), pictures(batch, size, "cpu"), torch.device("cpu")
+    model, inputs, cpu = network(backbone, size, "cpu").eval(), random_images(batch, size, "cpu"), torch.device("cpu")
     with torch.no_grad():
         times = in_turns([lambda: apply(model, inputs, cpu), lambda: model(inputs)], repeats)
     line(f"embed: {backbone}, {size} px, {batch} images", batch, *times)
@@ -90,7 +90,7 @@ def decode(workers: list[int], repeats: int) -> None:
     with tempfile.TemporaryDirectory() as folder:
         paths = [Path(folder) / f"{number}.jpg" for number in range(PHOTOS)]
         for path in paths:
-            small = rng.integers(0, 256, (12, 16, 3), dtype=np.uint8)  # smooth, as photographs are
+            small = rng.integers(0, 256, (12, 16, 3), dtype=np.uint8)  # smooth, like photographs
             Image.fromarray(small).resize((342, 256), Image.Resampling.BICUBIC).save(path, quality=90)
         files, draws = ImageFiles(paths), sequential(PHOTOS, 64)
         ways = [lambda n=n: list(input_batches(files, preprocess, draws, "crop-flip", n)) for n in workers]
@@ -102,13 +102,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     parser.add_argument("--backbone", default="tf_efficientnet_lite0")
-    parser.add_argument("--batch", type=int, default=32, help="photographs in a step; embedded are eight times as many")
+    parser.add_argument("--batch", type=int, default=32, help="images per step; eight times as many are embedded")
     parser.add_argument("--workers", nargs="+", type=int, default=[0, 2])
     parser.add_argument("--repeats", type=int, default=5)
     options = parser.parse_args()
     torch.manual_seed(0)
     print(f"{options.device}, {torch.get_num_threads()} threads\n")
-    print("| | images a second | plain | ratio |\n|---|--:|--:|--:|")
+    print("| | images/s | plain | ratio |\n|---|--:|--:|--:|")
     step("small", 28, 128, options.device, options.repeats)
     step(options.backbone, 224, options.batch, options.device, options.repeats)
     if options.device == "cpu":

@@ -1,9 +1,9 @@
-"""A finished comparison for the docs: its raw numbers, its learning curves as a picture, its table.
+"""Publishes a finished comparison in the docs: its numbers, a figure of its learning curves, and its table.
 
     python benchmarks/publish.py runs/compare-photos photos
 
-writes docs/results/photos.json and docs/images/photos.png, and prints the table. Places on this machine stand there by
-their last name only.
+writes docs/results/photos.json and docs/images/photos.png, and prints the table. Paths of this machine are cut to their
+last part.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ def publish(folder: Path, name: str, docs: Path = DOCS) -> ComparisonResult:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", type=Path, help="the --out of `nearkin compare`")
-    parser.add_argument("name", help="what to call it in docs/")
+    parser.add_argument("folder", type=Path, help="output folder of `nearkin compare`")
+    parser.add_argument("name", help="name of the files in docs/")
     arguments = parser.parse_args()
     print(publish(arguments.folder, arguments.name).markdown())
 

@@ -1,18 +1,18 @@
-"""The methods on photographs, each dataset and protocol one `nearkin compare`: the tables of docs/results.md.
+"""The methods on photographs, one `nearkin compare` per dataset and protocol: the tables of docs/results.md.
 
     python benchmarks/real_data.py --data DATA --weights FILE --jobs 12
     python benchmarks/real_data.py --data DATA --weights FILE --only cub-paper cars
 
-DATA holds CUB_200_2011 in its official layout, and cars196_train_boxes and flowers102 as folders with one folder per
-class; FILE the ImageNet weights of timm's tf_efficientnet_lite0. Finished runs in `--runs` are never repeated, so it
-can be stopped and started again, also on another machine: only the small files of a run are needed for that (all but
-its model and checkpoint). Each finished section is published (benchmarks/publish.py) and its table printed.
+DATA has CUB_200_2011 in its official layout, and cars196_train_boxes and flowers102 with one folder per class. FILE has
+the ImageNet weights of timm's tf_efficientnet_lite0. Finished runs in `--runs` are reused, so you can stop the script
+and start it again, even on another machine: that needs only the small files of a run (all but its model and
+checkpoint). Each finished section is published (benchmarks/publish.py), and its table is printed.
 
     cub         all methods, fair, three seeds
-    cub-paper   the five whole-space methods, the best point of the test curve
+    cub-paper   the five whole-space methods, protocol "paper"
     cars        the five, triplet, margin and Proxy-NCA, fair, three seeds
     flowers     the same
-    cub-tuned   the same eight on CUB, each with the best of five trials that only validation classes judge
+    cub-tuned   the same eight on CUB, each with the best of five trials, scored on validation classes
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ COMMON: dict[str, Any] = {
     "dim": 512,
     "freeze_batch_norm": True,
     "learning_rate": 4e-4,
-    "micro_batch": 128,  # spectral's batches do not fit otherwise; those of the others are whole
+    "micro_batch": 128,  # for the large batches of spectral; those of the others are smaller
     "evaluate_every": 2,
     "keep_decoded": True,
 }
@@ -64,13 +64,13 @@ def sections(data: Path) -> dict[str, Section]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, required=True, help="where the three datasets lie")
+    parser.add_argument("--data", type=Path, required=True, help="folder with the three datasets")
     parser.add_argument("--weights", type=Path, required=True, help="ImageNet weights of tf_efficientnet_lite0")
-    parser.add_argument("--only", nargs="+", choices=list(sections(Path())), help="some of the sections")
+    parser.add_argument("--only", nargs="+", choices=list(sections(Path())), help="only these sections")
     parser.add_argument("--epochs", type=int, default=12)
-    parser.add_argument("--jobs", type=int, default=1, help="runs side by side")
-    parser.add_argument("--runs", type=Path, default=Path("runs/real"), help="where the runs are kept")
-    parser.add_argument("--docs", type=Path, default=DOCS, help="where results/ and images/ are written")
+    parser.add_argument("--jobs", type=int, default=1, help="number of runs in parallel")
+    parser.add_argument("--runs", type=Path, default=Path("runs/real"), help="folder for the runs")
+    parser.add_argument("--docs", type=Path, default=DOCS, help="folder for results/ and images/")
     arguments = parser.parse_args()
     for name, section in sections(arguments.data.absolute()).items():
         if arguments.only and name not in arguments.only:

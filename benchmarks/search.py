@@ -1,19 +1,18 @@
-"""How fast galleries are searched, exactly and approximately, and how much of the nearest is found.
+"""Speed and recall of gallery search, exact and approximate.
 
     pip install 'nearkin[search]'
     python benchmarks/search.py                                  # 10,000, 100,000 and 1,000,000 items
-    python benchmarks/search.py --sizes 10000 100000             # a rehearsal
+    python benchmarks/search.py --sizes 10000 100000             # a trial run
     python benchmarks/search.py --links 16 32 --out docs/results/search.json
     python benchmarks/search.py --index 20000                    # instead: time and memory of `nearkin index`
 
-This is the search of `nearkin.search` without its files: `ExactIndex`, which serves up to 100,000 items, and
-`ApproximateIndex` with HNSW, which serves up to a million, and with IVF, which serves more; each with the effort that
-`nearkin index` would choose. Points are noisy blobs on the sphere, 20 to a class, and the queries are other points of
-the same classes.
-(Of points that form no classes no index of this kind finds much: `--noise 1.4` shows it.) Each contestant runs in a
-process of its own. "build" includes choosing the effort. "memory" is what the process grew by meanwhile, beside the
-vectors that it built from; an index of faiss holds a copy of them. "load" is the machine's load average over the last
-minute as the contestant ended: beside other work all figures of speed are too low.
+This is the search of `nearkin.search` without its files: `ExactIndex`, used for up to 100,000 items, and
+`ApproximateIndex` with HNSW, used for up to a million, and with IVF, used for more; each with the search effort that
+`nearkin index` would choose. The points are noisy clusters on the sphere, 20 per class; the queries are other points of
+the same classes. (Without clusters, approximate indexes have a low recall: try `--noise 1.4`.) Each contestant runs in
+its own process. "build" includes choosing the effort. "memory" is how much the process grew, not counting the vectors
+it indexes; a faiss index has a copy of them. "load" is the machine's load average over the last minute: on a busy
+machine, all speeds are too low.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ from nearkin.search.store import Embeddings
 from nearkin.search.vector_index import ApproximateIndex, ExactIndex, Ids
 
 DIM, PER_CLASS, QUERIES, CHUNK, SIDE = 128, 20, 512, 20_000, 32
-SECONDS = 3.0  # for each measurement of speed
+SECONDS = 3.0  # per measurement of speed
 HNSW_UP_TO = {"HNSW": 10**12, "IVF": 0}
 
 Search = Callable[[Embeddings], Ids]
@@ -52,7 +51,7 @@ Search = Callable[[Embeddings], Ids]
 
 @dataclass(frozen=True)
 class Measured:
-    """What one contestant took and found; the rates are queries per second, one by one and in batches of 64."""
+    """Result of one contestant; rates are queries per second, one by one and in batches of 64."""
 
     items: int
     name: str
@@ -81,9 +80,9 @@ def blobs(items: int, noise: float) -> tuple[Embeddings, Embeddings]:
 
 
 def measure(kind: str, items: int, noise: float, links: int) -> Measured:
-    """One contestant; in its own process."""
+    """Measures one contestant; called in its own process."""
     vector_index.LINKS = links
-    torch.zeros(1), faiss.IndexFlatL2(1)  # loading them does not count
+    torch.zeros(1), faiss.IndexFlatL2(1)  # loads both libraries first
     vectors, queries = blobs(items, noise)
     ids = np.arange(items)
     before, start = megabytes(), time.perf_counter()
@@ -102,7 +101,7 @@ def measure(kind: str, items: int, noise: float, links: int) -> Measured:
 
 
 def index_images(count: int) -> str:
-    """Indexes that many image files, then the same again."""
+    """Indexes ``count`` image files, then indexes them again."""
     with tempfile.TemporaryDirectory() as folder:
         photos, gallery, rng = Path(folder, "photos"), Path(folder, "gallery"), np.random.default_rng(0)
         for number in range(count):
@@ -120,7 +119,7 @@ def index_images(count: int) -> str:
         size = sum(file.stat().st_size for file in gallery.rglob("*") if file.is_file()) / 1e6
     return (
         f"{count:,} images of {SIDE}×{SIDE} pixels: {seconds[0]:.0f} s, {1000 * seconds[0] / count:.2f} ms each; "
-        f"again, with nothing new: {seconds[1]:.1f} s; memory {before:,.0f} MB before, {peak:,.0f} MB at most; "
+        f"again, without changes: {seconds[1]:.1f} s; memory {before:,.0f} MB before, {peak:,.0f} MB at most; "
         f"gallery {size:,.0f} MB; load {os.getloadavg()[0]:.1f}"
     )
 
@@ -178,12 +177,12 @@ recall@1 | recall@10 | load |
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sizes", type=int, nargs="+", default=[10_000, 100_000, 1_000_000], help="items")
-    parser.add_argument("--noise", type=float, default=0.7, help="of a point about its class, whose own spread is 1")
-    usual = vector_index.LINKS
-    parser.add_argument("--links", type=int, nargs="+", default=[usual], help="HNSW's, one contestant for each number")
+    parser.add_argument("--noise", type=float, default=0.7, help="spread of the points of a class; classes have 1")
+    default = vector_index.LINKS
+    parser.add_argument("--links", type=int, nargs="+", default=[default], help="HNSW links, one contestant each")
     parser.add_argument("--out", type=Path, help="also write everything as JSON, after every contestant")
-    parser.add_argument("--index", type=int, metavar="COUNT", help="index that many image files instead")
-    wanted = parser.parse_args()
+    parser.add_argument("--index", type=int, metavar="COUNT", help="instead, index this number of image files")
+    options = parser.parse_args()
     about = {
         **provenance("cpu"),
         "torch": torch.__version__,
@@ -191,22 +190,22 @@ def main() -> None:
         "threads": torch.get_num_threads(),
         "dim": DIM,
         "per_class": PER_CLASS,
-        "noise": wanted.noise,
+        "noise": options.noise,
     }
     print(", ".join(f"{name} {value}" for name, value in about.items()))
-    if wanted.index:
-        print(index_images(wanted.index))
+    if options.index:
+        print(index_images(options.index))
         return
     print(HEAD, flush=True)
     measured = []
-    for items in wanted.sizes:
-        for kind, links in (("exact", usual), ("IVF", usual), *(("HNSW", links) for links in wanted.links)):
+    for items in options.sizes:
+        for kind, links in (("exact", default), ("IVF", default), *(("HNSW", links) for links in options.links)):
             with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as process:
-                measured.append(process.submit(measure, kind, items, wanted.noise, links).result())
+                measured.append(process.submit(measure, kind, items, options.noise, links).result())
             print(row(measured[-1]), flush=True)
-            if wanted.out is not None:
+            if options.out is not None:
                 content = {**about, "measured": [asdict(each) for each in measured]}
-                wanted.out.write_text(json.dumps(content, indent=1) + "\n")
+                options.out.write_text(json.dumps(content, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -1,14 +1,14 @@
-"""`nearkin serve` under load: how many requests it answers, how long they take, whether its memory grows.
+"""`nearkin serve` under load: throughput, latency and memory.
 
     pip install 'nearkin[serve]'
     python benchmarks/serving.py                              # 8 and 32 clients, a minute each; then 5,000 requests
-    python benchmarks/serving.py --seconds 5 --requests 500   # a rehearsal
-    python benchmarks/serving.py --gallery photos.index --picture query.jpg --out docs/results/serving.json
+    python benchmarks/serving.py --seconds 5 --requests 500   # a trial run
+    python benchmarks/serving.py --gallery photos.index --image query.jpg --out docs/results/serving.json
 
-Every client does what a person on the page does, without a pause: search by picture, look at eight thumbnails of what
-was found, go on to a neighbour of the first. It keeps its connection, sends the next request when it has the answer to
-the last, and counts as an error whatever is not 200. Without `--gallery` a gallery of 1,000 images (320 × 240 pixels,
-JPEG) is made, with the untrained backbone `small`: the server's own work, decoding and the search, not a large network.
+Every client acts like a user of the page, without pauses: it searches by image, loads eight thumbnails of the results,
+and asks for the neighbours of the first one. It keeps its connection open, sends one request at a time, and counts
+every status other than 200 as an error. Without `--gallery`, the script makes a gallery of 1,000 images (320 × 240
+pixels, JPEG) with the untrained backbone `small`, so it measures the server, decoding and search, not a large network.
 Clients and server share the machine. "memory" is that of the server and its processes, before and after; "load" is the
 machine's load average over the last minute.
 """
@@ -48,7 +48,7 @@ FORM = b'--x\r\nContent-Disposition: form-data; name="file"; filename="query.jpg
 
 @dataclass(frozen=True)
 class Measured:
-    """What one phase took; milliseconds as (median, 99th percentile), of all requests and of each kind."""
+    """Result of one phase; milliseconds as (median, 99th percentile), of all requests and of each kind."""
 
     clients: int
     requests: int
@@ -61,22 +61,22 @@ class Measured:
 
 
 class Client:
-    """A person on the page, who never pauses."""
+    """A user of the page who never pauses."""
 
-    def __init__(self, port: int, picture: bytes) -> None:
-        self._connection, self._body = HTTPConnection("127.0.0.1", port, timeout=60), FORM % picture
+    def __init__(self, port: int, image: bytes) -> None:
+        self._connection, self._body = HTTPConnection("127.0.0.1", port, timeout=60), FORM % image
         self.seconds: dict[str, list[float]] = defaultdict(list)
         self.errors = 0
 
-    def visit(self, may_go_on: Callable[[], bool]) -> None:
-        """One search after the other, as long as it may."""
-        while may_go_on():
+    def visit(self, may_continue: Callable[[], bool]) -> None:
+        """One search after the other, until ``may_continue`` says no."""
+        while may_continue():
             found = json.loads(self._ask("search", "/api/search") or '{"neighbours": []}')["neighbours"]
             for each in found[:THUMBNAILS]:
-                if not may_go_on():
+                if not may_continue():
                     return
                 self._ask("thumbnail", f"/api/items/{each['id']}/thumbnail")
-            if found and may_go_on():
+            if found and may_continue():
                 self._ask("neighbours", f"/api/items/{found[0]['id']}/neighbours")
 
     def _ask(self, kind: str, path: str) -> bytes:
@@ -97,12 +97,12 @@ class Client:
         return b"" if failed else content
 
 
-def measure(server: int, port: int, picture: bytes, clients: int, may_go_on: Callable[[], bool]) -> Measured:
-    """One phase: so many clients at once."""
-    people = [Client(port, picture) for _ in range(clients)]
+def measure(server: int, port: int, image: bytes, clients: int, may_continue: Callable[[], bool]) -> Measured:
+    """One phase, with ``clients`` clients in parallel."""
+    people = [Client(port, image) for _ in range(clients)]
     before, start = megabytes(server), time.perf_counter()
     with ThreadPoolExecutor(clients) as pool:
-        list(pool.map(lambda person: person.visit(may_go_on), people))
+        list(pool.map(lambda person: person.visit(may_continue), people))
     seconds, after = time.perf_counter() - start, megabytes(server)
     kinds = {kind: [each for person in people for each in person.seconds[kind]] for kind in people[0].seconds}
     kinds = {"all": [each for some in kinds.values() for each in some], **kinds}
@@ -122,15 +122,15 @@ def for_seconds(seconds: float) -> Callable[[], bool]:
 def for_requests(count: int) -> Callable[[], bool]:
     left, lock = iter(range(count)), threading.Lock()
 
-    def may_go_on() -> bool:
+    def may_continue() -> bool:
         with lock:
             return next(left, None) is not None
 
-    return may_go_on
+    return may_continue
 
 
 def make_gallery(folder: Path) -> Path:
-    """Blurred noise in 50 tints."""
+    """A gallery of blurred noise in 50 colours."""
     rng = np.random.default_rng(0)
     for label in range(LABELS):
         (folder / "photos" / f"{label:02}").mkdir(parents=True)
@@ -144,24 +144,24 @@ def make_gallery(folder: Path) -> Path:
     return folder / "photos.index"
 
 
-def a_picture() -> bytes:
+def noise_image() -> bytes:
     encoded = BytesIO()
     Image.effect_noise((40, 30), 60).convert("RGB").resize((640, 480)).save(encoded, "JPEG")
     return encoded.getvalue()
 
 
 def start(gallery: Path) -> tuple[subprocess.Popen[str], int]:
-    """The server's process and its port."""
+    """Starts the server; returns its process and port."""
     command = [sys.executable, "-m", "nearkin", "serve", str(gallery), "--port", "0"]
     server = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     assert server.stdout is not None
-    said = re.search(r":(\d+) \(stop", server.stdout.readline())
-    assert said is not None
-    return server, int(said[1])
+    found = re.search(r":(\d+) \(stop", server.stdout.readline())
+    assert found is not None
+    return server, int(found[1])
 
 
 def megabytes(process: int) -> float:
-    """Of a process and all that it started (Linux)."""
+    """Memory of a process and all its child processes (Linux)."""
     status = Path(f"/proc/{process}/status").read_text().splitlines()
     own = float(next(line.split()[1] for line in status if line.startswith("VmRSS"))) / 1024
     threads = Path(f"/proc/{process}/task").iterdir()
@@ -169,7 +169,7 @@ def megabytes(process: int) -> float:
 
 
 HEAD = """\
-| clients | requests | errors | a second | p50 ms | p99 ms | search p50 | search p99 | memory MB | after | load |
+| clients | requests | errors | requests/s | p50 ms | p99 ms | search p50 | search p99 | memory MB | after | load |
 |--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|"""
 
 
@@ -183,34 +183,36 @@ def row(each: Measured) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--clients", type=int, nargs="+", default=[8, 32], help="at once, one phase for each number")
-    parser.add_argument("--seconds", type=float, default=60, help="of each of these phases")
     parser.add_argument(
-        "--requests", type=int, default=5000, help="of the last phase, with the first number of clients"
+        "--clients", type=int, nargs="+", default=[8, 32], help="parallel clients, one phase per number"
     )
-    parser.add_argument("--gallery", type=Path, help="a gallery to serve instead")
-    parser.add_argument("--picture", type=Path, help="what is searched for instead")
+    parser.add_argument("--seconds", type=float, default=60, help="length of each of these phases")
+    parser.add_argument(
+        "--requests", type=int, default=5000, help="requests of the last phase, with the first number of clients"
+    )
+    parser.add_argument("--gallery", type=Path, help="gallery to serve instead")
+    parser.add_argument("--image", type=Path, help="image to search for instead")
     parser.add_argument("--out", type=Path, help="also write everything as JSON")
-    wanted = parser.parse_args()
+    options = parser.parse_args()
     about = provenance("cpu")
     print(", ".join(f"{name} {value}" for name, value in about.items()))
     with ExitStack() as stack:
-        gallery = wanted.gallery or make_gallery(Path(stack.enter_context(tempfile.TemporaryDirectory())))
-        picture = wanted.picture.read_bytes() if wanted.picture else a_picture()
+        gallery = options.gallery or make_gallery(Path(stack.enter_context(tempfile.TemporaryDirectory())))
+        image = options.image.read_bytes() if options.image else noise_image()
         server, port = start(gallery)
         try:
-            measure(server.pid, port, picture, 1, for_requests(50))  # the first requests load what all later ones use
+            measure(server.pid, port, image, 1, for_requests(50))  # warm-up
             print(HEAD, flush=True)
             measured = []
-            for clients in (*wanted.clients, None):
-                limit = for_requests(wanted.requests) if clients is None else for_seconds(wanted.seconds)
-                measured.append(measure(server.pid, port, picture, clients or wanted.clients[0], limit))
+            for clients in (*options.clients, None):
+                limit = for_requests(options.requests) if clients is None else for_seconds(options.seconds)
+                measured.append(measure(server.pid, port, image, clients or options.clients[0], limit))
                 print(row(measured[-1]), flush=True)
         finally:
             server.send_signal(signal.SIGINT)
             server.wait(20)
-    if wanted.out is not None:
-        wanted.out.write_text(json.dumps({**about, "measured": [asdict(each) for each in measured]}, indent=1) + "\n")
+    if options.out is not None:
+        options.out.write_text(json.dumps({**about, "measured": [asdict(each) for each in measured]}, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -1,14 +1,14 @@
-"""Every method on two processes: the same model as on one, also after one of the two is killed and the run resumed.
+"""Checks that every method trains the same model on two processes as on one, also after one is killed and resumed.
 
     python benchmarks/torchrun.py                                # all methods
     python benchmarks/torchrun.py --methods rank magnet          # some of them
     python benchmarks/torchrun.py --out docs/results/torchrun.json
 
-Two epochs on feature vectors, on the CPU. "two processes" is the largest difference of a weight from the run of one
-process. Then the second process kills itself (SIGKILL) in the second epoch; "ended after" is how long the first one and
-torchrun took to notice. The run is resumed from its last checkpoint by one process and, a copy of it, by two. Weights
-differ in the last digits, because sums of gradients are taken in another order; "records" says whether all of these
-runs have the same lines in metrics.jsonl, none lost and none doubled.
+Each run has two epochs on feature vectors, on the CPU. "two processes" is the largest difference of a weight from the
+run of one process. Then the second process kills itself (SIGKILL) in the second epoch; "ended after" is how long the
+first one and torchrun took to notice. The run is resumed from its last checkpoint by one process, and a copy of it by
+two. Weights differ in the last digits, because gradients are summed in another order. "records" says whether all of
+these runs have the same lines in metrics.jsonl, none lost and none doubled.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from nearkin.training.loop import Trainer
 from nearkin.training.settings import make_settings
 
 COMMON: dict[str, Any] = {
-    "backbone": "mlp",  # layer norm: batch norm's statistics would be each process's own
+    "backbone": "mlp",  # layer norm: batch norm would have other statistics in each process
     "dim": 8,
     "epochs": 2,
     "batch_size": 16,
@@ -44,7 +44,7 @@ COMMON: dict[str, Any] = {
     "learning_rate": 0.02,
     "clip_norm": 1.0,
     "checkpoint_steps": 2,
-    "keep": "last",  # what was trained, and not the start where that was better
+    "keep": "last",  # the trained model, even if the start was better
     "logger": "none",
     "device": "cpu",
 }
@@ -52,7 +52,7 @@ OWN: dict[str, dict[str, Any]] = {
     "divide-and-conquer": {"learners": 2, "wraps": "margin"},
     "pml": {"loss_name": "MultiSimilarityLoss"},
 }
-SAME = 1e-4  # of weights: more is another model
+SAME = 1e-4  # largest difference of a weight in the same model
 
 
 @dataclass(frozen=True)
@@ -75,17 +75,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--methods", nargs="+", default=[method.name for method in known_methods()])
     parser.add_argument("--out", type=Path, help="also write everything as JSON")
-    parser.add_argument("--work", type=Path, help=argparse.SUPPRESS)  # in a process that torchrun started
+    parser.add_argument("--work", type=Path, help=argparse.SUPPRESS)  # for the processes that torchrun starts
     parser.add_argument("--do", choices=["train", "resume", "die"], help=argparse.SUPPRESS)
-    wanted = parser.parse_args()
-    if wanted.do:
-        work(wanted.work, wanted.methods, wanted.do)
+    options = parser.parse_args()
+    if options.do:
+        work(options.work, options.methods, options.do)
         return
     with tempfile.TemporaryDirectory() as folder:
-        measured = measure(Path(folder), wanted.methods)
-    if wanted.out:
+        measured = measure(Path(folder), options.methods)
+    if options.out:
         content = {**provenance("cpu"), "measured": [asdict(each) for each in measured]}
-        wanted.out.write_text(json.dumps(content, indent=1) + "\n")
+        options.out.write_text(json.dumps(content, indent=1) + "\n")
     sys.exit(not all(each.holds for each in measured))
 
 
@@ -132,7 +132,7 @@ def settings(folder: Path, method: str) -> Settings:
 
 
 def launch(folder: Path, methods: list[str], do: str) -> float:
-    """Two processes that do something to all methods; returns the seconds from the death of one to the end of both."""
+    """Runs ``do`` for all methods in two processes; returns the seconds from the death of one to the end of both."""
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2", __file__]
     options = ["--work", str(folder), "--do", do, "--methods", *methods]
     done = subprocess.run([*command, *options], capture_output=True, text=True, timeout=600)
@@ -145,7 +145,7 @@ def launch(folder: Path, methods: list[str], do: str) -> float:
 
 
 def work(folder: Path, methods: list[str], do: str) -> None:
-    """In each of the two processes."""
+    """Runs in each of the two processes."""
     if do == "die" and os.environ["RANK"] == "1":
         Trainer._step = dying(Trainer._step, folder)  # type: ignore[method-assign]
     for method in methods:
@@ -156,7 +156,7 @@ def work(folder: Path, methods: list[str], do: str) -> None:
 
 
 def dying(step: Any, folder: Path) -> Any:
-    """A step that is the last one in the second epoch."""
+    """A step that kills the process in the second epoch."""
 
     def last(trainer: Trainer, batch: Any) -> None:
         if trainer.position.epoch == 1 and trainer.position.batch == 1:

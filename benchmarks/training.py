@@ -121,7 +121,10 @@ def main() -> None:
         })  # fmt: skip
         print(f"| {backbone} | {what} | {compiled} | {rate:,.0f} | {rate / base:.2f} | {refresh:.1%} |", flush=True)
 
-    print("| backbone | | compile | images a second | of the bare loop | refreshes |\n|---|---|---|--:|--:|--:|", flush=True)
+    print(
+        "| backbone | | compile | images/s | of the bare loop | refreshes |\n|---|---|---|--:|--:|--:|",
+        flush=True,
+    )
     with quiet():
         for backbone in options.backbones:
             for compiled in options.compile:

@@ -56,7 +56,7 @@ def tutorial(notebook: Path) -> str:
 
 
 def _table(parameters: list[Any]) -> str:
-    rows = ["| | default | |", "|---|---|---|"]
+    rows = ["| parameter | default | description |", "|---|---|---|"]
     for each in parameters:
         if getattr(each, "hidden", False) or each.name == "help":
             continue

@@ -1,6 +1,6 @@
-"""A LightningModule with a nearkin loss, batches of a nearkin sampler, and nearkin's scores after every epoch.
+"""A LightningModule with a nearkin loss, a nearkin batch sampler, and nearkin's scores after every epoch.
 
-    python examples/lightning_module.py         # ten seconds on one core; the first time the pictures are drawn, too
+    python examples/lightning_module.py         # ten seconds on one core; the first run also renders the images
     python examples/lightning_module.py --quick
 
 Needs `pip install lightning`.
@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 import sys
 
-import nearkin._torchvision  # before lightning, which imports torchvision: mends that beside a CPU build of torch
+import nearkin._torchvision  # before lightning: fixes torchvision with a CPU build of torch
 import lightning
 import torch
 from torch import Tensor, nn
@@ -34,7 +34,7 @@ class MetricLearning(lightning.LightningModule):
         self.embedded: list[tuple[Tensor, Tensor]] = []
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
-        return torch.optim.Adam(self.parameters(), lr=1e-3)  # also of what the loss learns, if it does
+        return torch.optim.Adam(self.parameters(), lr=1e-3)  # includes the parameters of the loss, if any
 
     def training_step(self, batch: tuple[Tensor, Tensor]) -> Tensor:
         return self.loss(self.model(batch[0]), batch[1])
@@ -50,13 +50,13 @@ class MetricLearning(lightning.LightningModule):
 
 
 data = nearkin.load_dataset(f"glyphs:classes={CLASSES},per_class=16")
-pictures = torch.from_numpy(data.items.pixels).unsqueeze(1) / 255  # (items, 1, 28, 28)
+images = torch.from_numpy(data.items.pixels).unsqueeze(1) / 255  # (items, 1, 28, 28)
 labels = torch.from_numpy(data.labels)
-train, test = (torch.from_numpy(data.split == part) for part in ("train", "test"))  # of different classes
+train, test = (torch.from_numpy(data.split == split) for split in ("train", "test"))  # of different classes
 
 batches = GroupSampler(labels[train], batch_size=64, per_class=8)
-training = DataLoader(TensorDataset(pictures[train], labels[train]), batch_sampler=batches)
-validation = DataLoader(TensorDataset(pictures[test], labels[test]), batch_size=256)
+training = DataLoader(TensorDataset(images[train], labels[train]), batch_sampler=batches)
+validation = DataLoader(TensorDataset(images[test], labels[test]), batch_size=256)
 
 lightning.seed_everything(0, verbose=False)
 module = MetricLearning("rank", alpha=4.0)
@@ -72,4 +72,4 @@ trainer = lightning.Trainer(
 before = trainer.validate(module, validation, verbose=False)[0]["recall@1"]
 trainer.fit(module, training, validation)
 after = trainer.callback_metrics["recall@1"].item()
-print(f"rank: Recall@1 of shapes never trained on: {before:.3f} before, {after:.3f} after")
+print(f"rank: Recall@1 on unseen classes: {before:.3f} before, {after:.3f} after")

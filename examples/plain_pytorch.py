@@ -1,9 +1,9 @@
-"""nearkin's losses, batches and scores in a training loop of your own.
+"""nearkin's losses, batch samplers and scores in your own training loop.
 
-    python examples/plain_pytorch.py            # ten seconds on one core; the first time the pictures are drawn, too
+    python examples/plain_pytorch.py            # ten seconds on one core; the first run also renders the images
     python examples/plain_pytorch.py --quick
 
-Two loops: the usual one, and one for a method that looks at the whole space again after every epoch.
+There are two loops: the usual one, and one for a method that embeds the whole dataset before every epoch.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from nearkin.sampling import ClusterIndex, GroupSampler, NeighbourhoodSampler
 EPOCHS, CLASSES = (4, 60) if "--quick" in sys.argv else (8, 120)
 
 data = nearkin.load_dataset(f"glyphs:classes={CLASSES},per_class=16")
-pictures = torch.from_numpy(data.items.pixels).unsqueeze(1) / 255  # (items, 1, 28, 28)
+images = torch.from_numpy(data.items.pixels).unsqueeze(1) / 255  # (items, 1, 28, 28)
 labels = torch.from_numpy(data.labels)
-# Of different classes: what is tested was never trained on.
-(pictures, labels), test = ((pictures[data.split == part], labels[data.split == part]) for part in ("train", "test"))
+# The two splits have different classes.
+(images, labels), test = ((images[data.split == split], labels[data.split == split]) for split in ("train", "test"))
 
 
 def network() -> nn.Module:
@@ -35,9 +35,9 @@ def network() -> nn.Module:
 
 
 @torch.no_grad()
-def space(model: nn.Module, pictures: Tensor, labels: Tensor) -> nearkin.Space:
-    """Everything embedded at one moment: what scores and methods read."""
-    return nearkin.Space.of(model(pictures), labels)
+def space(model: nn.Module, images: Tensor, labels: Tensor) -> nearkin.Space:
+    """Embeds all images: the input of scores and methods."""
+    return nearkin.Space.of(model(images), labels)
 
 
 def recall(model: nn.Module) -> float:
@@ -51,7 +51,7 @@ def train_with_rank(model: nn.Module) -> None:
     for _ in range(EPOCHS):
         for items in batches:
             optimizer.zero_grad()
-            loss(model(pictures[items]), labels[items]).backward()
+            loss(model(images[items]), labels[items]).backward()
             optimizer.step()
 
 
@@ -60,11 +60,11 @@ def train_with_magnet(model: nn.Module) -> None:
     batches = NeighbourhoodSampler(labels, batch_size=48, per_cluster=4)
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
     for epoch in range(EPOCHS):
-        whole = space(model, pictures, labels)
+        whole = space(model, images, labels)
         found = kmeans_per_group(whole.embeddings, whole.labels, 2)  # two clusters in every class
         batches.refresh(ClusterIndex(found.assignment.numpy(), found.centroids.numpy(), found.group_of.numpy()))
         for step, items in enumerate(batches, start=epoch * len(batches)):
-            losses = loss(model(pictures[items]), labels[items], clusters=found.assignment[items])
+            losses = loss(model(images[items]), labels[items], clusters=found.assignment[items])
             optimizer.zero_grad()
             losses.mean().backward()
             optimizer.step()
@@ -76,4 +76,4 @@ for name, method in {"rank": train_with_rank, "magnet": train_with_magnet}.items
     model = network()
     before = recall(model)
     method(model)
-    print(f"{name}: Recall@1 of shapes never trained on: {before:.3f} before, {recall(model):.3f} after")
+    print(f"{name}: Recall@1 on unseen classes: {before:.3f} before, {recall(model):.3f} after")

@@ -1,6 +1,6 @@
-"""nearkin and pytorch-metric-learning (PML) in each other's training: a loss of the one in the loop of the other.
+"""nearkin and pytorch-metric-learning (PML) together: a loss of one in the training loop of the other.
 
-python examples/pytorch_metric_learning_trainer.py    # some ten seconds; the first time the pictures are drawn, too
+python examples/pytorch_metric_learning_trainer.py    # about ten seconds; the first run also renders the images
 python examples/pytorch_metric_learning_trainer.py --quick
 """
 
@@ -24,13 +24,13 @@ GLYPHS = f"glyphs:classes={CLASSES},per_class=16"
 
 
 class GroupsForTrainer(GroupSampler, BatchSampler):
-    """PML's trainers know a sampler of whole batches by torch's class."""
+    """A batch sampler that PML's trainers recognise, because it inherits from torch's."""
 
 
 data = nearkin.load_dataset(GLYPHS)
-pictures = torch.from_numpy(data.items.pixels).unsqueeze(1) / 255  # (items, 1, 28, 28)
+images = torch.from_numpy(data.items.pixels).unsqueeze(1) / 255  # (items, 1, 28, 28)
 labels = torch.from_numpy(data.labels)
-train, test = (torch.from_numpy(data.split == part) for part in ("train", "test"))  # of different classes
+train, test = (torch.from_numpy(data.split == split) for split in ("train", "test"))  # of different classes
 
 torch.manual_seed(0)
 trunk = nn.Sequential(nn.Conv2d(1, 32, 5, 2, 2), nn.ReLU(), nn.Conv2d(32, 64, 3, 2, 1), nn.ReLU(), nn.Flatten())
@@ -39,7 +39,7 @@ models = {"trunk": trunk, "embedder": nn.Linear(64 * 7 * 7, 64)}
 
 @torch.no_grad()
 def recall() -> float:
-    embeddings = models["embedder"].cpu()(trunk.cpu()(pictures[test]))
+    embeddings = models["embedder"].cpu()(trunk.cpu()(images[test]))
     return nearkin.evaluate(nearkin.Space.of(embeddings, labels[test]), clustering=None).scores["recall@1"]
 
 
@@ -47,17 +47,17 @@ before = recall()
 MetricLossOnly(
     models=models,
     optimizers={f"{name}_optimizer": torch.optim.Adam(part.parameters(), lr=1e-3) for name, part in models.items()},
-    batch_size=None,  # the sampler's
+    batch_size=None,  # set by the sampler
     loss_funcs={"metric_loss": RankApproximationLoss()},
-    dataset=TensorDataset(pictures[train], labels[train]),
+    dataset=TensorDataset(images[train], labels[train]),
     sampler=GroupsForTrainer(labels[train], batch_size=64, per_class=8),
     data_device=torch.device("cpu"),
     dataloader_num_workers=0,
 ).train(num_epochs=EPOCHS)
-print(f"nearkin's loss in PML: Recall@1 of shapes never trained on: {before:.3f} before, {recall():.3f} after")
+print(f"nearkin's loss in PML: Recall@1 on unseen classes: {before:.3f} before, {recall():.3f} after")
 
 with TemporaryDirectory() as folder:
     run = nearkin.train(GLYPHS, method="pml", loss_name="CircleLoss", epochs=EPOCHS, out=f"{folder}/run")
     scores = json.loads(run.scores_file.read_text())
 before, after = (scores[when]["recall@1"] for when in ("before", "after"))
-print(f"PML's loss in nearkin: Recall@1 of shapes never trained on: {before:.3f} before, {after:.3f} after")
+print(f"PML's loss in nearkin: Recall@1 on unseen classes: {before:.3f} before, {after:.3f} after")

@@ -1,4 +1,4 @@
-"""Cases for the campaign that do what nearkin must never do; see `test_campaign`."""
+"""Cases for the campaign that do what nearkin must never do, for `test_campaign`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from benchmarks.campaign.worker import Action, Refused, Sandbox
 
 
 def sound(rng: Random, sandbox: Sandbox) -> Action:
-    """Writes to its output, and refuses every other input."""
+    """Writes to its output, and rejects half of the inputs."""
     refuse = rng.random() < 0.5
 
     def act() -> None:
@@ -40,7 +40,7 @@ def crash(_: Random, __: Sandbox) -> Action:
 
 
 def changed(_: Random, sandbox: Sandbox) -> Action:
-    """Deletes a user's file without Python's knowledge, as a database might."""
+    """Deletes a user's file without going through Python, as a database might."""
     return lambda: ctypes.CDLL(None).unlink(os.fsencode(sandbox.home / "thesis.txt"))
 
 

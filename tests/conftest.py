@@ -1,4 +1,4 @@
-"""What many tests share: a cache of their own, tiny datasets, the command as a function."""
+"""Shared fixtures: a separate cache, tiny datasets, the command as a function."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from PIL import Image
 
 from nearkin import _torchvision  # noqa: F401 (before any test imports timm)
 
-# The same examples every time: whether a change passes must not depend on luck. EXPLORE=1 draws new ones.
+# The same examples every time, so that tests do not pass or fail by chance. EXPLORE=1 draws new ones.
 settings.register_profile("steady", derandomize=not os.environ.get("EXPLORE"))
 settings.load_profile("steady")
 
@@ -29,7 +29,7 @@ TINY_GLYPHS = "glyphs:classes=12,per_class=8,size=16"
 @pytest.fixture(scope="session", autouse=True)
 def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     os.environ["NEARKIN_CACHE"] = str(tmp_path_factory.mktemp("cache"))
-    # One thread: as fast for tiny networks, much faster beside other work, and the same bits here and in commands.
+    # One thread: as fast for tiny networks, much faster on a busy machine, and the same bits here and in commands.
     os.environ["OMP_NUM_THREADS"] = "1"
     torch.set_num_threads(1)
     logging.getLogger("nearkin").setLevel(logging.INFO)
@@ -38,7 +38,7 @@ def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 @pytest.fixture
 def photos(tmp_path: Path) -> Path:
-    """A folder of six classes with six small coloured images each; a class has its own hue."""
+    """A folder of six classes with six small images each; every class has its own brightness."""
     rng = np.random.default_rng(0)
     for label in range(6):
         folder = tmp_path / "photos" / f"class{label}"
@@ -51,7 +51,7 @@ def photos(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def vectors(tmp_path: Path) -> str:
-    """A file of feature vectors: 24 classes of eight, which overlap."""
+    """A file of feature vectors: 24 overlapping classes of eight items."""
     rng = np.random.default_rng(0)
     labels = np.repeat(np.arange(24), 8)
     np.savez(tmp_path / "x.npz", vectors=rng.normal(size=(24, 6))[labels] + rng.normal(size=(192, 6)), labels=labels)
@@ -60,7 +60,7 @@ def vectors(tmp_path: Path) -> str:
 
 @pytest.fixture
 def own_registries(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a test registers is forgotten after it."""
+    """Removes what a test registers after the test."""
     from nearkin.data.benchmarks import registry as benchmarks
     from nearkin.evaluation import metrics
     from nearkin.losses import registry as losses
@@ -80,7 +80,7 @@ def own_registries(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @dataclass
 class Outcome:
-    """What a command left behind."""
+    """The result of a command."""
 
     code: int
     out: str
@@ -106,7 +106,7 @@ def nearkin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capt
             cli.main()
         except SystemExit as exit:
             code = int(exit.code or 0)
-        finally:  # a command that was stopped leaves signals to the operating system
+        finally:  # a stopped command leaves the default handlers behind
             signal.signal(signal.SIGINT, signal.default_int_handler)
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
         captured = capsys.readouterr()

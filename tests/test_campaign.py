@@ -1,4 +1,4 @@
-"""The campaign of hostile input notices what it looks for."""
+"""The campaign of hostile input detects every type of failure."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 PLANTED = {
     "traceback": "KeyError",
-    "hang": "ended after the limit",
+    "hang": "killed at the time limit",
     "memory": "MB",
     "crash": "exit code 9",
     "changed": "thesis.txt",

@@ -26,7 +26,7 @@ def quick(**settings):
 
 
 def noisy_classes(n=120, classes=4, seed=0):
-    """Vectors (n, 6) of which two features tell the classes apart and the others are noise."""
+    """Vectors (n, 6): two features separate the classes, the others are noise."""
     rng = np.random.default_rng(seed)
     y = np.arange(n) % classes
     centres = np.pad(np.random.default_rng(99).normal(size=(classes, 2)), ((0, 0), (0, 4)))
@@ -49,13 +49,13 @@ def test_is_a_scikit_learn_estimator(estimator, check):
     check(estimator)
 
 
-def test_unseen_items_find_their_class_better_than_before():
+def test_the_embedding_separates_unseen_items_better_than_the_features():
     before, y = noisy_classes(seed=1)
     learner = quick(epochs=10).fit(*noisy_classes(seed=0))
     assert learner.score(before, y) > nearest_other_has_the_class(before, y).mean() + 0.1
 
 
-def test_score_is_recall_at_1_of_the_other_items_and_leaves_out_those_without_a_second():
+def test_score_is_leave_one_out_recall_at_1_without_single_items():
     x, y = noisy_classes(seed=1)
     names = np.array(["alone", "b", "c", "d"])[y]
     keep = (y > 0) | (np.arange(len(y)) == 0)
@@ -77,7 +77,7 @@ def test_every_method_fits_labels_of_any_kind(method):
     assert np.allclose(lengths, 1, atol=1e-5) == (method != "magnet")
 
 
-def test_the_same_random_state_gives_the_same_embedding_and_leaves_others_randomness_alone():
+def test_the_same_random_state_gives_the_same_embedding_and_global_state_is_unchanged():
     x, y = noisy_classes()
     torch.manual_seed(5)
     expected = torch.rand(3)
@@ -99,7 +99,7 @@ def test_precision_of_the_input_does_not_matter():
     np.testing.assert_array_equal(single.transform(x), double.transform(x.astype(float)))
 
 
-def test_a_fitted_one_survives_pickle_and_joblib_and_can_be_kept_as_a_model(tmp_path):
+def test_a_fitted_estimator_can_be_pickled_and_saved_as_a_model(tmp_path):
     x, _ = noisy_classes(seed=2)
     expected = fitted().transform(x)
     joblib.dump(fitted(), tmp_path / "learner.joblib")
@@ -116,7 +116,7 @@ def test_parameters_are_cloned_and_set_by_name():
     assert not hasattr(clone(fitted()), "embedder_")
 
 
-def test_a_grid_search_goes_through_methods_and_their_settings():
+def test_a_grid_search_covers_methods_and_their_settings():
     x, y = noisy_classes(60)
     pipeline = make_pipeline(StandardScaler(), quick(epochs=1), KNeighborsClassifier(1))
     grid = [
@@ -129,13 +129,13 @@ def test_a_grid_search_goes_through_methods_and_their_settings():
     assert 0 <= alone.best_score_ <= 1
 
 
-def test_a_setting_of_the_method_counts():
+def test_a_setting_of_the_method_has_an_effect():
     x, y = noisy_classes()
     near, far = (quick(method="triplet", method_settings={"margin": m}).fit(x, y).transform(x) for m in (0.05, 1.0))
     assert not np.allclose(near, far)
 
 
-def test_tables_keep_their_names():
+def test_data_frames_keep_their_feature_names():
     pandas = pytest.importorskip("pandas")
     x, y = noisy_classes()
     table = pandas.DataFrame(x, columns=list("abcdef"), index=np.arange(len(x)) + 7)
@@ -151,7 +151,7 @@ def test_tables_keep_their_names():
 
 @pytest.mark.parametrize("sizes", [(2, 2), (3, 2), (30, 1), (30, 2), (4, 1, 1, 1), (2, 2, 2, 1), (500, 5, 5), (9, 9)])
 @pytest.mark.parametrize("method", ["rank", "triplet", "softmax"])
-def test_small_and_lopsided_data_work(method, sizes):
+def test_small_and_imbalanced_data_work(method, sizes):
     y = np.repeat(np.arange(len(sizes)), sizes)
     x = np.random.default_rng(0).normal(size=(len(y), 3))
     embedded = quick(method=method, epochs=1).fit(x, y).transform(x)
@@ -159,7 +159,7 @@ def test_small_and_lopsided_data_work(method, sizes):
 
 
 @pytest.mark.parametrize("sizes", [(2, 2), (30, 1), (30, 2), (4, 1, 1, 1), (2, 2, 2, 1), (500, 5, 5), (8, 8)])
-def test_every_batch_of_small_data_holds_two_classes(sizes, monkeypatch):
+def test_every_batch_of_small_data_has_two_classes(sizes, monkeypatch):
     batches = []
     step = Method.step
     monkeypatch.setattr(
@@ -182,26 +182,26 @@ def test_every_batch_of_small_data_holds_two_classes(sizes, monkeypatch):
         ({"method": "ranks"}, [0, 1] * 3, "did you mean 'rank'"),
         ({"method_settings": {"margin": 1.0}}, [0, 1] * 3, "setting 'margin' is unknown"),
         ({"backbone": "small"}, [0, 1] * 3, "use 'mlp' or 'linear'"),
-        ({"dim": 2.5}, [0, 1] * 3, "dim must be a whole number"),
+        ({"dim": 2.5}, [0, 1] * 3, "dim must be an integer"),
         ({"batch_size": 100}, [0, 1] * 3, "use batch_size=6 or less"),
-        ({"batch_size": 1}, [0, 1] * 3, "batch_size must be at least 4, or 0 for the usual number, not 1"),
-        ({"batch_size": 3}, [0, 1] * 3, "batch_size must be at least 4, or 0 for the usual number, not 3"),
-        ({"batch_size": "8"}, [0, 1] * 3, "batch_size must be a whole number, not '8'"),
+        ({"batch_size": 1}, [0, 1] * 3, "batch_size must be at least 4, or 0 for the default, not 1"),
+        ({"batch_size": 3}, [0, 1] * 3, "batch_size must be at least 4, or 0 for the default, not 3"),
+        ({"batch_size": "8"}, [0, 1] * 3, "batch_size must be an integer, not '8'"),
         ({"method": "spectral", "dim": 9}, [0, 1] * 3, "use dim=1 or a larger batch_size"),
     ],
 )
-def test_what_cannot_be_learnt_is_refused_in_one_sentence(settings, y, sentence):
+def test_invalid_settings_and_data_are_refused_in_one_sentence(settings, y, sentence):
     with pytest.raises(ValueError, match=sentence):
         quick(**settings).fit(np.random.default_rng(0).normal(size=(6, 2)), y)
 
 
-def test_a_score_needs_two_items_of_a_class():
+def test_a_score_needs_two_items_of_one_class():
     with pytest.raises(UserError, match="no query has another item of its class"):
         fitted().score(noisy_classes()[0][:3], ["a", "b", "c"])
 
 
-def test_nothing_is_shown_unless_asked_for(monkeypatch, capsys):
-    monkeypatch.setenv("FORCE_COLOR", "1")  # which makes rich believe that it writes to a terminal
+def test_nothing_is_printed_unless_verbose(monkeypatch, capsys):
+    monkeypatch.setenv("FORCE_COLOR", "1")  # makes rich assume a terminal
     x, y = load_iris(return_X_y=True)
     quick(epochs=1).fit(x, y).score(x, y)
     assert capsys.readouterr() == ("", "")
@@ -209,7 +209,7 @@ def test_nothing_is_shown_unless_asked_for(monkeypatch, capsys):
     assert "training" in capsys.readouterr().err
 
 
-def test_ctrl_c_stops_as_everywhere_else(monkeypatch):
+def test_ctrl_c_stops_the_fit(monkeypatch):
     monkeypatch.setattr(loop, "stop_requests", lambda: nullcontext(lambda: True))
     with pytest.raises(KeyboardInterrupt):
         quick().fit(*noisy_classes())

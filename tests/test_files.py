@@ -1,4 +1,4 @@
-"""Nothing that was saved is ever damaged by a write that fails."""
+"""A failed write never damages a saved file."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from nearkin.files import (
 from nearkin.training import Run
 
 
-def test_a_failed_write_leaves_the_old_file_and_no_rubbish(tmp_path: Path) -> None:
+def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path: Path) -> None:
     target = tmp_path / "x.txt"
     write_text(target, "old")
     with pytest.raises(RuntimeError), atomic_path(target) as partial:
@@ -54,7 +54,7 @@ WRITERS = {
 
 
 @pytest.mark.parametrize("what", WRITERS)
-def test_a_full_disk_is_one_sentence_and_harms_nothing(tmp_path: Path, what: str) -> None:
+def test_a_full_disk_gives_one_sentence_and_damages_nothing(tmp_path: Path, what: str) -> None:
     """A limit on file size makes the operating system refuse the write, as a full disk does."""
     target = tmp_path / ("model.safetensors" if what == "a model" else "x.npz")
     write_json(target, {"kept": True})
@@ -77,7 +77,7 @@ def test_a_full_disk_is_one_sentence_and_harms_nothing(tmp_path: Path, what: str
     assert resource.getrlimit(resource.RLIMIT_FSIZE)[0] == resource.RLIM_INFINITY
 
 
-def test_a_folder_that_cannot_be_written_is_one_sentence(tmp_path: Path) -> None:
+def test_a_read_only_folder_gives_one_sentence(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(UserError, match=r"could not write .*: (not a directory|file exists); choose another folder"):
         write_text(tmp_path / "file" / "x.txt", "")
@@ -103,7 +103,7 @@ def test_only_regular_files_are_opened(tmp_path: Path) -> None:
         open_lock(tmp_path / "fifo")
 
 
-def test_links_are_followed_only_where_the_folder_is_the_users_own(tmp_path: Path) -> None:
+def test_links_are_followed_only_in_trusted_folders(tmp_path: Path) -> None:
     write_json(tmp_path / "real.json", {})
     (tmp_path / "link.json").symlink_to("real.json")
     assert open_regular(tmp_path / "link.json").read() == b"{}\n"
@@ -114,19 +114,19 @@ def test_links_are_followed_only_where_the_folder_is_the_users_own(tmp_path: Pat
 
 
 @pytest.mark.parametrize("content", ["[" * 100_000, " " * (16 * 2**20 + 1), "\xff"])
-def test_json_that_nobody_wrote_is_a_value_error(tmp_path: Path, content: str) -> None:
+def test_invalid_json_is_a_value_error(tmp_path: Path, content: str) -> None:
     (tmp_path / "x.json").write_text(content, encoding="latin-1")
     with pytest.raises(ValueError):
         read_json(tmp_path / "x.json")
 
 
-def test_text_that_is_not_utf_8_is_one_sentence(tmp_path: Path) -> None:
+def test_text_that_is_not_utf_8_gives_one_sentence(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_bytes(b"caf\xe9")
     with pytest.raises(UserError, match=r"notes\.txt is not valid UTF-8"):
         read_text(tmp_path / "notes.txt")
 
 
-def test_what_a_killed_process_left_is_swept_and_what_a_living_one_writes_is_not(tmp_path: Path) -> None:
+def test_unfinished_files_of_killed_processes_are_swept_and_those_of_running_ones_are_not(tmp_path: Path) -> None:
     code = (
         "import os, pathlib, sys; from nearkin.files import atomic_path, unfinished_folder\n"
         f"folder = pathlib.Path({str(tmp_path)!r})\n"

@@ -1,4 +1,4 @@
-"""Names from outside: refused where they could not be written again, harmless where they are printed."""
+"""Untrusted names: refused if they cannot be written again, harmless when printed."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from nearkin.names import check_names, printable
 
 
 @pytest.mark.parametrize("letter", ["\x1b", "\x07", "\x7f", "\x9b", "\r", "\u202e", "\u2028", "\udcff", "\0"])
-def test_what_a_terminal_would_obey_is_spelled_out(letter: str) -> None:
+def test_control_characters_are_escaped(letter: str) -> None:
     shown = printable(f"a{letter}b")
     assert letter not in shown and "\\" in shown and shown.encode()
 
 
-def test_text_of_all_scripts_is_printed_as_it_is() -> None:
+def test_text_in_all_scripts_is_printed_unchanged() -> None:
     text = "Straße, 花, ж, 😀\n\tnext"
     assert printable(text) == text
 

@@ -1,4 +1,4 @@
-"""What a user sees of work that takes long: bars, lines where nothing can be drawn over, messages, or nothing."""
+"""What a user sees of long tasks: bars, lines if nothing can be overwritten, messages, or nothing."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Clock:
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     moved = Clock()
     monkeypatch.setattr(progress, "time", moved)
-    # The dataclass holds on to the function it was made with.
+    # The dataclass keeps the function it was defined with.
     monkeypatch.setattr(progress, "Task", lambda *fields: RealTask(*fields, started=moved.now))
     return moved
 
@@ -48,7 +48,7 @@ def work(clock: Clock, steps: int, seconds: float, what: str = "training") -> No
 
 
 class TestLines:
-    def test_work_that_takes_long_says_so_every_half_a_minute(
+    def test_a_long_task_prints_a_line_every_half_minute(
         self, clock: Clock, capsys: pytest.CaptureFixture[str]
     ) -> None:
         with bar("training", 1000, done=100) as advance:
@@ -61,12 +61,12 @@ class TestLines:
             "training 190/1,000, 0:01:30, 0:13:30 left, loss 89",
         ]
 
-    def test_short_work_says_nothing(self, clock: Clock, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_a_short_task_prints_nothing(self, clock: Clock, capsys: pytest.CaptureFixture[str]) -> None:
         for _ in range(20):
             work(clock, 2, 10)
         assert capsys.readouterr() == ("", "")
 
-    def test_bars_inside_bars_share_a_line(self, clock: Clock, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_nested_bars_share_a_line(self, clock: Clock, capsys: pytest.CaptureFixture[str]) -> None:
         with bar("runs", 3) as advance:
             work(clock, 4, 5)
             advance()
@@ -104,7 +104,7 @@ class TestTerminal:
         )
         shown = in_a_terminal(code)
         assert "training" in shown and "3/4" in shown and "embedding" in shown
-        # A message begins its own line: what was drawn before is wiped first.
+        # A message starts on its own line: the bar is erased first.
         assert all(f"\x1b[2Kepoch {n}" in shown for n in range(4))
 
 
@@ -126,7 +126,7 @@ def in_a_terminal(code: str) -> str:
 class TestNotebook:
     @pytest.fixture
     def cell(self, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> Iterator[SimpleNamespace]:  # noqa: ARG002
-        """A notebook that writes down what it is told to draw: (place, text, whether the place is new)."""
+        """A notebook that records what it is told to draw: (display id, text, whether the area is new)."""
         shell = SimpleNamespace(execution_count=1, drawn=[])
 
         def draw(new: bool) -> Any:
@@ -140,26 +140,26 @@ class TestNotebook:
         monkeypatch.setitem(sys.modules, "IPython.display", module)
         monkeypatch.setattr("rich.console.Console.is_jupyter", True, raising=False)
         monkeypatch.setattr(progress, "_new_display", progress.Notebook)
-        monkeypatch.setattr(progress.Notebook, "cells", (-1, ""))
+        monkeypatch.setattr(progress.Notebook, "last_cell", (-1, ""))
         return shell
 
-    def test_a_cell_has_one_place_that_is_cleared_at_the_end(self, cell: SimpleNamespace, clock: Clock) -> None:
+    def test_a_cell_has_one_output_area_that_is_cleared_at_the_end(self, cell: SimpleNamespace, clock: Clock) -> None:
         for _ in range(3):
             work(clock, 4, 1, "<b>")
-        places, pictures, new, raw = zip(*cell.drawn, strict=True)
-        assert len(set(places)) == 1 and new == (True, *[False] * 14) and all(raw)
-        assert pictures[0] == (
+        areas, drawings, new, raw = zip(*cell.drawn, strict=True)
+        assert len(set(areas)) == 1 and new == (True, *[False] * 14) and all(raw)
+        assert drawings[0] == (
             '<div><progress value="1" max="4"></progress> &lt;b&gt; 1/4, 0:00:01, 0:00:03 left</div>'
         )
-        assert [n for n, picture in enumerate(pictures) if not picture] == [4, 9, 14]
+        assert [n for n, drawing in enumerate(drawings) if not drawing] == [4, 9, 14]
 
-    def test_the_next_cell_has_a_place_of_its_own(self, cell: SimpleNamespace, clock: Clock) -> None:
+    def test_the_next_cell_has_its_own_output_area(self, cell: SimpleNamespace, clock: Clock) -> None:
         work(clock, 2, 1)
         cell.execution_count = 2
         work(clock, 2, 1)
         assert len({place for place, *_ in cell.drawn}) == 2
 
-    def test_quick_work_leaves_nothing(self, cell: SimpleNamespace, clock: Clock) -> None:
+    def test_a_short_task_leaves_nothing(self, cell: SimpleNamespace, clock: Clock) -> None:
         work(clock, 40, 0.01)
         assert cell.drawn == []
 
@@ -186,7 +186,7 @@ class TestMessages:
             log.info("epoch %d", 1)
         assert capsys.readouterr() == ("", "epoch 1\n")
 
-    def test_a_program_that_set_up_logging_decides(self, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_logging_set_up_by_the_program_takes_over(self, capsys: pytest.CaptureFixture[str]) -> None:
         with unconfigured_logging() as log:
             logging.getLogger().addHandler(logging.NullHandler())
             show_messages()
@@ -194,7 +194,7 @@ class TestMessages:
             assert not log.handlers
         assert capsys.readouterr() == ("", "")
 
-    def test_one_that_does_so_later_decides_from_then_on(self, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_logging_set_up_later_takes_over_from_then_on(self, capsys: pytest.CaptureFixture[str]) -> None:
         with unconfigured_logging() as log:
             show_messages()
             logging.getLogger().addHandler(StderrHandler())
@@ -213,7 +213,7 @@ class TestMessages:
             log.warning("a problem")
         assert capsys.readouterr().err == "a problem\n"
 
-    def test_a_quiet_block_has_warnings_alone(self, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_a_quiet_block_shows_only_warnings(self, capsys: pytest.CaptureFixture[str]) -> None:
         with unconfigured_logging() as log:
             show_messages()
             with quiet():
@@ -222,7 +222,7 @@ class TestMessages:
             log.info("later news")
         assert capsys.readouterr().err == "a problem\nlater news\n"
 
-    def test_of_several_processes_the_first_speaks(
+    def test_only_the_main_process_prints(
         self, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setenv("RANK", "1")

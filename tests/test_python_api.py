@@ -1,4 +1,4 @@
-"""What people give: paths as a text or as a `Path`, objects of their own; and what they are told."""
+"""The Python API: paths as strings or `Path`, user-defined objects, and messages."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ DOORS: dict[str, Door] = {
 
 
 @pytest.mark.parametrize("door", DOORS)
-def test_a_path_may_be_a_text(
+def test_a_path_may_be_a_string(
     door: str, data: Path, run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("NEARKIN_DATA", str(tmp_path))  # no benchmarks: a table of them is written without training
@@ -81,7 +81,7 @@ def arrays() -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
 TRAINED = QUICK | {"epochs": 2, "logger": "none"}
 
 
-def test_a_run_shows_callbacks_the_model_of_the_moment_and_ends_with_the_last(tmp_path: Path) -> None:
+def test_callbacks_see_the_current_model_and_the_run_ends_with_the_last(tmp_path: Path) -> None:
     seen = []
     run = nearkin.train(
         arrays(),
@@ -114,7 +114,7 @@ def test_a_run_has_the_module_that_it_was_trained_with(tmp_path: Path) -> None:
         nearkin.load(run.folder)
 
 
-def test_a_refused_number_of_epochs_leaves_the_run_as_it_is(tmp_path: Path) -> None:
+def test_a_refused_number_of_epochs_leaves_the_run_unchanged(tmp_path: Path) -> None:
     run = nearkin.train(arrays(), out=tmp_path / "run", **TRAINED)
     before = {file: file.read_bytes() for file in run.folder.rglob("*") if file.is_file()}
     with pytest.raises(UserError, match="already trained for 2 epochs"):
@@ -145,19 +145,19 @@ def test_a_second_training_on_all_classes_calls_the_same_callbacks(tmp_path: Pat
         ({"source": "glyphs"}, "source"),
     ],
 )
-def test_what_would_be_passed_over_is_refused(given: dict[str, Any], message: str, tmp_path: Path) -> None:
+def test_arguments_without_effect_are_refused(given: dict[str, Any], message: str, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=message):
         nearkin.train(arrays(), out=tmp_path / "run", **TRAINED, **given)
     assert not (tmp_path / "run").exists()
 
 
-def test_labels_beside_a_space_are_refused() -> None:
+def test_labels_in_addition_to_a_space_are_refused() -> None:
     space = nearkin.Space.of(arrays()[0], arrays()[1])
-    with pytest.raises(UserError, match="labels and masks of its own"):
+    with pytest.raises(UserError, match="its own labels and masks"):
         nearkin.evaluate(space, arrays()[1])
 
 
-def test_a_loss_is_resumed_with_its_batches_and_another_method_is_said(
+def test_a_loss_is_resumed_with_its_batches_and_another_method_is_refused(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     loss = torch.nn.Module()
@@ -173,7 +173,7 @@ def test_a_loss_is_resumed_with_its_batches_and_another_method_is_said(
         nearkin.resume(other, data=arrays(), method=Triplet(margin=0.5, per_class=2))
 
 
-def test_a_run_of_ones_own_objects_is_repeated_from_its_config_with_the_same_objects(tmp_path: Path) -> None:
+def test_a_run_with_user_defined_objects_is_repeated_from_its_config(tmp_path: Path) -> None:
     def objects() -> dict[str, Any]:
         torch.manual_seed(0)
         backbone = torch.nn.Linear(4, 6)  # training changes it

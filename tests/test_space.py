@@ -1,4 +1,4 @@
-"""A space knows which of its rows search, which are searched, and where a query meets itself."""
+"""A space knows its queries, its gallery, and the position of each query in the gallery."""
 
 from __future__ import annotations
 
@@ -42,14 +42,14 @@ def test_a_query_finds_its_own_row_in_the_gallery(
     [["b", "a", "b"], np.array([7, 3, 7]), [[7], [3], [7]], torch.tensor([1.5, 0.5, 1.5]), [True, False, True]],
     ids=["words", "array", "column", "float", "bool"],
 )
-def test_a_space_is_made_of_whatever_people_have(embeddings: Any, labels: Any) -> None:
+def test_a_space_is_made_from_tensors_arrays_and_lists(embeddings: Any, labels: Any) -> None:
     space = Space.of(embeddings, labels, is_query=[True, False, True], is_gallery=np.array([False, True, True]))
     assert space.embeddings.tolist() == [[0, 1], [2, 3], [4, 5]] and not space.embeddings.requires_grad
     assert space.labels.tolist() == [1, 0, 1]
     assert space.queries.tolist() == [0, 2] and space.gallery.tolist() == [1, 2]
 
 
-def test_float64_and_labels_of_a_tensor_stay_as_they_are() -> None:
+def test_float64_and_tensor_labels_are_unchanged() -> None:
     space = Space.of(np.eye(2), torch.tensor([5, 9]))
     assert space.embeddings.dtype == torch.float64 and space.labels.tolist() == [5, 9]
 
@@ -61,22 +61,22 @@ def test_float64_and_labels_of_a_tensor_stay_as_they_are() -> None:
             [0.0, 1.0],
             [0, 1],
             {},
-            r"embeddings have shape \(2,\) and type torch.float32; give floating point",
+            r"embeddings have shape \(2,\) and type torch.float32; pass floating-point",
         ),
         (np.zeros((2, 3, 4)), [0, 1], {}, r"embeddings have shape \(2, 3, 4\)"),
-        ([[1.0, 2.0], [1.0]], [0, 1], {}, "embeddings are words or rows of unequal length; give numbers of shape"),
-        ([["a"], ["b"]], [0, 1], {}, "embeddings are words or rows of unequal length"),
-        (np.eye(2), [0, 1, 2], {}, r"labels has shape \(3,\), but there are 2 embeddings; give one entry for each"),
+        ([[1.0, 2.0], [1.0]], [0, 1], {}, "embeddings are strings or rows of unequal length; pass numbers of shape"),
+        ([["a"], ["b"]], [0, 1], {}, "embeddings are strings or rows of unequal length"),
+        (np.eye(2), [0, 1, 2], {}, r"labels has shape \(3,\), but there are 2 embeddings; pass one entry per"),
         (np.eye(2), [0.0, np.nan], {}, "1 of 2 labels are NaN; give every item a label"),
         (np.eye(2), [0, 1], {"is_query": [True]}, r"is_query has shape \(1,\), but there are 2 embeddings"),
         (
             np.eye(2),
             [0, 1],
             {"is_gallery": [0, 1]},
-            "is_gallery holds torch.int64; give True or False for each",
+            "is_gallery has type torch.int64; pass True or False for each",
         ),
     ],
 )
-def test_what_is_not_a_space_is_one_sentence(embeddings: Any, labels: Any, masks: Any, sentence: str) -> None:
+def test_invalid_arguments_give_one_sentence(embeddings: Any, labels: Any, masks: Any, sentence: str) -> None:
     with pytest.raises(UserError, match=sentence):
         Space.of(embeddings, labels, **masks)

@@ -1,17 +1,17 @@
-"""Thousands of hostile files and requests, and a table of how nearkin took them.
+"""Fuzzing: feeds thousands of hostile files and requests to nearkin, and prints a table of the outcomes.
 
     python -m benchmarks.campaign                       # about ten minutes, as `make campaign`
     python -m benchmarks.campaign --seconds 40          # as in CI
     python -m benchmarks.campaign --kinds images tables
-    python -m benchmarks.campaign --case images:1234    # repeats one case and says what happened
+    python -m benchmarks.campaign --case images:1234    # repeats one case
 
-A case is made from the seed, its kind and its number alone. It starts from a small valid file, damages it (bits, bytes,
-lengths, or the format's own structure), and hands it to a command. nearkin must accept it or refuse it in one sentence.
-Everything else is a failure: a traceback, a hang, a process above the limit of memory, a changed file outside the
-output, a program started, a connection opened, a dead process, control characters on the terminal. A failing case is
-kept in a folder with the command that repeats it.
+A case depends only on the seed, its kind and its number. It starts from a small valid file, damages it (bits, bytes,
+lengths, or the format's own structure), and passes it to a command. nearkin must accept it or reject it with one
+sentence. Everything else is a failure: a traceback, a hang, too much memory, a changed file outside the output, a
+started program, an opened connection, a dead process, control characters on the terminal. Failing cases are kept in a
+folder, with the command that repeats them.
 
-Every kind gets the same time. How many cases that makes depends on the machine; which cases they are does not.
+Every kind gets the same time. The machine determines how many cases run, but not which.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ KINDS = {
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seconds", type=float, default=600, help="how long, beside making the first files")
+    parser.add_argument("--seconds", type=float, default=600, help="duration, without preparation")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="processes that try cases")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="number of processes")
     parser.add_argument("--kinds", nargs="+", choices=KINDS, default=list(KINDS))
-    parser.add_argument("--case", metavar="KIND:NUMBER", action="append", default=[], help="try this one alone")
+    parser.add_argument("--case", metavar="KIND:NUMBER", action="append", default=[], help="run only this case")
     parser.add_argument("--keep", type=Path, default=Path("scratch/campaign"), help="folder for failing cases")
     options = parser.parse_args()
-    os.environ["PYTHONWARNINGS"] = "ignore:resource_tracker"  # a killed process leaves semaphores, which it cleans up
+    os.environ["PYTHONWARNINGS"] = "ignore:resource_tracker"  # it warns of semaphores of killed processes
     with tempfile.TemporaryDirectory(prefix="nearkin-campaign-") as work:
         os.environ[FOLDER] = work
         multiprocessing.set_forkserver_preload(["benchmarks.campaign.warm"])
@@ -56,10 +56,10 @@ def main() -> int:
 
 
 def table(summary: Summary) -> str:
-    """One line for each kind of input, as Markdown, and all failures below."""
+    """One line per kind of input, as Markdown, followed by all failures."""
     limits = Limits()
     lines = [
-        "| kind | cases | refused in one sentence | accepted | failures | slowest case | highest memory |",
+        "| kind | cases | rejected with one sentence | accepted | failures | slowest case | highest memory |",
         "|---|---:|---:|---:|---:|---:|---:|",
     ]
     for kind, results in summary.by_kind().items():
@@ -72,7 +72,7 @@ def table(summary: Summary) -> str:
         )
     lines.append(
         f"\n{len(summary.results):,} cases in {summary.seconds:.0f} s; seed {summary.seed}; "
-        f"limits: {limits.seconds:.0f} s a case, {limits.megabytes:,} MB a process."
+        f"limits: {limits.seconds:.0f} s per case, {limits.megabytes:,} MB per process."
     )
     lines += [f"\n{each.kind}:{each.number}: {each.verdict}: {each.detail}" for each in summary.failures]
     return "\n".join(lines)

@@ -1,4 +1,4 @@
-"""Galleries from someone else: the description, the model, the database and the index, all of them damaged."""
+"""Damaged galleries: the description, the model, the database and the index."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ VALUES = (
 
 
 def case(rng: Random, sandbox: Sandbox) -> Action:
-    """A damaged gallery: searched, matched, changed and served."""
+    """A damaged gallery: search, match, change or serve it."""
     query = sandbox.specimens / "photos" / "class0" / "1.png"
     way = rng.randrange(8)
     writes = way in (3, 4, 5)
@@ -48,7 +48,7 @@ def case(rng: Random, sandbox: Sandbox) -> Action:
     commands: dict[int, tuple[str | Path, ...]] = {
         0: ("search", gallery, query),
         1: ("search", gallery, query, "--json", "--label", "class1"),
-        2: ("search", gallery, query, "-k", "100", "--picture", sandbox.out / "found.png"),
+        2: ("search", gallery, query, "-k", "100", "--figure", sandbox.out / "found.png"),
         3: ("match", gallery, query),
         4: ("remove", gallery, query),
         5: ("index", sandbox.specimens / "run", sandbox.specimens / "photos", "-o", gallery, "--prune"),
@@ -59,7 +59,7 @@ def case(rng: Random, sandbox: Sandbox) -> Action:
 
 
 def _damage(gallery: Path, rng: Random, sandbox: Sandbox) -> bool:
-    """Damages the gallery; whether it is to be searched through the approximate index."""
+    """Damages the gallery; returns whether to search it with the approximate index."""
     way = rng.random()
     database = gallery / "items.sqlite"
     if way < 0.3:
@@ -80,7 +80,7 @@ def _damage(gallery: Path, rng: Random, sandbox: Sandbox) -> bool:
 
 
 def _damage_tables(database: Path, rng: Random) -> None:
-    """What SQL can do to them."""
+    """Damages the database with SQL."""
     with closing(sqlite3.connect(database)) as connection:
         for _ in range(rng.choice((1, 1, 2))):
             statement = rng.choice(STATEMENTS).format(
@@ -95,7 +95,7 @@ def _damage_tables(database: Path, rng: Random) -> None:
 
 
 def _ship_journal(database: Path, rng: Random, sandbox: Sandbox) -> None:
-    """A journal that SQLite would play back, and that names a file of the user as its super-journal."""
+    """Adds a journal that SQLite would roll back, with a file of the user as its super-journal."""
     page = database.read_bytes()[:4096]
     header = b"\xd9\xd5\x05\xf9\x20\xa1\x63\xd7" + struct.pack(">5I", 1, 0, 5, 512, 4096)
     record = struct.pack(">I", 1) + page
@@ -110,7 +110,7 @@ def _ship_journal(database: Path, rng: Random, sandbox: Sandbox) -> None:
 
 
 def _damage_index(gallery: Path, rng: Random) -> None:
-    """The approximate index, and what was measured with it."""
+    """Damages the approximate index, and sometimes its measured recall."""
     file = add_index(gallery, up_to=rng.choice((10**6, 0)))
     file.write_bytes(damaged(file.read_bytes(), rng, first=rng.choice((200, None))))
     if rng.random() < 0.3:
@@ -118,15 +118,15 @@ def _damage_index(gallery: Path, rng: Random) -> None:
 
 
 def add_index(gallery: Path, up_to: int = 10**6) -> Path:
-    """An index of faiss as large galleries have it: HNSW up to so many items, IVF above."""
+    """Adds a faiss index, as in large galleries: HNSW for up to ``up_to`` items, else IVF."""
     from nearkin.search import vector_index
 
     ids, vectors = _vectors(gallery)
-    exact, vector_index.HNSW_UP_TO = vector_index.HNSW_UP_TO, up_to
+    default, vector_index.HNSW_UP_TO = vector_index.HNSW_UP_TO, up_to
     try:
         built = vector_index.ApproximateIndex.build(len(ids), vectors, iter([(ids, vectors)]))
     finally:
-        vector_index.HNSW_UP_TO = exact
+        vector_index.HNSW_UP_TO = default
     file = gallery / "approximate.faiss"
     built.save(file)
     return file
@@ -140,28 +140,28 @@ def _vectors(gallery: Path) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float
 
 
 def with_index(approximate: bool, action: Action) -> None:
-    """With as few items as here, nearkin would not read the approximate index unless told."""
+    """Runs the action; if ``approximate``, makes nearkin use the approximate index despite the few items."""
     from nearkin.search import vector_index
 
-    usual = vector_index.EXACT_UP_TO
-    vector_index.EXACT_UP_TO = 0 if approximate else usual
+    default = vector_index.EXACT_UP_TO
+    vector_index.EXACT_UP_TO = 0 if approximate else default
     try:
         action()
     finally:
-        vector_index.EXACT_UP_TO = usual
+        vector_index.EXACT_UP_TO = default
 
 
 def browse(gallery: Path) -> None:
-    """What the page asks for."""
+    """Sends the requests of the page."""
     from fastapi.testclient import TestClient
 
     from nearkin.search import Gallery
     from nearkin.serve.app import make_app
 
     with Gallery.open(gallery) as opened, TestClient(make_app(opened), raise_server_exceptions=False) as client:
-        for path in ("health", "items", "labels", "items/1/neighbours", "items/1/thumbnail", "items/2/picture", "map"):
+        for path in ("health", "items", "labels", "items/1/neighbours", "items/1/thumbnail", "items/2/image", "map"):
             answer = client.get(f"/api/{path}")
             if answer.status_code == 500:
                 raise Failure("traceback", f"GET /api/{path} answered 500")
             if str(gallery) in answer.text:
-                raise Failure("leak", f"GET /api/{path} tells a path")
+                raise Failure("leak", f"the answer to GET /api/{path} contains a path")

@@ -1,4 +1,4 @@
-"""Images in every format that is read, damaged by bytes and by the parts of their format."""
+"""Images in every supported format, damaged in their bytes or in the structure of their format."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from benchmarks.campaign.mutate import EXTREMES, LARGEST, damaged
 from benchmarks.campaign.worker import Action, Failure, Sandbox
 from tests.reference.hostile_images import HOSTILE
 
-MOST_PARTS = 30_000  # a format's part is repeated up to this often
+MOST_PARTS = 30_000  # largest number of repetitions of a part
 
 
 def case(rng: Random, sandbox: Sandbox) -> Action:
-    """One damaged image: read alone, among good ones, as a query, and into a gallery."""
+    """One damaged image: read it, search for it, or index or embed it among good ones."""
     name, content = damaged_image(rng, sandbox)
     file = sandbox.input / "class" / name
     file.parent.mkdir()
@@ -36,7 +36,7 @@ def case(rng: Random, sandbox: Sandbox) -> Action:
 
 
 def damaged_image(rng: Random, sandbox: Sandbox) -> tuple[str, bytes]:
-    """A name and what the file holds."""
+    """The name and the content of a file."""
     if rng.random() < 0.05:
         return _known(rng)
     files = sorted((sandbox.specimens / "images").iterdir())
@@ -50,19 +50,19 @@ def damaged_image(rng: Random, sandbox: Sandbox) -> tuple[str, bytes]:
         content = damaged(content, rng, first=128)
     else:
         content = damaged(content, rng)
-    if rng.random() < 0.1:  # the name promises another format
+    if rng.random() < 0.1:  # a name with another format
         file = rng.choice(files)
     return file.name, content[:LARGEST]
 
 
 def _known(rng: Random) -> tuple[str, bytes]:
-    """One of the bombs that were met before, as it is or damaged in its head."""
+    """A known decompression bomb, unchanged or with a damaged header."""
     content = HOSTILE[rng.choice(sorted(HOSTILE))]()
     return "known.jpg", content if rng.random() < 0.5 else damaged(content, rng, first=128)
 
 
 def read_every_way(file: Path) -> None:
-    """All readers of a file that passed the check, which comes before them everywhere; all must be able to read it."""
+    """Reads a file that passes the check with all readers, none of which may fail."""
     from nearkin.data.images import Unreadable, image_size, read_image, read_small
     from nearkin.data.items import ImageFiles
     from nearkin.data.unreadable import find_unreadable
@@ -73,22 +73,22 @@ def read_every_way(file: Path) -> None:
         raise UserError(refused[0].reason)
     for image in (read_image(file), read_small(file, 64)):
         if isinstance(image, Unreadable):
-            raise Failure("disagreement", f"the check lets pass what cannot be read: {image.reason}")
+            raise Failure("disagreement", f"the file passes the check but cannot be read: {image.reason}")
 
 
 def _embed(sandbox: Sandbox) -> None:
-    """Three good images are embedded whatever the fourth is."""
+    """Embeds a folder; the three good images must be embedded, whatever the fourth is."""
     import numpy as np
 
     vectors = sandbox.out / "vectors.npz"
     sandbox.nearkin("embed", sandbox.specimens / "run", sandbox.input, "-o", vectors)
     with np.load(vectors) as found:
         if len(found["vectors"]) < 3 or not np.isfinite(found["vectors"]).all():
-            raise Failure("wrong", f"{len(found['vectors'])} vectors, or some not finite")
+            raise Failure("wrong", f"{len(found['vectors'])} vectors, or some that are not finite")
 
 
 def _shuffled(parts: list[bytes], rng: Random, change: Callable[[bytes, Random], bytes]) -> bytes:
-    """Parts of a file, one of them damaged, repeated, moved or dropped."""
+    """Joins the parts of a file, with one of them damaged, repeated, moved or dropped."""
     place = rng.randrange(len(parts))
     way = rng.randrange(6)
     if way < 3:
@@ -104,7 +104,7 @@ def _shuffled(parts: list[bytes], rng: Random, change: Callable[[bytes, Random],
 
 
 def _png(content: bytes, rng: Random) -> bytes:
-    """Chunks with right checksums, so that damage gets past the first look."""
+    """Damages PNG chunks; checksums stay valid, so that the damage passes the first check."""
     chunks, place = [], 8
     while place + 12 <= len(content):
         (length,) = struct.unpack_from(">I", content, place)
@@ -126,12 +126,12 @@ def _png(content: bytes, rng: Random) -> bytes:
 
 
 def _jpeg(content: bytes, rng: Random) -> bytes:
-    """Segments: tables, frame and scan headers, and the scans' data."""
+    """Damages JPEG segments: tables, frame and scan headers, scan data."""
     return _shuffled(re.split(rb"(?=\xff[\xc0-\xcf\xda-\xef\xfe])", content), rng, _sized_part)
 
 
 def _sized_part(part: bytes, rng: Random) -> bytes:
-    """Damage that keeps a segment's two bytes of length right, or makes them alone wrong."""
+    """Damages a segment and keeps its two length bytes valid, or damages only these."""
     if len(part) < 5 or rng.random() < 0.3:
         return part[:2] + damaged(part[2:4], rng) + part[4:]
     held = damaged(part[4:], rng)[:65_000]
@@ -139,7 +139,7 @@ def _sized_part(part: bytes, rng: Random) -> bytes:
 
 
 def _riff(content: bytes, rng: Random) -> bytes:
-    """WebP's chunks, in a file whose length is right."""
+    """Damages WebP chunks; the length of the file stays valid."""
     chunks, place = [], 12
     while place + 8 <= len(content):
         (length,) = struct.unpack_from("<I", content, place + 4)
@@ -150,7 +150,7 @@ def _riff(content: bytes, rng: Random) -> bytes:
 
 
 def _tiff(content: bytes, rng: Random) -> bytes:
-    """Extreme kinds, counts, values and offsets in the entries of the first directory."""
+    """Puts extreme types, counts, values and offsets into entries of the first TIFF directory."""
     data = bytearray(content)
     (directory,) = struct.unpack_from("<I", data, 4)
     (entries,) = struct.unpack_from("<H", data, directory)
@@ -163,12 +163,12 @@ def _tiff(content: bytes, rng: Random) -> bytes:
 
 
 def _gif(content: bytes, rng: Random) -> bytes:
-    """Blocks, as far as their first bytes tell them apart."""
+    """Damages GIF blocks, found by their first bytes."""
     return _shuffled(re.split(rb"(?=\x21[\xf9\xfe\xff]|\x2c\x00\x00)", content), rng, damaged)
 
 
 def _netpbm(content: bytes, rng: Random) -> bytes:
-    """A header of text: sizes and depth in odd spellings."""
+    """Puts odd sizes and depths into the text header of a Netpbm file."""
     numbers = ("0", "1", "-1", "65535", "65536", "9999", "99999", "9" * 30, "1e3", "0x10", " " * 5_000, "#" * 5_000, "")
     fields = re.split(rb"(\s)", content, maxsplit=3)
     fields[rng.randrange(len(fields) - 1)] = rng.choice(numbers).encode()
@@ -176,7 +176,7 @@ def _netpbm(content: bytes, rng: Random) -> bytes:
 
 
 def _boxes(content: bytes, rng: Random) -> bytes:
-    """AVIF's boxes are found by the names that its head holds; sizes and fields after them become extreme."""
+    """Puts extreme sizes and fields into AVIF boxes, found by their names."""
     data = bytearray(content)
     boxes = rb"ftyp|meta|hdlr|pitm|iloc|iinf|iprp|ipco|ispe|pixi|av1C|mdat"
     names = [found.start() for found in re.finditer(boxes, data)]

@@ -1,4 +1,4 @@
-"""Damage: to bytes, to JSON and TOML, to zip archives, to the entries of a folder."""
+"""Functions that damage bytes, JSON, TOML, zip archives, and files in a folder."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-MARKUP = "<img src=x onerror=alert(1)>"  # must come out escaped on every page
+MARKUP = "<img src=x onerror=alert(1)>"  # must be escaped on every page
 ESCAPE = "\x1b]0;owned\x07\x1b[2J"  # must never reach a terminal
-LARGEST = 4_000_000  # bytes of a damaged file
+LARGEST = 4_000_000  # bytes in a damaged file
 
 EXTREMES = (0, 1, -1, 127, 128, 255, 256, 32767, 32768, 65535, 2**31 - 1, 2**31, 2**32 - 1, 2**63 - 1, 2**63, 2**64 - 1)
 
@@ -34,7 +34,7 @@ TOML_VALUES = (
 
 
 def damaged(content: bytes, rng: Random, first: int | None = None) -> bytes:
-    """The bytes with some damage, all of it among the ``first`` ones if that is given."""
+    """Damages some bytes, only among the ``first`` ones if given."""
     head, rest = (content, b"") if first is None else (content[:first], content[first:])
     data = bytearray(head)
     for _ in range(rng.choice((1, 1, 1, 2, 4, 16))):
@@ -87,7 +87,7 @@ WAYS: tuple[Callable[[bytearray, Random], None], ...] = (
 
 
 def damaged_json(text: str, rng: Random) -> str:
-    """JSON in which one value is hostile, or a key is missing, doubled or unknown."""
+    """JSON with a hostile value, or a missing, duplicate or unknown key."""
     parents: list[dict[str, Any]] = []
 
     def collect(value: Any) -> None:
@@ -116,7 +116,7 @@ def damaged_json(text: str, rng: Random) -> str:
 
 
 def damaged_toml(text: str, rng: Random) -> str:
-    """TOML in which one value is hostile, or a line is missing, doubled or of another name."""
+    """TOML with a hostile value, or a missing, duplicate or renamed line."""
     lines = text.splitlines()
     place = rng.choice([n for n, line in enumerate(lines) if line])
     way = rng.random()
@@ -133,12 +133,12 @@ def damaged_toml(text: str, rng: Random) -> str:
 
 
 def payload(target: Path) -> bytes:
-    """A pickle that makes a file where it is unpickled."""
+    """A pickle that creates the file ``target`` when it is unpickled."""
     return b"cos\nsystem\n(S'touch %s'\ntR." % os.fsencode(target)
 
 
 def damaged_zip(content: bytes, rng: Random, target: Path, member: Callable[[bytes, Random], bytes]) -> bytes:
-    """An archive in which one member is damaged by ``member``, is a pickle, or is told wrongly by the directory."""
+    """A zip archive with one member that is damaged by ``member``, a pickle, or wrong in the directory."""
     with zipfile.ZipFile(BytesIO(content)) as archive:
         members = [(info.filename, archive.read(info)) for info in archive.infolist()]
     place = rng.randrange(len(members))
@@ -158,11 +158,11 @@ def damaged_zip(content: bytes, rng: Random, target: Path, member: Callable[[byt
     with zipfile.ZipFile(packed, "w", rng.choice((zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED))) as archive:
         for each, data in members:
             archive.writestr(zipfile.ZipInfo(each or "empty"), data)
-    return _told_wrongly(packed.getvalue(), rng) if way == 9 else packed.getvalue()
+    return _damaged_directory(packed.getvalue(), rng) if way == 9 else packed.getvalue()
 
 
-def _told_wrongly(content: bytes, rng: Random) -> bytes:
-    """Flags (encrypted), method, checksum, sizes or offset of one entry of the directory are extreme."""
+def _damaged_directory(content: bytes, rng: Random) -> bytes:
+    """Puts an extreme value into the flags, method, checksum, sizes or offset of a directory entry."""
     data = bytearray(content)
     places = [found.start() for found in re.finditer(b"PK\x01\x02|PK\x03\x04", content)]
     start = rng.choice(places)
@@ -174,7 +174,7 @@ def _told_wrongly(content: bytes, rng: Random) -> bytes:
 
 
 def damaged_entry(path: Path, rng: Random, home: Path) -> None:
-    """Puts something else in a file's place: nothing, a folder, a pipe, a link to a user's file or to a device."""
+    """Replaces a file by nothing, a folder, a pipe, or a link to a user's file or to a device."""
     path.unlink(missing_ok=True)
     way = rng.randrange(6)
     if way == 0:

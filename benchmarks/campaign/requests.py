@@ -1,4 +1,4 @@
-"""Requests that no honest client sends, to a server that is `nearkin serve` itself."""
+"""Hostile requests to a real `nearkin serve`."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ HEALTH = HostileRequest("health", request())
 
 
 def case(rng: Random, sandbox: Sandbox) -> Action:
-    """One hostile request, after which the server must still answer an honest one."""
-    picture = (sandbox.specimens / "photos" / "class0" / "0.png").read_bytes()
+    """One hostile request; afterwards the server must still answer a valid one."""
+    image = (sandbox.specimens / "photos" / "class0" / "0.png").read_bytes()
     way = rng.randrange(3)
     if way == 0:
-        hostile = rng.choice(_listed(picture))
+        hostile = rng.choice(_listed(image))
     elif way == 1:
-        (hostile,) = mutations(picture, count=1, seed=rng.getrandbits(32))
+        (hostile,) = mutations(image, count=1, seed=rng.getrandbits(32))
     else:
         hostile = HostileRequest("damaged image", form(damaged_image(rng, sandbox)[1]))
     (sandbox.input / "request.txt").write_bytes(hostile.raw)
@@ -38,31 +38,31 @@ def _send(address: Address, hostile: HostileRequest, sandbox: Sandbox) -> None:
     if answer.status >= 500 and answer.status != 503:
         raise Failure("traceback", f"{hostile.name}: answered {answer.status}")
     if str(sandbox.folder.parent).encode() in answer.head + answer.body:
-        raise Failure("leak", f"{hostile.name}: the answer tells a path")
+        raise Failure("leak", f"{hostile.name}: the answer contains a path")
     if send(address, HEALTH, timeout=4.0).status != 200:
-        raise Failure("silence", f"{hostile.name}: afterwards nothing is answered")
+        raise Failure("silence", f"{hostile.name}: the server no longer answers")
     if not 200 <= answer.status < 400:
         _check_refusal(answer.status, answer.body, hostile)
 
 
 def _check_refusal(status: int, body: bytes, hostile: HostileRequest) -> None:
-    """A sentence; what is not HTTP gets one of the server's own, or a closed connection."""
+    """Checks that the answer is a sentence; for invalid HTTP, the server's own text or a closed connection."""
     try:
-        text = body.decode()  # another answer may follow, where the request was taken for two
-        said = json.JSONDecoder().raw_decode(text)[0]["detail"] if text.startswith("{") else text
+        text = body.decode()  # a second answer may follow, if the request was read as two
+        sentence = json.JSONDecoder().raw_decode(text)[0]["detail"] if text.startswith("{") else text
     except (ValueError, KeyError) as error:
         raise Failure("wrong", f"{hostile.name}: answered {status} with {body[:200]!r}") from error
-    raise Refused(f"{status} {said!a}")
+    raise Refused(f"{status} {sentence!a}")
 
 
 @cache
-def _listed(picture: bytes) -> list[HostileRequest]:
-    return list(every_request(picture))
+def _listed(image: bytes) -> list[HostileRequest]:
+    return list(every_request(image))
 
 
 @cache
 def start_server(gallery: Path) -> Address:
-    """Starts the server, once for each worker process."""
+    """Starts the server, once per worker process."""
     from nearkin import Gallery
 
     with socket.create_server(("127.0.0.1", 0)) as free:
@@ -76,4 +76,4 @@ def start_server(gallery: Path) -> Address:
                 return address
         except OSError:
             continue
-    raise RuntimeError("the server does not start")
+    raise RuntimeError("the server did not start")

@@ -1,4 +1,4 @@
-"""Runs and models from someone else: settings, records, checkpoints, weights, all of them damaged."""
+"""Damaged runs and models: settings, records, checkpoints and weights."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ FILES = (
 
 
 def case(rng: Random, sandbox: Sandbox) -> Action:
-    """A run with one damaged file, in every command that reads runs."""
+    """A run with one damaged file, and a random command that reads runs."""
     name = rng.choice(("run", "run", "vectors-run"))
     data = sandbox.specimens / ("photos" if name == "run" else "vectors.npz")
     file = rng.choice(FILES)
@@ -38,7 +38,7 @@ def case(rng: Random, sandbox: Sandbox) -> Action:
         lambda run: lambda: embed(sandbox, run, data),
         lambda run: lambda: report(sandbox, run),
     ]
-    if file != "config.toml":  # there a damaged number may ask for a million epochs, which is no fault
+    if file != "config.toml":  # a damaged number there may ask for a million epochs, which is valid
         actions += 2 * [lambda run: lambda: sandbox.nearkin("resume", run)]
         actions += [lambda run: lambda: sandbox.nearkin("resume", run, "--epochs", "2")]
     if name == "run":
@@ -51,7 +51,7 @@ def case(rng: Random, sandbox: Sandbox) -> Action:
 
 
 def damage(file: Path, rng: Random, home: Path) -> None:
-    """Damages one file of a run, a model or a gallery, as its name asks for."""
+    """Damages one file of a run, a model or a gallery, according to its type."""
     if rng.random() < 0.06:
         damaged_entry(file, rng, home)
         return
@@ -77,7 +77,7 @@ def damage(file: Path, rng: Random, home: Path) -> None:
 
 
 def _checkpoint(content: bytes, rng: Random, home: Path) -> bytes:
-    """A damaged archive; or a sound one of which one value is of another kind."""
+    """A damaged checkpoint archive, or a valid one with a missing value or one of another type."""
     if rng.random() < 0.5:
         return damaged_zip(content, rng, home / "executed", lambda held, rng: damaged(held, rng, first=2_000))
     from io import BytesIO
@@ -99,7 +99,7 @@ def _checkpoint(content: bytes, rng: Random, home: Path) -> bytes:
 
 
 def _weights(content: bytes, rng: Random) -> bytes:
-    """A header that tells other kinds, shapes and places; or weights that are not numbers."""
+    """Weights with a damaged header (types, shapes, offsets) or with values that are not finite."""
     (length,) = struct.unpack_from("<Q", content)
     header, data = content[8 : 8 + length], content[8 + length :]
     way = rng.randrange(4)
@@ -110,13 +110,13 @@ def _weights(content: bytes, rng: Random) -> bytes:
             numbers[place : place + 4] = struct.pack("<I", rng.choice((0x7FC00000, 0x7F800000, 0x7F7FFFFF, 0xFF800000)))
         return content[: 8 + length] + bytes(numbers)
     if way == 1:
-        said = json.loads(header)
-        tensor = said[rng.choice([name for name in said if name != "__metadata__"])]
+        tensors = json.loads(header)
+        tensor = tensors[rng.choice([name for name in tensors if name != "__metadata__"])]
         key = rng.choice(list(tensor))
         tensor[key] = rng.choice(
             ([0, 2**62], [2**40, 1], [], [-1], [1, 1, 1], "F64", "BOOL", "I8", MARKUP, [0, len(data)], {})
         )
-        header = json.dumps(said).encode()
+        header = json.dumps(tensors).encode()
     else:
         header = damaged_json(header.decode(), rng).encode() if way == 2 else damaged(header, rng)
     return struct.pack("<Q", len(header)) + header + data
@@ -133,9 +133,9 @@ def embed(sandbox: Sandbox, run: Path, data: Path) -> None:
 
 
 def report(sandbox: Sandbox, run: Path) -> None:
-    """The page alone: figures for papers would take seconds."""
+    """Writes only the page: separate figures would take seconds."""
     from nearkin.experiments.run_report import write_report
 
     page = write_report(run, sandbox.out / "report.html", figures=False)
     if MARKUP in page.read_text(encoding="utf-8"):
-        raise Failure("markup", "a value of the run's files is markup on its page")
+        raise Failure("markup", "a value from the run's files is unescaped markup on the page")

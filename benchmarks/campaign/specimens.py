@@ -14,7 +14,7 @@ import nearkin
 
 
 def make_specimens(folder: Path) -> None:
-    """Images in every format, tables, a run of images and one of vectors, and a gallery; the same every time."""
+    """Writes images in every format, arrays, a run on images, a run on vectors, and a gallery; always the same."""
     folder.mkdir(parents=True)
     _images(folder / "images")
     _photos(folder / "photos")
@@ -33,7 +33,7 @@ def make_specimens(folder: Path) -> None:
 
 
 def _photos(folder: Path) -> None:
-    """Six classes of six; always of the same age, for a gallery remembers it."""
+    """Six classes of six images, with a fixed modification time, because a gallery stores it."""
     rng = np.random.default_rng(0)
     for label in range(6):
         (folder / f"class{label}").mkdir(parents=True)
@@ -52,7 +52,7 @@ def _images(folder: Path) -> None:
     exif = Image.Exif()
     exif[0x0112], exif[0x010E] = 6, "upright"
     text = PngInfo()
-    text.add_text("title", "a picture", zip=True)
+    text.add_text("title", "an image", zip=True)
     text.add_itxt("author", "no one")
     several = {"save_all": True, "append_images": [grey.convert("RGB"), colour.rotate(90)]}
     sixteen = Image.fromarray(rng.integers(0, 65535, (24, 32), dtype=np.uint16))

@@ -1,4 +1,4 @@
-"""Hands cases to worker processes, and ends a worker whose case takes too long or too much memory."""
+"""Sends cases to worker processes, and kills a worker whose case takes too long or too much memory."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from pathlib import Path
 
 from benchmarks.campaign.worker import Result, Sandbox, memory_of, work
 
-POLL = 0.05  # seconds between looks at a worker's memory
-MAKE = 20.0  # seconds that a worker may take to make a case, beside running it
+POLL = 0.05  # seconds between checks of a worker's memory
+MAKE = 20.0  # time limit for making a case, in addition to running it
 STILL_SOUND = ("traceback", "refused", "accepted", "terminal", "disagreement", "wrong", "markup", "leak")
-CASES_PER_WORKER = 2_000  # then a fresh one: what a long life leaves in memory is not the next case's fault
+CASES_PER_WORKER = 2_000  # then it restarts, so that memory left by earlier cases does not count
 
 
 @dataclass(frozen=True)
 class Limits:
-    """What a case may take.
+    """The limits of a case.
 
     Attributes:
-        seconds: by the clock; more where the machine has other work, as its load tells. What takes longer is tried once
-            more, in a fresh process.
-        megabytes: of resident memory, for each process.
+        seconds: wall-clock time; more if the load of the machine is high. A case that takes longer is run once more, in
+            a new process.
+        megabytes: resident memory per process.
     """
 
     seconds: float = 5.0
@@ -43,7 +43,7 @@ class Limits:
 
 @dataclass
 class Summary:
-    """What became of all cases."""
+    """The results of all cases."""
 
     kinds: list[str]
     seed: int
@@ -69,14 +69,14 @@ def run_campaign(
     only: Sequence[str] = (),
     limits: Limits = Limits(),  # noqa: B008
 ) -> Summary:
-    """Tries cases of all kinds until the time is over.
+    """Runs cases of all kinds until the time is over.
 
     Args:
         kinds: name -> "module:function" that makes a case (see `worker.Maker`).
         specimens: the valid files that cases start from.
-        folder: where the workers have their sandboxes.
-        keep: failing cases are copied to a folder in there.
-        only: "kind:number" of the cases to try, instead of as many as there is time for.
+        folder: folder for the sandboxes of the workers.
+        keep: folder for failing cases.
+        only: "kind:number" of the cases to run, instead of as many as time allows.
     """
     summary = Summary(list(kinds), seed)
     sandboxes = [Sandbox(folder / f"worker{n}", specimens) for n in range(min(jobs, len(only) or jobs))]
@@ -113,7 +113,7 @@ def run_campaign(
 
 
 class Plan:
-    """Which case comes next: of the kind that has had the least time."""
+    """Chooses the next case: of the kind with the least time so far."""
 
     def __init__(self, kinds: Mapping[str, str], only: Sequence[str], ends: float) -> None:
         self._spent = dict.fromkeys(kinds, 0.0)
@@ -131,7 +131,7 @@ class Plan:
         kind = min(self._spent, key=self._spent.__getitem__)
         number = self._numbers[kind]
         self._numbers[kind] += 1
-        self._spent[kind] += 0.01  # until it is known, so that two workers begin with different kinds
+        self._spent[kind] += 0.01  # an estimate, so that two workers start with different kinds
         return kind, number
 
     def took(self, result: Result) -> None:
@@ -147,18 +147,18 @@ class Plan:
 
 
 class Worker:
-    """A process that tries one case after the other.
+    """A process that runs one case after the other.
 
     Attributes:
-        case: the one that it tries at the moment.
-        pipe: cases go in, results come out.
+        case: the current case.
+        pipe: sends cases and receives results.
     """
 
     case: tuple[str, int] | None
     pipe: Connection
-    _tried: int  # cases since it was started
-    _sent: float  # when it got the case
-    _since: float | None  # when the case was made and began to run
+    _tried: int  # cases since the start
+    _sent: float  # when the case was sent
+    _since: float | None  # when the case started to run
 
     def __init__(self, sandbox: Sandbox, kinds: Mapping[str, str], seed: int, limits: Limits) -> None:
         self.sandbox, self._limits = sandbox, limits
@@ -173,7 +173,7 @@ class Worker:
         self.pipe.send(self.case)
 
     def poll(self) -> Result | None:
-        """The result, if there is one; a worker that exceeds a limit is killed, which is a result too."""
+        """The result, if there is one; exceeding a limit is a result too."""
         assert self.case is not None
         while self.pipe.poll():
             try:
@@ -181,23 +181,23 @@ class Worker:
             except (EOFError, ConnectionResetError):
                 self._process.join()
                 return self._result("crash", f"the process died (exit code {self._process.exitcode})")
-            except Exception as error:  # its memory is no longer what it was
-                return self._result("crash", f"its answer cannot be read ({error})")
+            except Exception as error:  # its memory may be corrupted
+                return self._result("crash", f"its result cannot be read ({error})")
             if isinstance(message, Result):
                 self.case = None
                 if not message.failed and message.seconds > self._limits.seconds_now():
                     message = replace(message, verdict="hang", detail="took longer than the limit")
                 if not message.failed and message.megabytes > self._limits.megabytes:
-                    message = replace(message, verdict="memory", detail="took more memory than the limit")
+                    message = replace(message, verdict="memory", detail="used more memory than the limit")
                 return message
-            self._since = time.monotonic()  # it has made the case and starts to run it
+            self._since = time.monotonic()  # the case is made and starts to run
         allowed = self._limits.seconds_now() + 0.5 if self._since else MAKE
         if time.monotonic() - (self._since or self._sent) > allowed:
             os.kill(self._process.pid or 0, signal.SIGUSR1)
-            time.sleep(POLL)  # it writes to its log where it hangs
-            return self._result("hang", "was ended after the limit" if self._since else "could not be made in time")
+            time.sleep(POLL)  # it writes its traceback to the log
+            return self._result("hang", "was killed at the time limit" if self._since else "could not be made in time")
         if (megabytes := memory_of(self._process.pid or 0)) > self._limits.megabytes:
-            return self._result("memory", f"was ended at {megabytes:,} MB")
+            return self._result("memory", f"was killed at {megabytes:,} MB")
         return None
 
     def restart(self) -> None:
@@ -206,7 +206,7 @@ class Worker:
 
     def stop(self) -> None:
         with suppress(ProcessLookupError):
-            os.killpg(self._process.pid or 0, signal.SIGKILL)  # with the processes that it has started itself
+            os.killpg(self._process.pid or 0, signal.SIGKILL)  # with its child processes
         self._process.kill()
         self._process.join()
         self.pipe.close()
@@ -218,9 +218,9 @@ class Worker:
         self._process.start()
         theirs.close()
         try:
-            self.pipe.recv()  # that it is ready
+            self.pipe.recv()  # "ready"
         except EOFError:
-            raise RuntimeError(f"a worker does not start:\n{self.sandbox.log.read_text()}") from None
+            raise RuntimeError(f"a worker did not start:\n{self.sandbox.log.read_text()}") from None
         self.case, self._tried = None, 0
 
     def _result(self, verdict: str, detail: str) -> Result:
@@ -231,12 +231,12 @@ class Worker:
 
 
 def _keep(sandbox: Sandbox, folder: Path, result: Result, seed: int) -> None:
-    """The files of a failing case, what happened, and how to repeat it."""
+    """Saves the files of a failing case, what happened, and the command that repeats it."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     repeat = f"{shlex.quote(sys.executable)} -m benchmarks.campaign --seed {seed} --case {result.kind}:{result.number}"
     shutil.copy(sandbox.log, folder / "log.txt")
     (folder / "case.txt").write_text(f"{repeat}\n\n{result.verdict}: {result.detail}\n{result.more}\n", "utf-8")
     for name in ("input", "out"):
-        # As they are, with links, pipes and odd names.
+        # An exact copy, with links, pipes and odd names.
         subprocess.run(["cp", "-a", str(sandbox.folder / "case" / name), str(folder)], check=False)

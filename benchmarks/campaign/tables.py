@@ -1,4 +1,4 @@
-"""Lists of images (CSV) and arrays (npz), damaged by bytes and by what their formats allow to say."""
+"""Lists of images (CSV) and arrays (npz), with damaged bytes or hostile values."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ TYPES = (
 
 
 def case(rng: Random, sandbox: Sandbox) -> Action:
-    """One table, loaded alone, embedded or evaluated."""
+    """One damaged file: load, embed or evaluate it."""
     if rng.random() < 0.4:
         file = sandbox.input / "list.csv"
         file.write_bytes(_csv(rng, sandbox))
@@ -56,7 +56,7 @@ def _load(file: Path) -> None:
 
 
 def _csv(rng: Random, sandbox: Sandbox) -> bytes:
-    """Rows of a few good images, some of their cells hostile; the list's folder holds a pipe, a device and a loop."""
+    """Rows of good images with some hostile cells; the folder also has a pipe, a device and a link loop."""
     for label in range(2):
         folder = sandbox.input / f"class{label}"
         folder.mkdir()
@@ -68,8 +68,8 @@ def _csv(rng: Random, sandbox: Sandbox) -> bytes:
     header = rng.choice(HEADERS) if rng.random() < 0.3 else HEADERS[rng.randrange(4)]
     lines = [header]
     for row in range(rng.choice((0, 1, 4, 4, 4, 40))):
-        usual = [f"class{row % 2}/{row // 2 % 2}.png", f"class{row % 2}", rng.choice(("train", "test", "1")), "1", "2"]
-        cells = [rng.choice(CELLS) if rng.random() < 0.05 else cell for cell in usual]
+        valid = [f"class{row % 2}/{row // 2 % 2}.png", f"class{row % 2}", rng.choice(("train", "test", "1")), "1", "2"]
+        cells = [rng.choice(CELLS) if rng.random() < 0.05 else cell for cell in valid]
         lines.append(",".join(cells[: header.count(",") + 1]))
     text = rng.choice(("\n", "\n", "\r\n", "\r")).join(lines)
     coding = rng.choice(("utf-8", "utf-8", "utf-8", "utf-8-sig", "utf-16", "latin-1"))
@@ -87,7 +87,7 @@ def _npz(content: bytes, rng: Random, target: Path) -> bytes:
 
 
 def _npy(content: bytes, rng: Random) -> bytes:
-    """An array whose header says something else about the data, or whose data are other numbers."""
+    """An array with a wrong header, or with other numbers."""
     way = rng.randrange(4)
     if way == 0:
         return damaged(content, rng, first=128)
@@ -105,13 +105,13 @@ def _npy(content: bytes, rng: Random) -> bytes:
         header = f"{{'descr': '{kind}', 'fortran_order': {rng.choice(('True', 'False', '0'))}, 'shape': {shape}, }}"
     else:
         header = rng.choice((header.replace("}", "'more': 1}"), header[:-20], "[]", "{" * 300, "__import__('os')", ""))
-    said = header.encode("latin-1", "replace")
-    size = rng.choice(EXTREMES) % 65536 if rng.random() < 0.1 else len(said)
-    return b"\x93NUMPY\x01\x00" + struct.pack("<H", size) + said + data
+    encoded = header.encode("latin-1", "replace")
+    size = rng.choice(EXTREMES) % 65536 if rng.random() < 0.1 else len(encoded)
+    return b"\x93NUMPY\x01\x00" + struct.pack("<H", size) + encoded + data
 
 
 def _bomb(rng: Random) -> bytes:
-    """A few megabytes that unpack to gigabytes of zeros."""
+    """An archive of a few megabytes that unpacks to gigabytes of zeros."""
     shape = rng.choice(("(2000000000,)", "(200000, 10000)", "(500, 1000, 1000, 3)", "(16000000000,)"))
     name = rng.choice(("vectors", "images", "labels", "split", "other"))
     header = f"{{'descr': '|u1', 'fortran_order': False, 'shape': {shape}}}".ljust(117) + "\n"
@@ -124,7 +124,7 @@ def _bomb(rng: Random) -> bytes:
     file = f"{name}.npy".encode()
     about = struct.pack(
         "<5H3IH", 20, 0, 8, 0, 0, 0, len(data), size, len(file)
-    )  # with a wrong checksum, found at the end
+    )  # the wrong checksum is only noticed at the end
     local = b"PK\x03\x04" + about + bytes(2) + file
     entry = b"PK\x01\x02" + bytes([20, 0]) + about + bytes(16) + file
     end = struct.pack("<4s4H2IH", b"PK\x05\x06", 0, 0, 1, 1, len(entry), len(local) + len(data), 0)

@@ -1,6 +1,6 @@
-"""Imported once, by the process that all workers are forked from: makes the specimens and does with them what cases do.
+"""Warms up the process that all workers are forked from: makes the specimens and runs the commands of the cases once.
 
-So workers start at once, and no case is charged for importing libraries and compiling.
+Workers then start quickly, and no case includes the time to import libraries and compile.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ from pathlib import Path
 
 from benchmarks.campaign.worker import Sandbox
 
-FOLDER = "NEARKIN_CAMPAIGN"  # the variable that tells this process where
+FOLDER = "NEARKIN_CAMPAIGN"  # environment variable with the folder of the campaign
 
 
 def warm_up(folder: Path) -> None:
     sandbox = Sandbox(folder / "warm", folder / "specimens")
-    sys.path.insert(0, str(Path(__file__).parents[2]))  # it was the current folder, which is about to change
+    sys.path.insert(0, str(Path(__file__).parents[2]))  # was the current folder, which changes now
     sandbox.prepare()
     sandbox.fresh()
 
-    from benchmarks.campaign import galleries, images, requests, runs  # noqa: F401 (requests is only to be imported)
+    from benchmarks.campaign import galleries, images, requests, runs  # noqa: F401 (requests only needs the import)
     from benchmarks.campaign.specimens import make_specimens
 
     logging.getLogger("nearkin").setLevel(logging.ERROR)
@@ -39,7 +39,7 @@ def warm_up(folder: Path) -> None:
     galleries.browse(sandbox.out / "gallery")
     galleries.add_index(sandbox.out / "gallery")
     galleries.with_index(True, lambda: sandbox.nearkin("match", sandbox.out / "gallery", photo))
-    sandbox.nearkin("search", sandbox.out / "gallery", photo, "--picture", sandbox.out / "found.png")
+    sandbox.nearkin("search", sandbox.out / "gallery", photo, "--figure", sandbox.out / "found.png")
 
 
 if FOLDER in os.environ:

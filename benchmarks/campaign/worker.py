@@ -1,4 +1,4 @@
-"""A process that makes one case after the other, runs it in a sandbox and looks at what it left behind."""
+"""A process that makes cases, runs each in a sandbox, and checks its effects."""
 
 from __future__ import annotations
 
@@ -25,24 +25,24 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-# What no message may hold: an error that nobody thought of, and advice to unpickle.
+# Must not appear in any message: unexpected errors, and the advice to unpickle.
 UNEXPECTED = re.compile(
     r"Traceback \(most recent|unexpected \w*(?:Error|Exception|Interrupt)|weights_only set to False"
 )
-OBEYED = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")  # characters that a terminal acts upon
-MOST_OUTPUT = 200_000  # bytes that a case may say
+CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")  # control characters of a terminal
+MOST_OUTPUT = 200_000  # characters that a case may print
 STARTS = {"os.system", "os.exec", "os.posix_spawn", "subprocess.Popen"}
-PROGRAMS = (sys.executable, "git")  # worker processes, and what asks for the commit that a result is of
+PROGRAMS = (sys.executable, "git")  # worker processes, and git for the commit of a result
 CONNECTS = {"socket.connect", "socket.getaddrinfo", "socket.gethostbyname"}
 CHANGES = {"os.remove", "os.rename", "os.rmdir", "os.mkdir", "os.link", "os.symlink", "os.truncate", "os.chmod"}
 
 
 class Refused(Exception):
-    """nearkin said no, in words."""
+    """nearkin rejected the input with a message."""
 
 
 class Failure(Exception):
-    """nearkin did what it must never do; the first word names the sort."""
+    """nearkin did something that it must never do; ``verdict`` names the type."""
 
     def __init__(self, verdict: str, detail: str) -> None:
         super().__init__(detail)
@@ -51,7 +51,7 @@ class Failure(Exception):
 
 @dataclass(frozen=True)
 class Result:
-    """What became of a case: accepted, refused, or the sort of its failure."""
+    """The result of a case; ``verdict``: accepted, refused, or the type of failure."""
 
     kind: str
     number: int
@@ -70,8 +70,8 @@ class Result:
 class Sandbox:
     """The folders of a worker.
 
-    ``home`` and what is beside the input must never change; ``case/input`` is what the command reads, and must not
-    change either; ``case/out`` is what it may write.
+    A command reads ``case/input`` and may write only to ``case/out``. The input, ``home`` and the files next to the
+    input must not change.
     """
 
     folder: Path
@@ -91,11 +91,11 @@ class Sandbox:
 
     @property
     def log(self) -> Path:
-        """What libraries and other threads write to standard error."""
+        """Standard output and error of libraries and other threads."""
         return self.folder / "worker.log"
 
     def prepare(self) -> None:
-        """A home of its own, with files that a user would miss."""
+        """Makes a home folder with files that a user would miss."""
         shutil.rmtree(self.folder, ignore_errors=True)
         for name in ("home/.ssh", "home/photos", "cache", "tmp", "case"):
             (self.folder / name).mkdir(parents=True)
@@ -108,14 +108,14 @@ class Sandbox:
         os.chdir(self.folder / "case")
 
     def fresh(self) -> None:
-        """An empty input and an empty output."""
+        """Empties the input and the output folder."""
         for folder in (self.input, self.out):
             shutil.rmtree(folder, ignore_errors=True)
             folder.mkdir()
         (self.folder / "case" / "beside.txt").write_text("years of work\n")
 
     def untouchable(self) -> dict[str, str]:
-        """All that must be the same after a case."""
+        """Everything that must be the same after a case."""
         found = contents(self.home) | contents(self.input) | contents(self.specimens)
         for file in (self.folder / "case" / "beside.txt", self.folder / "tmp" / "notes.txt"):
             found |= {str(file): file.read_text() if file.is_file() else "gone"}
@@ -133,16 +133,16 @@ class Sandbox:
                 cli.main()
             except SystemExit as end:
                 code = end.code
-        said = out.getvalue() + err.getvalue()
-        for sort, pattern in (("traceback", UNEXPECTED), ("terminal", OBEYED)):
-            if found := pattern.search(said):
-                around = said[max(0, found.start() - 100) : found.end() + 300]
-                raise Failure(sort, f"{arguments[0]} said {around!r}")
-        if len(said) > MOST_OUTPUT:
-            raise Failure("output", f"{len(said):,} characters")
+        printed = out.getvalue() + err.getvalue()
+        for verdict, pattern in (("traceback", UNEXPECTED), ("terminal", CONTROL)):
+            if found := pattern.search(printed):
+                around = printed[max(0, found.start() - 100) : found.end() + 300]
+                raise Failure(verdict, f"{arguments[0]} printed {around!r}")
+        if len(printed) > MOST_OUTPUT:
+            raise Failure("output", f"{len(printed):,} characters")
         if code:
             if not err.getvalue().strip():
-                raise Failure("silence", f"exit code {code} without a word")
+                raise Failure("silence", f"exit code {code} without a message")
             raise Refused(err.getvalue())
         return out.getvalue()
 
@@ -152,12 +152,12 @@ Maker = Callable[[random.Random, Sandbox], Action]
 
 
 def work(pipe: Connection, sandbox: Sandbox, kinds: Mapping[str, str], seed: int) -> None:
-    """The life of a worker: a kind and a number come in, a result goes out.
+    """The loop of a worker: receives a kind and a number, and sends a result.
 
-    On SIGUSR1 it writes to its log where it is.
+    On SIGUSR1 it writes its traceback to the log.
     """
     os.setsid()
-    multiprocessing.set_start_method("fork", force=True)  # as in a user's process; here it would be that of the worker
+    multiprocessing.set_start_method("fork", force=True)  # as in a user's process, not a forkserver
     sandbox.prepare()
     log = os.open(sandbox.log, os.O_RDWR | os.O_CREAT | os.O_TRUNC)
     os.dup2(log, 1)
@@ -173,11 +173,11 @@ def work(pipe: Connection, sandbox: Sandbox, kinds: Mapping[str, str], seed: int
             kind, number = pipe.recv()
         except EOFError:
             return
-        pipe.send(try_case(makers[kind], kind, number, seed, sandbox, watch, log, partial(pipe.send, "begun")))
+        pipe.send(try_case(makers[kind], kind, number, seed, sandbox, watch, log, partial(pipe.send, "started")))
 
 
 def _function(address: str) -> Callable[..., Any]:
-    """What "module:function" names."""
+    """Imports a function by its address, "module:function"."""
     module, _, name = address.partition(":")
     function: Callable[..., Any] = getattr(importlib.import_module(module), name)
     return function
@@ -191,7 +191,7 @@ def try_case(
     sandbox: Sandbox,
     watch: Watch,
     log: int,
-    begun: Callable[[], object],
+    started: Callable[[], object],
 ) -> Result:
     sandbox.fresh()
     action = maker(random.Random(f"{seed}:{kind}:{number}"), sandbox)
@@ -200,7 +200,7 @@ def try_case(
     os.lseek(log, 0, os.SEEK_SET)
     reset_peak()
     children = _children_peak()
-    begun()
+    started()
     began = time.monotonic()
     verdict, detail, more = "accepted", "", ""
     with watch:
@@ -218,15 +218,15 @@ def try_case(
             verdict, detail = watch.seen[0]
         elif changed:
             verdict, detail = "changed", f"{len(changed)} files outside the output, the first {changed[0]}"
-        elif "Traceback (most recent" in (said := sandbox.log.read_text(errors="replace")):
-            verdict, detail, more = "traceback", "on standard error", said
-        elif len(said) > MOST_OUTPUT:
-            verdict, detail = "output", f"{len(said):,} bytes on standard error"
+        elif "Traceback (most recent" in (logged := sandbox.log.read_text(errors="replace")):
+            verdict, detail, more = "traceback", "on standard error", logged
+        elif len(logged) > MOST_OUTPUT:
+            verdict, detail = "output", f"{len(logged):,} characters on standard error"
     return Result(kind, number, verdict, detail.strip()[:600], seconds, peak, more)
 
 
 def judged(error: Exception) -> tuple[str, str]:
-    """Whether an exception is a refusal in words; the commands word what the system says about files as well."""
+    """The verdict and detail of an exception; OSError is fine, because the commands turn it into a message."""
     from nearkin.errors import UserError
 
     if isinstance(error, Failure):
@@ -237,13 +237,13 @@ def judged(error: Exception) -> tuple[str, str]:
 
 
 class Watch:
-    """Hears of every file that is written, program that is started and connection that is made, while it is open."""
+    """While open, records every forbidden write, started program and connection."""
 
     def __init__(self, sandbox: Sandbox) -> None:
         self._open = False
         self._allowed = tuple(f"{sandbox.folder / name}{os.sep}" for name in ("case/out", "cache", "tmp"))
         self.seen: list[tuple[str, str]] = []
-        sys.addaudithook(self._hear)
+        sys.addaudithook(self._on_event)
 
     def __enter__(self) -> None:
         self.seen, self._open = [], True
@@ -251,7 +251,7 @@ class Watch:
     def __exit__(self, *_: object) -> None:
         self._open = False
 
-    def _hear(self, event: str, arguments: tuple[Any, ...]) -> None:
+    def _on_event(self, event: str, arguments: tuple[Any, ...]) -> None:
         if not self._open:
             return
         if event in STARTS and arguments[0] not in PROGRAMS:
@@ -265,12 +265,12 @@ class Watch:
 
     def _may_write(self, event: str, path: str) -> bool:
         whole = os.path.realpath(path)
-        there = event == "os.mkdir" and Path(whole).is_dir()  # it will be told so; nothing changes
-        return there or whole.startswith(self._allowed) or whole == os.devnull
+        exists = event == "os.mkdir" and Path(whole).is_dir()  # fails and changes nothing
+        return exists or whole.startswith(self._allowed) or whole == os.devnull
 
 
 def _writes(arguments: tuple[Any, ...]) -> bool:
-    """Whether an ``open`` event (path, mode, flags) is for writing; of a link that must not be followed, it is not."""
+    """Whether an ``open`` event (path, mode, flags) can write; a link with O_NOFOLLOW cannot."""
     path, _, flags = arguments[:3]
     if not isinstance(flags, int) or (flags & os.O_NOFOLLOW and os.path.islink(path)):  # noqa: PTH114
         return False
@@ -278,16 +278,16 @@ def _writes(arguments: tuple[Any, ...]) -> bool:
 
 
 def _is_local(arguments: tuple[Any, ...]) -> bool:
-    """Whether a connection is to this machine, as the campaign's own server has it: an address or a socket file."""
+    """Whether a connection stays on this machine, as with the campaign's server: its address or a socket file."""
     return "127.0.0.1" in str(arguments) or (len(arguments) > 1 and isinstance(arguments[1], str | bytes))
 
 
 def contents(folder: Path) -> dict[str, str]:
-    """Every path below a folder, with what changes when it is written; links are not followed."""
+    """Every path below a folder, with its mode, size and modification time; does not follow links."""
     found = {}
     for parent, folders, files in os.walk(folder):
         for name in (*folders, *files):
-            path = os.path.join(parent, name)  # noqa: PTH118 (hundreds for every case)
+            path = os.path.join(parent, name)  # noqa: PTH118 (hundreds per case)
             seen = os.lstat(path)
             written = () if stat.S_ISDIR(seen.st_mode) else (seen.st_size, seen.st_mtime_ns)
             found[path] = str((seen.st_mode, *written))
@@ -295,17 +295,17 @@ def contents(folder: Path) -> dict[str, str]:
 
 
 def reset_peak() -> None:
-    """Makes the kernel count the peak of this process's memory from here."""
+    """Resets the kernel's count of this process's peak memory."""
     Path("/proc/self/clear_refs").write_text("5")
 
 
 def peak_of(pid: int) -> int:
-    """Megabytes of resident memory, at most, since `reset_peak`; 0 for a process that is gone."""
+    """Peak of resident memory in megabytes since `reset_peak`; 0 if the process has ended."""
     return _status(pid, "VmHWM")
 
 
 def memory_of(pid: int) -> int:
-    """Megabytes of resident memory of a process or one that it started, whichever has more."""
+    """Largest resident memory in megabytes of a process and its descendants."""
     return max(_status(each, "VmRSS") for each in (pid, *descendants(pid)))
 
 
@@ -328,6 +328,6 @@ def _status(pid: int, name: str) -> int:
 
 
 def _children_peak(since: int = 0) -> int:
-    """The peak of all processes that were started and have ended; 0 where that is not more than ``since``."""
+    """Peak memory of child processes that have ended; 0 if it is not above ``since``."""
     peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss // 1024
     return peak if peak > since else 0

@@ -1,4 +1,4 @@
-"""nearkin learns embeddings in which things of a kind lie near each other, and makes them useful.
+"""Deep metric learning: learn embeddings in which similar items are close, then evaluate, compare and search them.
 
 >>> import nearkin
 >>> run = nearkin.train("photos/", method="rank", epochs=10)  # doctest: +SKIP
@@ -43,7 +43,7 @@ __all__ = [
     "train",
 ]
 
-# Imported when first used, so that `import nearkin` and `nearkin --help` stay fast.
+# Imported on first use, so that `import nearkin` and `nearkin --help` stay fast.
 _HOME = {
     "Gallery": "nearkin.api",
     "MetricLearner": "nearkin.estimator",
@@ -71,6 +71,6 @@ def __dir__() -> list[str]:
 def __getattr__(name: str) -> Any:
     if name in _HOME:
         return getattr(import_module(_HOME[name]), name)
-    if not name.startswith("_") and find_spec(f"nearkin.{name}"):  # a room, such as nearkin.losses
+    if not name.startswith("_") and find_spec(f"nearkin.{name}"):  # a subpackage, such as nearkin.losses
         return import_module(f"nearkin.{name}")
     raise AttributeError(f"module 'nearkin' has no attribute '{name}'")

@@ -4,7 +4,7 @@ import signal
 
 HANDLER = signal.getsignal(signal.SIGINT)
 if HANDLER is signal.default_int_handler:
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C while modules are loaded ends it without a traceback
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C during imports ends it without a traceback
 
 from nearkin import cli  # noqa: E402
 

@@ -1,10 +1,10 @@
-"""Makes ``import torchvision`` work beside a CPU build of torch.
+"""Makes ``import torchvision`` work with a CPU build of torch.
 
-The torchvision that package registries serve is compiled against CUDA. Beside a CPU torch its compiled operators
-cannot be loaded, and the import itself fails because it registers shape rules for operators that do not exist
-("operator torchvision::nms does not exist"). Declaring the two schemas first is enough: transforms and models are
-plain Python and work; only detection operators and torchvision.io stay unavailable, and nearkin uses neither.
-Import this module before anything that needs torchvision (timm does).
+The torchvision on package registries is compiled against CUDA. With a CPU build of torch, its compiled operators cannot
+be loaded, and the import fails because it registers shape rules for operators that do not exist ("operator
+torchvision::nms does not exist"). Declaring the two schemas first is enough: transforms and models are plain Python and
+work. Only detection operators and torchvision.io stay unavailable, and nearkin uses neither. Import this module before
+anything that imports torchvision, such as timm.
 """
 
 from __future__ import annotations
@@ -25,6 +25,6 @@ try:
     import torchvision
 except RuntimeError:
     for name in [name for name in sys.modules if name.split(".")[0] == "torchvision"]:
-        del sys.modules[name]  # the failed import leaves half a package behind
-    _operators = _declare_missing_operators()  # lives as long as the process, or the schemas vanish
+        del sys.modules[name]  # the failed import leaves a partial package behind
+    _operators = _declare_missing_operators()  # kept, since the schemas vanish with it
     import torchvision  # noqa: F401

@@ -1,6 +1,6 @@
-"""nearkin in Python: one function for each command; those of a gallery are the methods of `Gallery`.
+"""The Python API: one function per command; commands on a gallery are methods of `Gallery`.
 
-Here what people write (paths, names, their own objects) becomes what the packages take.
+These functions convert what users pass (paths, names, their own objects) to what the packages take.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from nearkin.files import atomic_path, write_json
 from nearkin.messages import show_messages
 from nearkin.methods import Method, method_class
 from nearkin.models import Embedder, embed_dataset, load_model
-from nearkin.models.model import usual_device
+from nearkin.models.model import default_device
 from nearkin.models.pretrained import network_name
 from nearkin.search import Gallery as SearchableGallery
 from nearkin.space import Space
@@ -72,12 +72,12 @@ def train(
         method: a name (`nearkin methods` lists them) or an object such as ``nearkin.methods.Magnet(alpha=2.0)``;
             "rank" unless a config or recipe says otherwise.
         out: the run folder; by default a new one in ``runs/``.
-        config: repeat a run from its ``config.toml``; ``data`` and ``settings`` change what they name. Pass your
-            own loss or backbone again.
+        config: repeat a run from its ``config.toml``; ``data`` and ``settings`` override it. Pass your own loss or
+            backbone again.
         recipe: published or tuned settings by name; `nearkin recipes` lists them.
         fit_all: afterwards, train again on all classes for the best number of epochs, in a folder next to the first,
             and return that run.
-        loss: a loss instead of a method: any module with ``loss(embeddings, labels) -> scalar``.
+        loss: a loss, instead of a method: any module with ``loss(embeddings, labels) -> scalar``.
         callbacks: called after every epoch as ``callback(run, metrics)``.
         settings: any setting of a run's ``config.toml`` by name: ``epochs=5, dim=64, alpha=2.0``. ``backbone`` may be a
             module: it counts as pretrained unless ``weights="none"``, and takes images of 224 pixels unless
@@ -90,17 +90,17 @@ def train(
     (64,)
     """
     show_messages()
-    if loss is not None and config is not None:  # its batches are those of before
+    if loss is not None and config is not None:  # keep the batches of the earlier run
         settings = batches_of(Settings.read(config).method_settings) | settings
     settings, objects = take_objects(data, settings, method, loss, callbacks)
     dataset = objects.get("dataset")
     source = data if dataset is None else dataset.source
     chosen = _settings(source, objects.get("method", method), config, recipe, settings)
     name = chosen.data.source if dataset is None else dataset.name
-    untouched = copied(objects) if fit_all else objects
-    run = loop.train(chosen, out or NewRun(usual_folder(name, chosen.method)), **objects)
+    originals = copied(objects) if fit_all else objects
+    run = loop.train(chosen, out or NewRun(default_folder(name, chosen.method)), **objects)
     log.info(run.scores["verdict"])
-    return train_on_all(run, **untouched) if fit_all else run
+    return train_on_all(run, **originals) if fit_all else run
 
 
 def resume(
@@ -125,7 +125,7 @@ def resume(
     """
     show_messages()
     given: dict[str, Any] = {} if backbone is None else {"backbone": backbone}
-    if loss is not None:  # its batches are those of before
+    if loss is not None:  # keep the batches of the run
         given |= batches_of(Run.open(_folder(run)).settings().method_settings)
     _, objects = take_objects(data, given, method, loss, callbacks)
     if isinstance(data, str | Path):
@@ -136,7 +136,7 @@ def resume(
 
 
 def load(model: str | Path | Run, weights: str | Path | None = None, backbone: nn.Module | None = None) -> Embedder:
-    """Loads a model to ``encode`` with: from a run, a ``model/`` folder, or a pretrained network by name.
+    """Loads a model from a run, a ``model/`` folder, or a pretrained network by name, to ``encode`` items with it.
 
     Args:
         model: a folder, ``timm:NAME``, ``torchvision:googlenet``, or a timm name if there is no such folder.
@@ -168,17 +168,17 @@ def evaluate(
     is_gallery: Tensor | npt.ArrayLike | None = None,
     backbone: nn.Module | None = None,
 ) -> EvaluationResult:
-    """Evaluates embeddings with their labels, or a model on data. Print the result for a table.
+    """Evaluates embeddings and their labels, or a model on data. The result prints as a table.
 
     Args:
-        model: embeddings (items, dim) or a `Space`; or a run, an embedder, a model folder, a network by name.
+        model: embeddings (items, dim) or a `Space`; or a run, an embedder, a model folder, or a network by name.
         labels: (items,) labels of the embeddings, numbers or strings.
         data: data to evaluate a model on; None: the run's own data. If the run was trained on an object, pass it again.
         weights: a weights file for a pretrained network, instead of the ImageNet weights.
         split: "train", "validation", "test" or "all"; None: "test" for the run's own data, else "all".
         recall_at: values of K for Recall@K, one or several.
-        root: folder that holds the benchmark datasets.
-        check_counts: whether to require a benchmark dataset to be complete.
+        root: folder that contains the benchmark datasets.
+        check_counts: raise if a benchmark does not have the published numbers of images.
         clustering: clustering algorithm, "kmeans" or "spectral"; None: no clustering.
         attributes: also measure how often neighbours share attributes.
         diagnose: also report distances and how evenly the dimensions are used.
@@ -193,7 +193,7 @@ def evaluate(
     """
     if isinstance(model, str | Path | Run | Embedder):
         if labels is not None or is_query is not None or is_gallery is not None:
-            raise UserError("labels and masks belong to embeddings; to evaluate a model, give data=...")
+            raise UserError("labels and masks belong to embeddings; to evaluate a model, pass data=...")
         target = _target(model, data, split, root, check_counts)
         dataset, run = target.dataset, target.run
         embedder = _embedder(model, weights, backbone)
@@ -203,20 +203,20 @@ def evaluate(
         space, known = embedded(dataset), None if target.trained_on is None else embedded(target.trained_on)
         result = score_space(space, _method(run) if run else None, known, recall_at, clustering, dataset.protocol)
         result = replace(result, split=target.split, attributes=concentrations(space, dataset) if attributes else {})
-        # What training measured before it began, in the same way.
+        # Training evaluated the backbone in the same way before its first step.
         if run and target.unchanged and target.split == "test" and views == 1 and clustering == "kmeans":
             alone = run.scores.get("backbone", {}) if run.scores_file.is_file() else {}
             result = replace(result, backbone={name: value for name, value in alone.items() if name in result.scores})
         try:
             result = replace(result, intervals=confidence_intervals(result, space, over="classes"))
-        except UserError as error:  # queries of one class have scores, but no interval
+        except UserError as error:  # queries of a single class have scores but no interval
             log.warning("no confidence intervals: %s", error)
     else:
         if model is None or isinstance(model, nn.Module):
             kind = type(model).__name__
-            raise UserError(f"a {kind} cannot be evaluated; give a run, an Embedder, or embeddings and their labels")
+            raise UserError(f"a {kind} cannot be evaluated; pass a run, an Embedder, or embeddings and their labels")
         if data is not None or attributes or views != 1 or split is not None:
-            raise UserError("data, split, attributes and views apply to a model; embeddings take only labels")
+            raise UserError("data, split, attributes and views apply to a model; leave them out for embeddings")
         space = as_space(model, labels, is_query, is_gallery)
         result = evaluate_space(space, recall_at=recall_at, clustering=clustering)
     if diagnose:
@@ -241,13 +241,13 @@ def embed(
     """Embeds a dataset and saves vectors, labels and names to an ``.npz`` file; returns the vectors (n, dim).
 
     Args:
-        model: a run, an embedder, a model folder, a network by name.
+        model: a run, an embedder, a model folder, or a network by name.
         data: anything `train` takes, or a folder of images without classes.
         out: file to write (``.npz``).
         weights: a weights file for a pretrained network, instead of the ImageNet weights.
-        root: folder that holds the benchmark datasets.
+        root: folder that contains the benchmark datasets.
         unreadable: what to do with images that cannot be decoded: "skip" or "stop".
-        check_counts: whether to require a benchmark dataset to be complete.
+        check_counts: raise if a benchmark does not have the published numbers of images.
         backbone: your own module, if the model was trained with one.
     """
     out = Path(out)
@@ -272,7 +272,7 @@ def export(
     """Exports a model to ONNX. The file is written only if its embeddings match those of PyTorch.
 
     Args:
-        model: a run, an embedder, a model folder, a network by name.
+        model: a run, an embedder, a model folder, or a network by name.
         out: file to write; None: the model's name and ``.onnx``.
         weights: a weights file for a pretrained network, instead of the ImageNet weights.
         backbone: your own module, if the model was trained with one.
@@ -312,7 +312,7 @@ def report(
 def demo(out: str | Path = "runs/demo", epochs: int = 20, seed: int = 0, data: str = "glyphs") -> DemoResult:
     """Trains on built-in images of characters and evaluates on unseen classes; saves the model and two figures.
 
-    Printed, the result is a table; its ``run`` has the model.
+    The result prints as a table; its ``run`` has the model.
 
     Args:
         out: output folder; an earlier demo there is replaced.
@@ -327,7 +327,7 @@ def demo(out: str | Path = "runs/demo", epochs: int = 20, seed: int = 0, data: s
 
 
 class Gallery(SearchableGallery):
-    """A gallery that can also be served: the page is built on galleries, so `nearkin.search` does not know of it."""
+    """A gallery that can also be served. `nearkin.search` cannot import the web page, which is built on it."""
 
     def serve(
         self,
@@ -354,7 +354,7 @@ def index(
     prune: bool = False,
     backbone: nn.Module | None = None,
 ) -> Gallery:
-    """Indexes images, so that they can be searched, or updates a gallery; returns it open, with its ``result``.
+    """Indexes images for search, or updates a gallery; returns the open gallery, with its ``result``.
 
     Args:
         model: a run or its folder, a model, or a pretrained network by name; the gallery keeps a copy of it.
@@ -363,8 +363,8 @@ def index(
         out: gallery to create or update.
         weights: a weights file for a pretrained network, instead of the ImageNet weights, which are downloaded.
         store: where to store the vectors: empty for the gallery's folder, or ``milvus://host:19530/collection``.
-        root: folder that holds the benchmark datasets.
-        check_counts: whether to require a benchmark dataset to be complete.
+        root: folder that contains the benchmark datasets.
+        check_counts: raise if a benchmark does not have the published numbers of images.
         prune: whether to remove items whose files in this folder are gone.
         backbone: your own module, if the model was trained with one; `Gallery.open` takes it too.
 
@@ -377,10 +377,10 @@ def index(
     return Gallery.index(model, data, out, weights, store, root, check_counts, prune)
 
 
-def usual_folder(data: str, method: str) -> Path:
-    """The folder of a run that nobody named, where it is not taken yet.
+def default_folder(data: str, method: str) -> Path:
+    """Returns the default folder of a run; `NewRun` appends a number if it is taken.
 
-    >>> usual_folder("glyphs:classes=40", "rank")
+    >>> default_folder("glyphs:classes=40", "rank")
     PosixPath('runs/glyphs-rank')
     """
     stem = Path(data.partition(":")[0]).stem or "data"
@@ -398,19 +398,19 @@ def _settings(
         raise UserError("data is given twice; leave out source")
     if config is None and recipe is None:
         if source is None:
-            raise UserError("no data given; give data, a recipe or a config")
+            raise UserError("no data given; pass data, a recipe or a config")
         if not isinstance(method, Method):
             _check_names(method or "rank", settings)
             return make_settings(source, method or "rank", settings)
         _check_names(type(method), settings)
         tables = by_section(type(method), {"source": str(source), **settings})
-        said = method.settings()
-        if own := ", ".join(name for name, value in tables.get("method", {}).items() if said[name] != value):
-            raise UserError(f"{own} must be given to the method itself: {type(method).__name__}({own}=...)")
+        current = method.settings()
+        if own := ", ".join(name for name, value in tables.get("method", {}).items() if current[name] != value):
+            raise UserError(f"{own} must be passed to the method itself: {type(method).__name__}({own}=...)")
         return replace(Settings.from_tables(tables), method=method.name, method_settings=method.settings())
-    described = config is not None and isinstance(method, Method)  # an object that is passed again
-    if (method is not None and not described) or (config is not None and recipe is not None):
-        raise UserError("a config or a recipe sets the method; give only one of config, recipe and method")
+    passed_again = config is not None and isinstance(method, Method)  # the object that the config describes
+    if (method is not None and not passed_again) or (config is not None and recipe is not None):
+        raise UserError("a config or a recipe sets the method; pass only one of config, recipe and method")
     from nearkin.experiments.recipes import read_recipe
 
     chosen = Settings.read(config) if config is not None else read_recipe(recipe or "")
@@ -422,9 +422,9 @@ def _settings(
 
 
 def _check_names(method: str | type[Method], settings: dict[str, Any]) -> None:
-    """Refuses a keyword that is nearly one of `train` itself; what is nearly a setting, the settings refuse."""
+    """Raises for a misspelt argument of `train` itself; `make_settings` raises for a misspelt setting."""
     if isinstance(method, str):
-        method_class(method)  # one that is unknown is said first
+        method_class(method)  # report an unknown method first
     own = signature(train).parameters.keys() - {"settings"}
     for name in settings:
         if not knows(method, name) and get_close_matches(name, own, n=1):
@@ -433,29 +433,29 @@ def _check_names(method: str | type[Method], settings: dict[str, Any]) -> None:
 
 def _folder(run: str | Path | Run) -> str | Path:
     if not isinstance(run, str | Path | Run):
-        raise UserError(f"give a run, a folder or a name, not {kind_of(run)}")
+        raise UserError(f"pass a run, a folder or a name, not {kind_of(run)}")
     return run.folder if isinstance(run, Run) else run
 
 
 def _embedder(
     model: str | Path | Run | Embedder, weights: str | Path | None = None, backbone: nn.Module | None = None
 ) -> Embedder:
-    """An embedder as it is; any other model on the GPU where there is one."""
+    """Returns an embedder unchanged; loads any other model, onto the GPU if there is one."""
     if isinstance(model, Embedder) and backbone is not None:
         raise UserError("an Embedder already has its backbone; leave out backbone")
-    return model if isinstance(model, Embedder) else load(model, weights, backbone).to(usual_device())
+    return model if isinstance(model, Embedder) else load(model, weights, backbone).to(default_device())
 
 
 @dataclass(frozen=True)
 class _Target:
-    """What a model is evaluated on.
+    """The data that a model is evaluated on.
 
     Attributes:
         dataset: the items.
-        split: which split of the data they are.
-        run: the model's run; None where it has none.
-        trained_on: the training split, where it has other items of the same classes.
-        unchanged: whether they are the run's own data as they were when it began.
+        split: name of their split.
+        run: the model's run; None if it has none.
+        trained_on: the training split, if it has other items of the same classes.
+        unchanged: whether they are the run's own data, unchanged since it started.
     """
 
     dataset: Dataset
@@ -472,7 +472,7 @@ def _target(
         raise unknown_name("split", split, SPLITS)
     run = None if isinstance(model, Embedder) else _run_of(_folder(model))
     if run is None and data is None:
-        raise UserError("a model without a run has no data of its own; give data=...")
+        raise UserError("a model without a run has no data of its own; pass data=...")
     dataset = None if data is None or isinstance(data, str | Path) else as_dataset(data)
     source = str(data) if dataset is None else dataset.source
     settings = DataSettings(source=source, check_counts=check_counts, validation=0.0)
@@ -480,9 +480,9 @@ def _target(
     split = split or ("test" if data is None or (run is not None and own and _unchanged(run, dataset)) else "all")
     if run is not None:
         trained = run.settings().data
-        # Other data are halved as the run's own were: they may be a copy of these.
-        halved = replace(settings, split=trained.split if trained.split in BY_CLASSES else "")
-        settings = trained if own else replace(halved, split_seed=trained.split_seed)
+        # Split other data as the run's own data were split: they may be a copy of them.
+        same_split = replace(settings, split=trained.split if trained.split in BY_CLASSES else "")
+        settings = trained if own else replace(same_split, split_seed=trained.split_seed)
     if root is not None:
         settings = replace(settings, root=str(root))
     name = split
@@ -499,16 +499,16 @@ def _target(
 
 
 def _unchanged(run: Run, dataset: Dataset | None) -> bool:
-    """Whether the run's data, or what was given in their place, are what they were when it began."""
+    """Whether the run's data, or the dataset passed instead, are unchanged since it started."""
     settings = run.settings()
     return run.same_data(load_splits(settings.data, settings.training.seed, dataset).digest())
 
 
 def _run_of(folder: str | Path) -> Run | None:
-    """The run in a folder; None for a model without its run, or a network by name."""
+    """Returns the run in a folder; None for a model without its run, or a network by name."""
     run = Run(folder)
     if not run.folder.exists() and network_name(run.folder) is None:
-        raise UserError(f"folder {run.folder} does not exist; give a run folder or a model folder")
+        raise UserError(f"folder {run.folder} does not exist; pass a run folder or a model folder")
     return run if run.config_file.is_file() else None
 
 
@@ -522,18 +522,18 @@ def _augmentation(run: Run | None, views: int) -> str:
 
 
 def _method(run: Run) -> Method | None:
-    """The run's method, whose read-out has scores of its own; None where it is not known here."""
+    """Returns the run's method, whose read-out adds scores; None if it is unknown here."""
     try:
         return run.method()
-    except UserError as error:  # one that was registered elsewhere, for instance
+    except UserError as error:  # for example, a method that another program registered
         log.warning("skipped the scores of the method's own read-out: %s", error)
         return None
 
 
 def _sample_items(model: str | Path, most: int = 10) -> Items | None:
-    """Some items of the run's own data that can be read, drawn from all over them; None where there are none.
+    """Returns a few random readable items of the run's own data; None if there are none.
 
-    No more are read than it takes to find that many: to check all, as training does, would take minutes.
+    Reads only as many as needed: checking all of them, as training does, would take minutes.
     """
     run = Run(model)
     if not run.config_file.is_file():

@@ -1,4 +1,4 @@
-"""The one exception for mistakes a user can mend: one sentence that says what was wrong and what to do."""
+"""Exceptions for mistakes that a user can fix: one sentence with the problem and what to do."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from collections.abc import Iterable
 
 
 class UserError(ValueError):
-    """A mistake in the input; the commands print it as one sentence, without a traceback."""
+    """A mistake in the input; commands print it as one sentence, without a traceback."""
 
 
 class OutOfRoom(UserError):
-    """No space on the disk or the device: nothing is wrong with what was asked, and later it may work."""
+    """The disk or the device is full: the request is valid and may succeed later."""
 
 
 class Interrupted(UserError):
-    """The user asked to stop; everything needed to go on was saved."""
+    """The user asked to stop; everything needed to resume has been saved."""
 
 
 def unknown_name(what: str, name: str, known: Iterable[str]) -> UserError:
-    """The error for a name that is not known, with the nearest known one.
+    """The error for an unknown name; suggests the closest known one.
 
     >>> str(unknown_name("method", "ranks", ["rank", "magnet"]))
     "method 'ranks' is unknown; did you mean 'rank'? Known: magnet, rank"

@@ -1,4 +1,4 @@
-"""Metric learning of feature vectors as a scikit-learn estimator: in pipelines, grid searches and notebooks."""
+"""Metric learning on feature vectors as a scikit-learn estimator, for pipelines, grid searches and notebooks."""
 
 from __future__ import annotations
 
@@ -29,25 +29,26 @@ Array = npt.NDArray[np.float32]
 
 
 class MetricLearner(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # type: ignore[misc]
-    """Learns to map feature vectors to embeddings in which those of a class lie near each other.
+    """Learns to map feature vectors to embeddings in which items of the same class are close.
 
-    Features are standardised as part of the model and read as float32.
+    Features are read as float32; the model standardises them.
 
     Args:
-        method: which method; `nearkin methods` lists them.
-        dim: length of the embedding.
-        epochs: passes over the data.
-        batch_size: items in a batch; 0: the method's usual number, or as many as the data can fill.
-        learning_rate: at the start; it falls to 0 by a cosine.
+        method: name of the method; `nearkin methods` lists them.
+        dim: dimension of the embedding.
+        epochs: number of passes over the data.
+        batch_size: items per batch; 0: the method's default, or as many as the data can fill.
+        learning_rate: initial learning rate; it decays to 0 along a cosine.
         backbone: "mlp" (two hidden layers) or "linear".
         method_settings: settings of the method by name, for example {"margin": 0.3} for "triplet".
-        random_state: a number gives the same embedding every time (on a CPU); None another one at each fit.
-        device: where it is trained: "auto", "cpu" or "cuda". The fitted model is on the CPU.
+        random_state: random seed; an integer makes results reproducible (on a CPU), None gives others at each fit.
+        device: device to train on: "auto", "cpu" or "cuda". The fitted model is on the CPU.
         verbose: whether to show progress.
 
     Attributes:
-        embedder_: what was learnt; ``embedder_.save(folder)`` keeps it for `nearkin.load`.
-        n_features_in_, feature_names_in_: of the vectors it was fitted to; the latter where they have names.
+        embedder_: the fitted model; ``embedder_.save(folder)`` saves it for `nearkin.load`.
+        n_features_in_: number of features seen during fit.
+        feature_names_in_: names of the features seen during fit, if they have names.
 
     >>> from sklearn.datasets import load_iris
     >>> X, y = load_iris(return_X_y=True)
@@ -83,14 +84,14 @@ class MetricLearner(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstim
         self.verbose = verbose
 
     def fit(self, X: npt.ArrayLike, y: npt.ArrayLike) -> Self:  # noqa: N803
-        """Learns from vectors X (n, features) and their classes y (n,), numbers or text."""
+        """Learns from vectors X (n, features) and their classes y (n,), numbers or strings."""
         if self.verbose:
             show_messages()
         vectors, classes = validate_data(self, X, y, dtype=np.float32, ensure_min_samples=2)
         check_classification_targets(classes)
         labels = np.unique(classes, return_inverse=True)[1]
         if not labels.any():
-            raise UserError("y has only one class; give vectors of at least two classes")
+            raise UserError("y has only one class; pass vectors of at least two classes")
         seed = int(check_random_state(self.random_state).randint(2**31))
         devices = range(torch.cuda.device_count())
         with torch.random.fork_rng(devices), self._bars():
@@ -100,17 +101,17 @@ class MetricLearner(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstim
         return self
 
     def transform(self, X: npt.ArrayLike) -> Array:  # noqa: N803
-        """The embeddings (n, dim) of vectors X (n, features), float32; of unit length unless the method's are not."""
+        """Embeds vectors X (n, features); returns (n, dim) float32, of unit length if the method normalises them."""
         check_is_fitted(self)
         vectors = validate_data(self, X, dtype=np.float32, reset=False)
         with self._bars():
             return self.embedder_.encode(vectors)
 
     def score(self, X: npt.ArrayLike, y: npt.ArrayLike) -> float:  # noqa: N803
-        """Recall@1, leave one out: how often the nearest *other* item of X has the class of an item.
+        """Returns leave-one-out Recall@1: the fraction of items in X whose nearest *other* item has the same class.
 
-        Items that are the only ones of their class in X are searched in, but do not count. No item that was fitted to
-        is looked at: X may hold classes that were never seen.
+        Items that are the only ones of their class in X are searched but not scored. The training items are not used:
+        X may contain classes not seen during fit.
         """
         space = Space.of(self.transform(X), column_or_1d(y))
         with self._bars():
@@ -144,20 +145,20 @@ class MetricLearner(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstim
         return nullcontext() if self.verbose else quiet()
 
     def _per_class(self, labels: npt.NDArray[np.int64]) -> dict[str, int]:
-        """The method's items of a class in a batch, or so few that a batch of small data holds two classes."""
-        usual = getattr(method_class(self.method), "per_class", None)
-        if usual is None:
+        """Items per class in a batch: the method's default, or fewer if small data need it to fit two classes."""
+        default = getattr(method_class(self.method), "per_class", None)
+        if default is None:
             return {}
-        if self.batch_size in (1, 2, 3):  # too few for pairs of one class beside another
-            raise UserError(f"batch_size must be at least 4, or 0 for the usual number, not {self.batch_size!r}")
+        if self.batch_size in (1, 2, 3):  # too few for two classes of two items
+            raise UserError(f"batch_size must be at least 4, or 0 for the default, not {self.batch_size!r}")
         largest = int(np.bincount(labels).max())
         batch: Any = self.batch_size or len(labels)
         if not isinstance(batch, Integral):
             return {}  # the settings refuse it
         most = min(largest, len(labels) - largest, int(batch) // 2)
-        return {"per_class": min(usual, max(3, most))}  # the smallest batch has 4 items
+        return {"per_class": min(default, max(3, most))}  # the smallest batch has 4 items
 
 
 def _plain(table: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings without NumPy's numbers, which grids and distributions give."""
+    """Converts NumPy numbers, which parameter grids and distributions give, to Python's."""
     return {name: value.item() if isinstance(value, np.generic) else value for name, value in table.items()}

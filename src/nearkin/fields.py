@@ -1,4 +1,4 @@
-"""Settings that come from files, command lines and calls by name, checked against what they are for."""
+"""Checks settings given by name, in files, on the command line or in calls, against the class they are for."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from nearkin.names import check_names
 
 Built = TypeVar("Built")
 
-_IN_WORDS = {str: "a string", int: "a whole number", float: "a number", bool: "true or false"}
+_IN_WORDS = {str: "a string", int: "an integer", float: "a number", bool: "true or false"}
 
 
 def checked_fields(kind: type, values: dict[str, Any], where: str) -> dict[str, Any]:
-    """The values, each known and of its field's type; whole numbers pass as numbers.
+    """Returns the values; raises if a name is unknown or a value is not of its field's type. Integers pass as floats.
 
     >>> from dataclasses import dataclass
     >>> @dataclass
@@ -39,7 +39,7 @@ def checked_fields(kind: type, values: dict[str, Any], where: str) -> dict[str, 
 
 
 def parse_assignment(text: str) -> tuple[str, Any]:
-    """``momentum=0.95`` as ("momentum", 0.95); what is no TOML value is a text.
+    """Parses ``momentum=0.95`` to ("momentum", 0.95); a value that is not valid TOML is a string.
 
     >>> parse_assignment("split=classes")
     ('split', 'classes')
@@ -54,7 +54,7 @@ def parse_assignment(text: str) -> tuple[str, Any]:
 
 
 def build(kind: type[Built], settings: dict[str, Any], where: str) -> Built:
-    """An object of a class, made from settings that its constructor, or one it hands them on to, knows by name.
+    """Makes an instance of a class from settings, which its constructor or those of its base classes take by name.
 
     >>> class Sides:
     ...     def __init__(self, width: float, height: float = 1.0) -> None:
@@ -86,9 +86,9 @@ def build(kind: type[Built], settings: dict[str, Any], where: str) -> Built:
 
 
 def arguments_of(kind: type) -> dict[str, bool]:
-    """The constructor's arguments and whether each must be given, with those that it hands on to the classes above."""
+    """Returns the constructor's arguments and whether each is required, including those passed on to base classes."""
     found: dict[str, bool] = {}
-    hands_on_all = True  # also what has no default, as *args do
+    passes_all = True  # also arguments without a default, through *args
     for each in kind.__mro__:
         if "__init__" in vars(each):
             parameters = list(inspect.signature(each.__init__).parameters.values())[1:]  # type: ignore[misc]
@@ -96,18 +96,18 @@ def arguments_of(kind: type) -> dict[str, bool]:
             found |= {
                 p.name: p.default is p.empty
                 for p in named
-                if p.name not in found and (hands_on_all or p.default is not p.empty)
+                if p.name not in found and (passes_all or p.default is not p.empty)
             }
-            hands_on_all &= any(p.kind is p.VAR_POSITIONAL for p in parameters)
+            passes_all &= any(p.kind is p.VAR_POSITIONAL for p in parameters)
             if not any(p.kind is p.VAR_KEYWORD for p in parameters):
                 break
     return found
 
 
 def _typed(value: Any, wanted: type, what: str) -> Any:
-    if isinstance(value, np.generic):  # as grids and counts come from NumPy
+    if isinstance(value, np.generic):  # parameter grids and counts often come from NumPy
         value = value.item()
-    if typing.get_origin(wanted) is types.UnionType:  # a setting that may be left open: X | None
+    if typing.get_origin(wanted) is types.UnionType:  # optional: X | None
         if value is None:
             return None
         wanted = next(each for each in typing.get_args(wanted) if each is not type(None))

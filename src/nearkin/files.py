@@ -1,7 +1,7 @@
-"""The one place that writes files: whole or not at all, so that nothing already saved can be damaged.
+"""Reads and writes files safely.
 
-And the one that opens files whose path comes from a user or from another file: only regular files, because opening a
-FIFO blocks, and opening a device may do anything.
+Files are written completely or not at all, so that nothing already saved can be damaged. Of paths that come from a user
+or from another file, only regular files are opened: opening a FIFO blocks, and opening a device may have side effects.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ Kind = TypeVar("Kind")
 
 LARGEST_JSON = 16 * 2**20  # bytes; nearkin's own descriptions are a thousand times smaller
 NOT_REGULAR = "not a regular file"
-UNFINISHED = ".nearkin-"  # how the names of files begin that are not yet whole
+UNFINISHED = ".nearkin-"  # prefix of the names of unfinished files and folders
 
 
 @contextmanager
 def atomic_path(target: Path, permissions: int = 0o666) -> Iterator[Path]:
-    """Yields a temporary path beside ``target``; it replaces ``target`` only if the block ends well.
+    """Yields a temporary path next to ``target``; the file replaces ``target`` only if the block succeeds.
 
     >>> with atomic_path(Path("scores.json")) as partial:  # doctest: +SKIP
     ...     partial.write_text("{}")
@@ -46,7 +46,7 @@ def atomic_path(target: Path, permissions: int = 0o666) -> Iterator[Path]:
         yield partial
         with partial.open("rb") as written:
             os.fsync(written.fileno())
-        # mkstemp makes private files; a user's results get the permissions of any other new file.
+        # mkstemp makes private files; results get the permissions of ordinary new files.
         partial.chmod(permissions & ~_umask())
         partial.replace(target)
     except OSError as error:
@@ -58,7 +58,7 @@ def atomic_path(target: Path, permissions: int = 0o666) -> Iterator[Path]:
 
 @contextmanager
 def unfinished_folder(target: Path) -> Iterator[Path]:
-    """Yields an empty folder beside ``target``, which must be moved there when it is whole; else it is deleted."""
+    """Yields an empty folder next to ``target``; the caller moves it to ``target`` when complete, or it is deleted."""
     sweep(target.parent, target.name)
     partial, lock = _claimed(lambda: tempfile.mkdtemp(prefix=f"{UNFINISHED}{target.name}-", dir=target.parent))
     try:
@@ -69,13 +69,13 @@ def unfinished_folder(target: Path) -> Iterator[Path]:
 
 
 def sweep(folder: Path, name: str = "") -> None:
-    """Deletes what killed processes left unfinished in a folder; what a living process writes is locked and stays.
+    """Deletes unfinished files of killed processes in a folder; those of running processes are locked and stay.
 
     Args:
-        name: only what was to become this.
+        name: only delete what would have become a file or folder of this name.
     """
     for partial in folder.glob(f"{UNFINISHED}{name}*"):
-        with suppress(OSError):  # another process sweeps too, or the folder cannot be written to
+        with suppress(OSError):  # another process sweeps too, or the folder is read-only
             lock = _locked(partial)
             try:
                 if stat.S_ISDIR(os.fstat(lock).st_mode):
@@ -93,14 +93,14 @@ def _empty_file(target: Path) -> str:
 
 
 def _claimed(make: Callable[[], str]) -> tuple[Path, int]:
-    """A new temporary file or folder and the lock that keeps `sweep` away; repeated where that was faster."""
+    """Makes a temporary file or folder and locks it against `sweep`; tries again if `sweep` was faster."""
     while True:
         partial = Path(make())
         try:
             lock = _locked(partial)
         except (BlockingIOError, FileNotFoundError):
             continue
-        except OSError:  # a file system without locks, where nothing is ever swept
+        except OSError:  # the file system has no locks, so `sweep` never deletes anything
             return partial, os.open(partial, os.O_RDONLY)
         if partial.exists():
             return partial, lock
@@ -108,7 +108,7 @@ def _claimed(make: Callable[[], str]) -> tuple[Path, int]:
 
 
 def _locked(partial: Path) -> int:
-    """A handle that holds the lock of a file or folder; an OSError where another process holds it."""
+    """Locks a file or folder and returns the handle; raises OSError if another process holds the lock."""
     handle = os.open(partial, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -119,7 +119,7 @@ def _locked(partial: Path) -> int:
 
 
 def cannot_write(target: Path, error: OSError) -> OutOfRoom:
-    """A failed write in words: what was not written, why, and what to do about it."""
+    """The error for a failed write: what was not written, why, and what to do."""
     reason = (error.strerror or str(error)).lower()
     if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
         return OutOfRoom(
@@ -135,23 +135,23 @@ def write_text(target: Path, text: str) -> None:
 
 
 def write_bytes(target: Path, content: bytes | memoryview) -> None:
-    """For libraries that would report a full disk in words of their own if they wrote the file themselves."""
+    """Writes what a library returns as bytes: its own write would report a full disk in its own words."""
     with atomic_path(target) as partial:
         partial.write_bytes(content)
 
 
 def open_regular(path: Path, follow: bool = True) -> BufferedReader:
-    """Opens a file to read; an OSError where it is none, but a FIFO, a socket or a device, which is never opened.
+    """Opens a file for reading; raises OSError for a folder, FIFO, socket or device, without opening it.
 
     Args:
-        follow: whether ``path`` may be a link. Not in folders that may come from someone else.
+        follow: whether ``path`` may be a link. Set it to False in untrusted folders.
 
     >>> open_regular(Path("/dev/zero"))
     Traceback (most recent call last):
     OSError: not a regular file
     """
     check_regular(path, follow)
-    # What the path names may have been exchanged since: then it neither blocks nor stays open.
+    # The file may have been replaced since the check: opening it must not block, and it is checked again.
     handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | (0 if follow else os.O_NOFOLLOW))
     file = os.fdopen(handle, "rb")
     if not stat.S_ISREG(os.fstat(handle).st_mode):
@@ -161,12 +161,12 @@ def open_regular(path: Path, follow: bool = True) -> BufferedReader:
 
 
 def check_regular(path: Path, follow: bool = True) -> Path:
-    """The path, for libraries that open files themselves; an OSError as of `open_regular`."""
+    """Returns the path, for libraries that open files themselves; raises OSError as `open_regular` does."""
     mode = path.stat(follow_symlinks=follow).st_mode
     if stat.S_ISDIR(mode):
-        raise IsADirectoryError("a folder, not a file")
+        raise IsADirectoryError("it is a folder, not a file")
     if stat.S_ISLNK(mode):
-        raise OSError("a symbolic link, which is not followed here")
+        raise OSError("it is a symbolic link, which is not followed here")
     if not stat.S_ISREG(mode):
         raise OSError(NOT_REGULAR)
     return path
@@ -186,11 +186,11 @@ def read_json(file: Path, kind: type[Kind], finite: bool = ...) -> Kind: ...
 
 
 def read_json(file: Path, kind: type = object, finite: bool = True) -> Any:
-    """What nearkin wrote, or someone else in its place: links are not followed, and what is far too large is refused.
+    """Reads an untrusted JSON file: does not follow links, and refuses files that are far too large.
 
     Args:
-        kind: what it must be: dict, list, float.
-        finite: whether numbers such as 1e999 and NaN are refused; not of scores, of which one may be NaN.
+        kind: the type it must have: dict, list, float.
+        finite: refuse numbers such as 1e999 and NaN. Not for scores, which may be NaN.
     """
     with open_regular(file, follow=False) as stream:
         content = stream.read(LARGEST_JSON + 1)
@@ -201,7 +201,7 @@ def read_json(file: Path, kind: type = object, finite: bool = True) -> Any:
 
 
 def parse_json(text: str | bytes, kind: type[Kind], finite: bool = True) -> Kind:
-    """The same of text; what is wrong with it is a ValueError.
+    """Parses JSON; raises ValueError if it is invalid or not of type ``kind``.
 
     >>> parse_json('{"k": 3}', dict)
     {'k': 3}
@@ -220,7 +220,7 @@ def parse_json(text: str | bytes, kind: type[Kind], finite: bool = True) -> Kind
 
 
 def read_toml(file: Path) -> dict[str, Any]:
-    """What a TOML file of a user's holds; whether its numbers are finite is checked with the settings."""
+    """Reads a user's TOML file; `nearkin.fields` checks that its numbers are finite."""
     with _readable(file, "TOML"):
         try:
             return tomllib.loads(read_text(file))
@@ -251,7 +251,7 @@ def write_json(target: Path, value: Any) -> None:
 
 @contextmanager
 def one_at_a_time(target: Path) -> Iterator[None]:
-    """Of several processes that would all make ``target``, one does; the others wait, and then find it made."""
+    """Lets one process at a time make ``target``; the others wait and then find it."""
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         lock = open_lock(target.with_suffix(".lock"))
@@ -263,7 +263,7 @@ def one_at_a_time(target: Path) -> Iterator[None]:
 
 
 def open_lock(path: Path) -> BufferedReader:
-    """An empty file to lock, made where there is none; an OSError for anything but a regular file."""
+    """Opens an empty file to lock, and creates it if needed; raises OSError for anything but a regular file."""
     handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
     file = os.fdopen(handle, "rb")
     if not stat.S_ISREG(os.fstat(handle).st_mode):
@@ -273,7 +273,7 @@ def open_lock(path: Path) -> BufferedReader:
 
 
 def cache_folder() -> Path:
-    """Where things that can be computed again are kept: ``$NEARKIN_CACHE`` or ``~/.cache/nearkin``."""
+    """Returns the folder for what can be computed again: ``$NEARKIN_CACHE`` or ``~/.cache/nearkin``."""
     chosen = os.environ.get("NEARKIN_CACHE")
     return Path(chosen) if chosen else Path.home() / ".cache" / "nearkin"
 

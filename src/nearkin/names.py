@@ -1,4 +1,4 @@
-"""Names from outside, of files, classes and settings: which are refused, and how any of them is printed."""
+"""Untrusted names of files, classes and settings: which are refused, and how to print them safely."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from nearkin.errors import UserError
 
 
 def check_names(names: Iterable[str], what: str) -> None:
-    """Refuses names that could not be written down again: with a zero byte, or not UTF-8.
+    """Raises if a name cannot be written to a file again: it contains a zero byte or is not UTF-8.
 
     >>> check_names(["rose", "lily\\0"], "class")
     Traceback (most recent call last):
@@ -23,7 +23,7 @@ def check_names(names: Iterable[str], what: str) -> None:
 
 
 def is_utf8(name: str) -> bool:
-    """Whether a name from the file system is text; bytes that are not are surrogates in Python.
+    """Whether a name from the file system is valid UTF-8; Python decodes invalid bytes to surrogates.
 
     >>> is_utf8("café"), is_utf8("caf\\udce9")
     (True, False)
@@ -32,7 +32,7 @@ def is_utf8(name: str) -> bool:
 
 
 def printable(text: str) -> str:
-    """Text as a terminal may show it: what would move the cursor, colour or reorder other text is spelled out.
+    """Escapes characters that would move the cursor, change colours or reorder text in a terminal.
 
     >>> print(printable("a\\x1b[2Jb\\u202ec"))
     a\\x1b[2Jb\\u202ec
@@ -41,17 +41,17 @@ def printable(text: str) -> str:
     """
     if text.isprintable():
         return text
-    return "".join(_spelled(letter) for letter in text)
+    return "".join(_escaped(letter) for letter in text)
 
 
-def _spelled(letter: str) -> str:
-    # Controls, invisible marks that change the direction of writing, and bytes that are not text.
+def _escaped(letter: str) -> str:
+    # Control characters, invisible marks that change the direction of text, surrogates, line separators.
     hidden = letter not in "\n\t" and unicodedata.category(letter) in ("Cc", "Cf", "Cs", "Zl", "Zp")
     return ascii(letter)[1:-1] if hidden else letter
 
 
 def as_message(text: str, most: int = 20_000) -> str:
-    """Printable text no longer than a terminal is for: a file may hold a name of megabytes.
+    """Makes text printable and limits its length: a file may contain a name of several megabytes.
 
     >>> as_message("abcdef", most=3)
     'abc… (3 more characters)'

@@ -1,4 +1,4 @@
-"""Files of a user's own: importing one registers the methods, losses, metrics and backbones that it defines."""
+"""Imports a user's own Python files, which register the methods, losses, metrics and backbones they define."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from pathlib import Path
 
 from nearkin.errors import UserError
 
-_NAMED = "NEARKIN_IMPORT"  # worker processes read what their parent imported
+_NAMED = "NEARKIN_IMPORT"  # tells worker processes what their parent imported
 
 
 def import_files(files: Iterable[str | Path]) -> None:
-    """Imports Python files, here and in the worker processes to come.
+    """Imports Python files, in this process and in worker processes started later.
 
     >>> import_files(["my_method.py"])  # doctest: +SKIP
     """
@@ -24,7 +24,7 @@ def import_files(files: Iterable[str | Path]) -> None:
         spec = spec_from_file_location(name, path)
         if spec is None or spec.loader is None or not path.is_file():
             raise UserError(
-                f"{path} is not a Python file; give one that registers methods, losses, metrics or backbones"
+                f"{path} is not a Python file; pass one that registers methods, losses, metrics or backbones"
             )
         module = module_from_spec(spec)
         sys.modules[name] = module
@@ -33,12 +33,12 @@ def import_files(files: Iterable[str | Path]) -> None:
         except UserError:
             raise
         except Exception as error:
-            raise UserError(f"{path} cannot be imported ({type(error).__name__}: {error})") from error
+            raise UserError(f"{path} could not be imported ({type(error).__name__}: {error}); fix the file") from error
     if paths:
         known = filter(None, os.environ.get(_NAMED, "").split(os.pathsep))
         os.environ[_NAMED] = os.pathsep.join(dict.fromkeys([*known, *map(str, paths)]))
 
 
 def import_as_parent() -> None:
-    """In a worker process: imports what the process that started it has imported."""
+    """In a worker process: imports the files that its parent imported."""
     import_files(filter(None, os.environ.get(_NAMED, "").split(os.pathsep)))

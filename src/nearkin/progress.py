@@ -1,7 +1,7 @@
-"""The one progress bar: what is being done, how far it is, and how long it will still take.
+"""Progress bars, with elapsed and remaining time.
 
-In a terminal it is a bar, in a notebook a bar in the cell's output. Elsewhere (files, pipes, CI) work that takes long
-says a line every half a minute.
+A terminal shows a bar, a notebook a bar in the cell's output. Elsewhere (files, pipes, CI), a long task prints a line
+every 30 seconds.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 Advance = Callable[..., None]
 
-LINE_EVERY = 30.0  # seconds between lines where there is no bar
-REDRAW_EVERY = 0.5  # seconds between drawings of a notebook's bar
+LINE_EVERY = 30.0  # seconds between lines, if there is no bar
+REDRAW_EVERY = 0.5  # seconds between updates of a notebook's bar
 
 
 def track(items: Iterable[T], what: str, total: int | None = None) -> Iterator[T]:
@@ -43,7 +43,7 @@ def track(items: Iterable[T], what: str, total: int | None = None) -> Iterator[T
 
 @contextmanager
 def bar(what: str, total: int | None, done: int = 0) -> Iterator[Advance]:
-    """A bar moved by hand: ``advance(steps=1, note="loss 0.31")``."""
+    """Yields a function that moves the bar: ``advance(steps=1, note="loss 0.31")``."""
     with _display() as display:
         task = Task(what, total, done, done)
         display.begin(task)
@@ -61,8 +61,8 @@ def bar(what: str, total: int | None, done: int = 0) -> Iterator[Advance]:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """No bars in this block, and no messages but warnings (see `nearkin.messages`)."""
-    _open.append(Display())  # all bars inside join this one, which shows nothing
+    """Shows no bars in this block, and no messages except warnings (see `nearkin.messages`)."""
+    _open.append(Display())  # bars in this block use this display, which shows nothing
     try:
         yield
     finally:
@@ -70,18 +70,18 @@ def quiet() -> Iterator[None]:
 
 
 def is_quiet() -> bool:
-    """Whether we are in a `quiet` block."""
+    """Whether this code runs in a `quiet` block."""
     return bool(_open) and type(_open[-1]) is Display
 
 
-def speaks() -> bool:
-    """Whether this process talks to the user: of several that torchrun started, only the first does."""
+def is_main_process() -> bool:
+    """Whether this process prints: under torchrun, only the one with rank 0 does."""
     return os.environ.get("RANK", "0") == "0"
 
 
 @dataclass(eq=False)
 class Task:
-    """One bar: ``done`` of ``total``, begun at ``first``."""
+    """One bar: ``done`` of ``total`` steps, started at step ``first``."""
 
     what: str
     total: int | None
@@ -104,7 +104,7 @@ class Task:
 
 
 class Display:
-    """Where bars are shown, one inside another; this one shows nothing."""
+    """Shows nested bars. This base class shows nothing."""
 
     def begin(self, task: Task) -> None: ...
 
@@ -116,7 +116,7 @@ class Display:
 
 
 class Terminal(Display):
-    """Bars that move, on standard error."""
+    """Shows moving bars on standard error."""
 
     def __init__(self, console: Console) -> None:
         from rich.progress import (
@@ -155,7 +155,7 @@ class Terminal(Display):
 
 
 class Lines(Display):
-    """A line about all bars every so often, where the output is kept and nothing can be drawn over."""
+    """Prints a line about all bars at intervals, for output that cannot be overwritten."""
 
     every = LINE_EVERY
 
@@ -179,10 +179,10 @@ class Lines(Display):
 
 
 class Notebook(Lines):
-    """Bars in the output of a notebook's cell, all in one place; a cell that is done keeps no trace of them."""
+    """Shows all bars in one output area of a notebook's cell and clears it when the work is done."""
 
     every = REDRAW_EVERY
-    cells: tuple[int, str] = (-1, "")  # which cell the last place belongs to, and the name of that place
+    last_cell: tuple[int, str] = (-1, "")  # number of the last cell with bars, and the display id of its output area
 
     def __init__(self) -> None:
         super().__init__()
@@ -202,15 +202,15 @@ class Notebook(Lines):
         self.drawn = True
         content = {"text/html": html, "text/plain": text}
         cell = get_ipython().execution_count
-        known, place = Notebook.cells
-        if known == cell:
-            update_display(content, display_id=place, raw=True)
+        last, display_id = Notebook.last_cell
+        if last == cell:
+            update_display(content, display_id=display_id, raw=True)
         else:
-            Notebook.cells = cell, f"nearkin-{os.urandom(8).hex()}"
-            display(content, display_id=Notebook.cells[1], raw=True)
+            Notebook.last_cell = cell, f"nearkin-{os.urandom(8).hex()}"
+            display(content, display_id=Notebook.last_cell[1], raw=True)
 
 
-_open: list[Display] = []  # bars inside bars share one display
+_open: list[Display] = []  # nested bars share one display
 
 
 @contextmanager
@@ -231,7 +231,7 @@ def _new_display() -> Display:
     from rich.console import Console
 
     console = Console(stderr=True)
-    if not speaks():
+    if not is_main_process():
         return Display()
     if console.is_jupyter:
         return Notebook()

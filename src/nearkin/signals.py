@@ -1,4 +1,4 @@
-"""Who hears of Ctrl-C: it reaches a whole process group, but only one process can end the work in good order."""
+"""Signal handling: Ctrl-C reaches a whole process group, but only one process can stop the work cleanly."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from contextlib import contextmanager
 
 @contextmanager
 def block_signals() -> Iterator[None]:
-    """Processes started here never hear of Ctrl-C or SIGTERM, from their first instruction on.
+    """Processes started in this block never receive Ctrl-C or SIGTERM.
 
-    This one hears of it afterwards, and must end them: Python's own request to end is a signal too.
+    This process receives them after the block and must kill the others itself: Python ends processes by signal too.
     """
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
     try:
@@ -23,7 +23,7 @@ def block_signals() -> Iterator[None]:
 
 @contextmanager
 def sigterm_as_ctrl_c() -> Iterator[None]:
-    """SIGTERM raises KeyboardInterrupt in this block: who ends a process gets the same words as who stops it."""
+    """SIGTERM raises KeyboardInterrupt in this block, so that it stops the work just like Ctrl-C."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

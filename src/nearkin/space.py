@@ -1,4 +1,4 @@
-"""A space: everything embedded at one moment, the one value that refreshing, evaluating and reporting read."""
+"""`Space`: all embeddings of a dataset at one moment; methods, evaluation and reports read it."""
 
 from __future__ import annotations
 
@@ -14,14 +14,13 @@ from nearkin.errors import UserError
 
 @dataclass(frozen=True, eq=False)
 class Space:
-    """Embeddings with their labels, computed in one pass at one stage of learning.
+    """Embeddings and their labels, computed in one pass by one model.
 
     Attributes:
         embeddings: (items, dim) floating point.
-        labels: (items,) integers; equal numbers mean the same class.
-        items: (items,) positions of the rows in the dataset they came from.
-        is_query, is_gallery: (items,) booleans, or None where every item is both; an item is never its own
-            neighbour.
+        labels: (items,) integers; equal labels mean the same class.
+        items: (items,) indices of the rows in their dataset.
+        is_query, is_gallery: (items,) booleans; None if every item is both. An item is never its own neighbour.
 
     >>> space = Space.of(torch.eye(2), torch.tensor([0, 1]))
     >>> len(space), space.dim
@@ -38,14 +37,14 @@ class Space:
         if self.embeddings.ndim != 2 or not self.embeddings.is_floating_point():
             raise UserError(
                 f"embeddings have shape {tuple(self.embeddings.shape)} and type {self.embeddings.dtype}; "
-                "give floating point numbers of shape (items, dim)"
+                "pass floating-point numbers of shape (items, dim)"
             )
         for name in ("labels", "items", "is_query", "is_gallery"):
             column = getattr(self, name)
             if column is not None and column.shape != (len(self),):
                 raise UserError(
                     f"{name} has shape {tuple(column.shape)}, but there are {len(self)} embeddings; "
-                    "give one entry for each"
+                    "pass one entry per embedding"
                 )
 
     @classmethod
@@ -56,12 +55,12 @@ class Space:
         is_query: Tensor | npt.ArrayLike | None = None,
         is_gallery: Tensor | npt.ArrayLike | None = None,
     ) -> Space:
-        """A space from tensors, arrays or lists, the rows numbered as they come.
+        """Makes a space from tensors, arrays or lists; rows are numbered in order.
 
         Args:
-            embeddings: (items, dim); whole numbers become float32.
-            labels: (items,) or (items, 1) numbers or words.
-            is_query, is_gallery: (items,) booleans: what searches, and what is searched; None: everything.
+            embeddings: (items, dim); integers become float32.
+            labels: (items,) or (items, 1) numbers or strings.
+            is_query, is_gallery: (items,) booleans: which items are queries, and which are searched; None: all.
 
         >>> Space.of([[0.0], [1.0], [2.0]], ["a", "b", "a"], is_query=[True, False, False]).labels.tolist()
         [0, 1, 0]
@@ -71,7 +70,7 @@ class Space:
         return cls(points, _numbers(labels), torch.arange(len(points)), *masks).to(points.device)
 
     def to(self, device: torch.device | str) -> Space:
-        """The same space on another device."""
+        """Returns the space on another device."""
         columns = {name: column.to(device) for name, column in vars(self).items() if column is not None}
         return Space(**columns)
 
@@ -84,20 +83,20 @@ class Space:
 
     @property
     def queries(self) -> Tensor:
-        """Row numbers of the queries."""
+        """Row indices of the queries."""
         return self._rows(self.is_query)
 
     @property
     def gallery(self) -> Tensor:
-        """Row numbers of what is searched."""
+        """Row indices of the gallery."""
         return self._rows(self.is_gallery)
 
     @property
     def own_gallery_rows(self) -> Tensor:
-        """(queries,) where in ``gallery`` each query itself stands; -1 where it is not there.
+        """(queries,) position of each query itself in ``gallery``; -1 if it is not in the gallery.
 
-        >>> searched = torch.tensor([False, True, True])
-        >>> Space(torch.eye(3), torch.zeros(3), torch.arange(3), is_gallery=searched).own_gallery_rows.tolist()
+        >>> is_gallery = torch.tensor([False, True, True])
+        >>> Space(torch.eye(3), torch.zeros(3), torch.arange(3), is_gallery=is_gallery).own_gallery_rows.tolist()
         [-1, 0, 1]
         """
         places = torch.full((len(self),), -1, device=self.embeddings.device)
@@ -118,15 +117,15 @@ def _points(embeddings: Tensor | npt.ArrayLike) -> Tensor:
             points = torch.as_tensor(array if isinstance(embeddings, np.ndarray) else array.astype(np.float32))
         except (TypeError, ValueError):
             raise UserError(
-                "embeddings are words or rows of unequal length; give numbers of shape (items, dim)"
+                "embeddings are strings or rows of unequal length; pass numbers of shape (items, dim)"
             ) from None
     return points if points.is_floating_point() or points.is_complex() else points.float()
 
 
 def _numbers(labels: Tensor | npt.ArrayLike) -> Tensor:
-    """Labels as whole numbers: a tensor of these as it is, anything else in the order of its distinct values."""
+    """Returns an integer tensor unchanged; numbers other labels in sorted order of their distinct values."""
     values = labels if isinstance(labels, Tensor) else np.asarray(labels)
-    if values.ndim == 2 and values.shape[1] == 1:  # a column of a table
+    if values.ndim == 2 and values.shape[1] == 1:  # a column vector
         values = values[:, 0]
     if isinstance(values, Tensor):
         if not values.is_floating_point():
@@ -143,5 +142,5 @@ def _mask(name: str, mask: Tensor | npt.ArrayLike | None) -> Tensor | None:
         return None
     found = mask if isinstance(mask, Tensor) else torch.as_tensor(np.asarray(mask))
     if found.dtype != torch.bool:
-        raise UserError(f"{name} holds {found.dtype}; give True or False for each embedding")
+        raise UserError(f"{name} has type {found.dtype}; pass True or False for each embedding")
     return found

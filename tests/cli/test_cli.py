@@ -1,4 +1,4 @@
-"""The commands as a user meets them: what they print, and one clear sentence for every mistake."""
+"""The commands: what they print, and one clear sentence for every user error."""
 
 from __future__ import annotations
 
@@ -44,13 +44,13 @@ def test_help_names_every_command(nearkin: Command) -> None:
         assert nearkin(command, "--help").code == 0
 
 
-def test_demo_prints_a_table_and_draws_two_pictures(nearkin: Command, tmp_path: Path) -> None:
+def test_demo_prints_a_table_and_draws_two_figures(nearkin: Command, tmp_path: Path) -> None:
     outcome = nearkin("demo", "--epochs", "2", "--data", "glyphs:classes=40,per_class=12", "--out", "shown")
     assert outcome.code == 0, outcome.err
     for word in ("raw pixels", "untrained", "trained", "Recall@1", "MAP@R", "NMI"):
         assert word in outcome.out
-    for picture in ("neighbours.png", "map.png"):
-        assert np.asarray(Image.open(tmp_path / "shown" / picture)).std() > 5
+    for figure in ("neighbours.png", "map.png"):
+        assert np.asarray(Image.open(tmp_path / "shown" / figure)).std() > 5
 
 
 def test_demo_replaces_an_earlier_demo_but_nothing_else(
@@ -66,7 +66,7 @@ def test_demo_replaces_an_earlier_demo_but_nothing_else(
     assert shown.code == 0
     (tmp_path / "shown" / "scores.json").unlink()  # as if it had been interrupted
     result = api.demo("shown", epochs=0, data="glyphs:classes=40,per_class=12")
-    assert capsys.readouterr().out == ""  # in Python it is for the caller to print
+    assert capsys.readouterr().out == ""  # the Python function prints nothing
     assert [line.rstrip() for line in shown.out.splitlines()] == str(result).splitlines()
     fails(nearkin("demo", "--data", "thesis"), "the demo works only with glyphs")
 
@@ -88,7 +88,7 @@ def test_train_evaluate_embed(nearkin: Command, tmp_path: Path) -> None:
     assert low < scores["map@r"] < high and "95 % interval" in evaluated.out
     assert nearkin("evaluate", run, "--split", "train").code == 0
     fails(nearkin("evaluate", run, "--views", "3"), "trained without augmentation", "leave out views")
-    fails(nearkin("evaluate", run, "--views", "0"), "--views 0 must be at least 1")
+    fails(nearkin("evaluate", run, "--views", "0"), "views must be an integer >= 1, got 0")
     diagnosed = nearkin("evaluate", run, "--diagnose").out
     assert "Intra-class distance" in diagnosed and "Spectral decay" in diagnosed and "sampled" not in diagnosed
 
@@ -97,11 +97,11 @@ def test_train_evaluate_embed(nearkin: Command, tmp_path: Path) -> None:
     with np.load(tmp_path / "vectors.npz") as vectors:
         assert vectors["vectors"].shape == (96, 8)
         assert len(set(vectors["labels"])) == 12
-    again = nearkin("train", "vectors.npz", *QUICK)  # what embed writes, train reads
+    again = nearkin("train", "vectors.npz", *QUICK)  # train reads the output of embed
     assert again.code == 0, again.err
 
 
-def test_vehicles_are_also_searched_in_random_galleries(
+def test_vehicles_are_also_evaluated_with_random_galleries(
     nearkin: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert nearkin("train", TINY_GLYPHS, *QUICK, "--out", "run").code == 0
@@ -124,14 +124,14 @@ def test_views_are_augmented_as_in_training(nearkin: Command, photos: Path, tmp_
         assert nearkin("evaluate", "run", "--views", views, "--diagnose", "--out", f"{views}.json").code == 0
     one, three = (json.loads((tmp_path / f"{views}.json").read_text())["test"] for views in (1, 3))
     assert one.keys() == three.keys() and one["intra_class_distance"] != three["intra_class_distance"]
-    alone = ("evaluate", "run/model", "--data", photos, "--split", "test")  # knows nothing of training: crops and flips
+    alone = ("evaluate", "run/model", "--data", photos, "--split", "test")  # a model without its run: crops and flips
     assert nearkin(*alone, "--views", "3", "--diagnose", "--out", "alone.json").code == 0
     assert json.loads((tmp_path / "alone.json").read_text())["test"]["intra_class_distance"] == pytest.approx(
         three["intra_class_distance"]
     )
 
 
-def test_distances_of_sampled_pairs_say_so_and_histograms_are_written(nearkin: Command, tmp_path: Path) -> None:
+def test_sampled_distances_are_marked_and_histograms_are_written(nearkin: Command, tmp_path: Path) -> None:
     labels = np.arange(500) // 50
     np.savez(tmp_path / "x.npz", vectors=np.random.default_rng(0).normal(size=(500, 5)), labels=labels)
     assert nearkin("train", "x.npz", "--backbone", "linear", *QUICK, "--out", "run").code == 0
@@ -147,8 +147,8 @@ def test_distances_of_sampled_pairs_say_so_and_histograms_are_written(nearkin: C
     assert mean == pytest.approx(written["all"]["intra_class_distance"], abs=histograms["edges"][1] / 2)
 
 
-def test_scores_that_have_no_interval_are_given_without(nearkin: Command, tmp_path: Path) -> None:
-    """Queries of one class alone have a positive: they can be scored, but classes cannot be drawn from one."""
+def test_scores_without_an_interval_are_still_reported(nearkin: Command, tmp_path: Path) -> None:
+    """Only the queries of one class have a positive: enough for scores, but not for a bootstrap over classes."""
     rng = np.random.default_rng(0)
     split = ["train"] * 32 + ["test"] * 8
     labels = np.r_[np.arange(32) // 4, 20, 20, 20, 21, 22, 23, 24, 25]
@@ -159,7 +159,7 @@ def test_scores_that_have_no_interval_are_given_without(nearkin: Command, tmp_pa
     assert outcome.code == 0 and "Recall@1" in outcome.out, outcome.err
 
 
-def test_a_second_run_gets_a_folder_of_its_own(nearkin: Command, tmp_path: Path) -> None:
+def test_a_second_run_gets_its_own_folder(nearkin: Command, tmp_path: Path) -> None:
     for _ in range(2):
         assert nearkin("train", TINY_GLYPHS, *QUICK, "--set", "epochs=0").code == 0
     assert sorted(path.name for path in (tmp_path / "runs").iterdir()) == ["glyphs-rank", "glyphs-rank-2"]
@@ -174,7 +174,7 @@ def test_a_config_repeats_a_run_and_options_change_it(nearkin: Command, tmp_path
     assert "alpha = 2.0" in (tmp_path / "c" / "config.toml").read_text()
 
 
-def test_resume_takes_no_other_settings(nearkin: Command) -> None:
+def test_resume_accepts_no_other_settings(nearkin: Command) -> None:
     nearkin("train", TINY_GLYPHS, *QUICK, "--out", "a")
     assert nearkin("resume", "a").code == 0
     fails(nearkin("resume", "nowhere"), "nowhere is not a run")
@@ -191,7 +191,7 @@ def test_photos_are_embedded_with_or_without_classes(nearkin: Command, photos: P
     fails(nearkin("embed", "run", photos / "class1", "--unreadable", "stop"), "1 of 6 images cannot be read")
 
 
-def test_unreadable_images_are_listed_and_left_out_or_stop_the_run(
+def test_unreadable_images_are_listed_and_skipped_or_stop_the_run(
     nearkin: Command, photos: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     (photos / "class0" / "1.png").write_bytes(b"broken")
@@ -201,7 +201,7 @@ def test_unreadable_images_are_listed_and_left_out_or_stop_the_run(
     fails(nearkin("train", photos, *PHOTOS, "--out", "b", "--unreadable", "stop"), "1 of 36 images cannot be read")
 
 
-def test_grey_transparent_deep_and_animated_images_are_trained_on(nearkin: Command, photos: Path) -> None:
+def test_grey_transparent_16_bit_and_animated_images_can_be_used_for_training(nearkin: Command, photos: Path) -> None:
     Image.new("L", (20, 20), 50).save(photos / "class0" / "grey.png")
     Image.new("RGBA", (20, 20), (0, 0, 0, 9)).save(photos / "class1" / "clear.png")
     Image.fromarray(np.full((20, 20), 40_000, dtype=np.uint16)).save(photos / "class2" / "deep.png")
@@ -240,17 +240,17 @@ def one_class(folder: Path) -> Path:
         (["train", TINY_GLYPHS, "--batch-size", "1000"], ["48 training items cannot fill a batch of 1000"]),
         (["train", TINY_GLYPHS, "--set", "momentun=1"], ["did you mean 'momentum'"]),
         (["train", TINY_GLYPHS, "--set", "momentum"], ["write NAME=VALUE"]),
-        (["train", TINY_GLYPHS, "--set", "seed=x"], ["seed must be a whole number, not 'x'"]),
+        (["train", TINY_GLYPHS, "--set", "seed=x"], ["seed must be an integer, not 'x'"]),
         (["train", "--config", "no.toml"], ["settings file no.toml does not exist"]),
         (["train", "one"], ["only one class"]),
         (["evaluate", "nowhere"], ["nowhere"]),
         (["evaluate", "one", "--data", TINY_GLYPHS], ["has no model"]),
         (["embed", "one", "one"], ["has no model"]),
-        (["evaluate", "one", "--recall-at", "1,x"], ["not a list of positive whole numbers"]),
+        (["evaluate", "one", "--recall-at", "1,x"], ["not a list of positive integers"]),
         (["frobnicate"], ["No such command"]),
     ],
 )
-def test_every_mistake_is_one_sentence(
+def test_every_user_error_is_one_sentence(
     nearkin: Command, tmp_path: Path, arguments: list[str], words: list[str]
 ) -> None:
     one_class(tmp_path)
@@ -271,7 +271,7 @@ def test_debug_shows_the_traceback(nearkin: Command) -> None:
         nearkin("train", "cub20", "--debug")
 
 
-def test_an_unexpected_error_points_at_debug(nearkin: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unexpected_error_points_to_debug(nearkin: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*_: object) -> None:
         raise KeyError("a bug")
 
@@ -281,7 +281,7 @@ def test_an_unexpected_error_points_at_debug(nearkin: Command, monkeypatch: pyte
     assert "unexpected KeyError: 'a bug' (add --debug for the traceback)" in outcome.err
 
 
-def test_ctrl_c_is_said_in_one_word(nearkin: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ctrl_c_prints_one_word(nearkin: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 

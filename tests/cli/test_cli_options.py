@@ -1,4 +1,4 @@
-"""The options that set up a run are the same for every command that trains."""
+"""The training options are the same for every command that trains."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def test_every_option_is_a_setting_and_the_same_for_train_and_compare(name: str)
     assert (train.opts, train.help) == (compare.opts, compare.help)
 
 
-def test_compare_hands_on_what_was_given_and_nothing_else(nearkin: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_compare_passes_on_the_given_options_and_no_others(nearkin: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[Any] = []
     monkeypatch.setattr(
         "nearkin.experiments.compare", lambda *given, **settings: asked.append((given, settings)), raising=False

@@ -1,4 +1,4 @@
-"""The commands that put a model to use, from a folder of pictures to a class and an ONNX file."""
+"""The commands that use a model: index, search, match, remove and export."""
 
 from __future__ import annotations
 
@@ -31,10 +31,8 @@ def indexed(nearkin: Command, model: Path, photos: Path) -> Path:
     return photos
 
 
-def test_a_second_index_adds_only_what_is_new_and_names_what_needs_attention(
-    nearkin: Command, model: Path, indexed: Path
-) -> None:
-    (indexed / "class0" / "broken.jpg").write_bytes(b"no picture")
+def test_a_second_index_adds_new_files_and_lists_problems(nearkin: Command, model: Path, indexed: Path) -> None:
+    (indexed / "class0" / "broken.jpg").write_bytes(b"not an image")
     (indexed / "class1" / "1.png").unlink()
     shutil.copy(indexed / "class2" / "2.png", indexed / "class2" / "new.png")
     outcome = nearkin("index", model, indexed, "-o", GALLERY)
@@ -45,15 +43,15 @@ def test_a_second_index_adds_only_what_is_new_and_names_what_needs_attention(
 
 def test_search_prints_the_nearest_and_draws_them(nearkin: Command, indexed: Path, tmp_path: Path) -> None:
     query = indexed / "class3" / "3.png"
-    outcome = nearkin("search", GALLERY, query, "-k", "4", "--picture", "found.png", "--include-self")
+    outcome = nearkin("search", GALLERY, query, "-k", "4", "--figure", "found.png", "--include-self")
     assert outcome.code == 0, outcome.err
     first = next(line for line in outcome.out.splitlines() if "0.0000" in line)
     assert "class3" in first and "3.png" in first
-    with Image.open(tmp_path / "found.png") as picture:
-        assert picture.width > 300
+    with Image.open(tmp_path / "found.png") as figure:
+        assert figure.width > 300
 
 
-def test_a_picture_of_the_gallery_is_not_its_own_neighbour(nearkin: Command, indexed: Path) -> None:
+def test_an_image_of_the_gallery_is_not_its_own_neighbour(nearkin: Command, indexed: Path) -> None:
     query = indexed / "class3" / "3.png"
     outcome = nearkin("search", GALLERY, query.relative_to(Path.cwd()), "-k", "40")
     found = outcome.out.splitlines()[2:]
@@ -62,19 +60,19 @@ def test_a_picture_of_the_gallery_is_not_its_own_neighbour(nearkin: Command, ind
     assert "0.0000" in itself and "0.0000" not in others
 
 
-def test_a_pipe_gets_whole_paths_and_a_wrong_name_of_a_picture_is_said_at_once(
+def test_a_pipe_gets_full_paths_and_a_wrong_figure_format_is_refused_at_once(
     nearkin: Command, indexed: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "40")
     query = indexed / "class3" / "3.png"
     assert str(query) in nearkin("search", GALLERY, query, "--include-self").out.partition("rank")[2]
-    outcome = nearkin("search", GALLERY, query, "--picture", "found.gif")
+    outcome = nearkin("search", GALLERY, query, "--figure", "found.gif")
     assert outcome.code == 1 and "found.gif" in outcome.err and "rank" not in outcome.out
 
 
-def test_json_is_one_object_for_each_query_and_nothing_else(nearkin: Command, indexed: Path, tmp_path: Path) -> None:
+def test_json_is_one_object_per_query_and_nothing_else(nearkin: Command, indexed: Path, tmp_path: Path) -> None:
     query = indexed / "class3" / "3.png"
-    outcome = nearkin("search", GALLERY, query, indexed / "class4", "-k", "2", "--json", "--picture", "found.png")
+    outcome = nearkin("search", GALLERY, query, indexed / "class4", "-k", "2", "--json", "--figure", "found.png")
     assert outcome.code == 0, outcome.err
     found = [json.loads(line) for line in outcome.out.splitlines()]
     assert [each["query"] for each in found] == [str(query), *map(str, sorted((indexed / "class4").iterdir()))]
@@ -85,7 +83,7 @@ def test_json_is_one_object_for_each_query_and_nothing_else(nearkin: Command, in
     assert len(matched) == 6 and {"query", "label", "distance", "share", "threshold", "hits"} == matched[0].keys()
 
 
-def test_match_names_the_class_and_what_it_does_not_know(nearkin: Command, indexed: Path, tmp_path: Path) -> None:
+def test_match_prints_the_class_or_unknown(nearkin: Command, indexed: Path, tmp_path: Path) -> None:
     noise = np.random.default_rng(0).integers(0, 255, (20, 20, 3), dtype=np.uint8)
     Image.fromarray(noise).save(tmp_path / "strange.png")
     outcome = nearkin("match", GALLERY, indexed / "class5" / "0.png", "strange.png")
@@ -95,39 +93,41 @@ def test_match_names_the_class_and_what_it_does_not_know(nearkin: Command, index
     assert "unknown above distance" in outcome.out
 
 
-def test_remove_forgets_a_folder_and_leaves_the_files(nearkin: Command, indexed: Path) -> None:
+def test_remove_removes_a_folder_from_the_gallery_but_not_from_disk(nearkin: Command, indexed: Path) -> None:
     assert "removed 6 items" in nearkin("remove", GALLERY, indexed / "class4").out
     assert len(list((indexed / "class4").iterdir())) == 6
     assert "class4" not in nearkin("search", GALLERY, indexed / "class4" / "0.png").out.partition("rank")[2]
 
 
 @pytest.mark.parametrize("command", ["search", "match"])
-def test_a_query_that_is_no_picture_is_one_sentence(nearkin: Command, indexed: Path, command: str) -> None:
+def test_a_query_that_is_not_an_image_is_one_sentence(nearkin: Command, indexed: Path, command: str) -> None:
     (indexed / "empty.jpg").touch()
     outcome = nearkin(command, GALLERY, indexed / "empty.jpg")
     assert outcome.code == 1 and "empty.jpg" in outcome.err and "Traceback" not in outcome.err
 
 
 @pytest.mark.parametrize("command", [("search", "q.png"), ("match", "q.png"), ("remove", "q.png"), ("serve",)])
-def test_what_is_no_gallery_is_one_sentence(nearkin: Command, tmp_path: Path, command: tuple[str, ...]) -> None:
+def test_a_folder_that_is_not_a_gallery_is_one_sentence(
+    nearkin: Command, tmp_path: Path, command: tuple[str, ...]
+) -> None:
     outcome = nearkin(command[0], tmp_path / "nothing", *command[1:])
     assert outcome.code == 1 and "nothing" in outcome.err and outcome.err.count("\n") == 1
 
 
-def test_export_says_how_far_it_is_from_torch(nearkin: Command, model: Path, tmp_path: Path) -> None:
+def test_export_prints_the_difference_from_torch(nearkin: Command, model: Path, tmp_path: Path) -> None:
     pytest.importorskip("onnxruntime")
     outcome = nearkin("export", model)
     assert outcome.code == 0, outcome.err
     assert "largest difference" in outcome.out and (tmp_path / "model.onnx").stat().st_size > 1000
 
 
-def test_a_run_is_exported_after_a_look_at_its_own_data(nearkin: Command, vectors: str) -> None:
+def test_the_export_of_a_run_is_checked_on_its_own_data(nearkin: Command, vectors: str) -> None:
     pytest.importorskip("onnxruntime")
     assert nearkin("train", vectors, "--epochs", "1", "--out", "run").code == 0
     assert "10 of them from the run's data" in nearkin("export", "run", "-o", "x.onnx").out
 
 
-def test_items_to_compare_on_are_found_without_reading_all_and_damaged_ones_passed_over(
+def test_items_for_the_check_are_found_without_reading_all_and_unreadable_ones_skipped(
     nearkin: Command, photos: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert nearkin("train", photos, "--backbone", "small", "--epochs", "1", "--out", "run").code == 0

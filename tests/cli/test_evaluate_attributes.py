@@ -1,4 +1,4 @@
-"""What a user sees of attributes, pairs of classes and partitions: from files to `nearkin evaluate`."""
+"""Attributes, pairs of classes and clusterings, from files to `nearkin evaluate`."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ QUICK = ["--epochs", "1", "--dim", "8", "--set", "workers=0"]
 SMALL = ["--backbone", "small", "--set", "image_size=16", "--batch-size", "6", "--set", "per_class=2"]
 
 
-def pictures(folder: Path, names: list[str]) -> None:
-    """A small coloured picture for each name."""
+def save_images(folder: Path, names: list[str]) -> None:
+    """Saves a small coloured image under each name."""
     rng = np.random.default_rng(0)
     for name in names:
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
@@ -41,9 +41,9 @@ def vectors_of(nearkin: Command, run: str, data: str | Path) -> np.ndarray:
         return np.array(stored["vectors"])
 
 
-def test_further_columns_of_a_csv_are_attributes_that_evaluate_measures(nearkin: Command, tmp_path: Path) -> None:
+def test_further_columns_of_a_csv_are_attributes(nearkin: Command, tmp_path: Path) -> None:
     names = [f"{label}/{number}.png" for label in "abcdef" for number in range(6)]
-    pictures(tmp_path, names)
+    save_images(tmp_path, names)
     kinds = ["round" if i % 3 else "flat" for i in range(len(names))]
     shiny = ["" if i % 5 == 0 else str(i % 2) for i in range(len(names))]
     rows = [f"{name},{name[0]},{kind},{has}" for name, kind, has in zip(names, kinds, shiny, strict=True)]
@@ -64,7 +64,7 @@ def test_further_columns_of_a_csv_are_attributes_that_evaluate_measures(nearkin:
     assert "attributes" not in scores_of(nearkin, "run")[0]
 
 
-def test_a_column_that_is_called_true_label_is_no_label(nearkin: Command, tmp_path: Path) -> None:
+def test_a_column_named_true_label_is_not_a_label(nearkin: Command, tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     labels, words = np.arange(48) // 6, rng.choice(["cat", "dog"], 48)
     np.savez(
@@ -75,7 +75,7 @@ def test_a_column_that_is_called_true_label_is_no_label(nearkin: Command, tmp_pa
     assert scores_of(nearkin, "run")[0]["test"]["recall@1"] > 0.9
 
 
-def test_data_without_attributes_say_how_to_give_them(nearkin: Command, tmp_path: Path) -> None:
+def test_the_error_of_data_without_attributes_says_how_to_add_them(nearkin: Command, tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     np.savez(tmp_path / "plain.npz", vectors=rng.normal(size=(48, 4)), labels=np.arange(48) // 6)
     trained = nearkin("train", "plain.npz", *QUICK, "--batch-size", "8", "--set", "per_class=2", "--out", "run")
@@ -86,14 +86,14 @@ def test_data_without_attributes_say_how_to_give_them(nearkin: Command, tmp_path
 
 
 def known_classes(file: Path) -> Path:
-    """Eight classes of vectors, each in training and in test."""
+    """Eight classes of vectors, each in the training and the test split."""
     labels = np.arange(160) % 8
     values = 2 * np.eye(8)[labels] + np.random.default_rng(0).normal(size=(160, 8))
     np.savez(file, vectors=values, labels=labels, split=np.where(np.arange(160) < 96, "train", "test"))
     return file
 
 
-def test_clusters_may_be_found_spectrally(nearkin: Command, tmp_path: Path) -> None:
+def test_spectral_clustering_can_be_used(nearkin: Command, tmp_path: Path) -> None:
     data = known_classes(tmp_path / "known.npz")
     assert nearkin("train", data, *QUICK, "--batch-size", "16", "--out", "run").code == 0
     space = Space.of(vectors_of(nearkin, "run", data), load_dataset(str(data)).labels)
@@ -108,12 +108,12 @@ def test_clusters_may_be_found_spectrally(nearkin: Command, tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("method", ["softmax", "magnet"])
-def test_a_run_on_pairs_of_classes_is_measured_by_the_classes(nearkin: Command, tmp_path: Path, method: str) -> None:
+def test_a_run_on_pairs_of_classes_is_evaluated_on_the_classes(nearkin: Command, tmp_path: Path, method: str) -> None:
     data = known_classes(tmp_path / "known.npz")
     run = ["train", data, "--method", method, *QUICK, "--batch-size", "16", "--set", "collapse_pairs=true"]
     trained = nearkin(*run, "--out", "run")
     assert trained.code == 0, trained.err
-    assert "Soft kNN error" not in trained.out  # training knows the pairs alone
+    assert "Soft kNN error" not in trained.out  # training knows only the pairs
 
     found, _ = scores_of(nearkin, "run")
     vectors, dataset = vectors_of(nearkin, "run", data), load_dataset(str(data))
@@ -131,7 +131,9 @@ def test_a_run_on_pairs_of_classes_is_measured_by_the_classes(nearkin: Command, 
 def test_imagenet_attributes_from_a_local_folder_to_the_table(nearkin: Command, tmp_path: Path) -> None:
     wnids = ("n01693334", "n02123045", "n07873807", "n12267677")
     train = [f"train/{wnid}/{wnid}_{number}.JPEG" for wnid in wnids for number in range(6)]
-    pictures(tmp_path / "imagenet", train + [f"val/{wnid}/{wnid}_{number}.JPEG" for wnid in wnids for number in (8, 9)])
+    save_images(
+        tmp_path / "imagenet", train + [f"val/{wnid}/{wnid}_{number}.JPEG" for wnid in wnids for number in (8, 9)]
+    )
     rows = [f"{Path(name).stem},{(-1) ** i},{i % 3 - 1}" for i, name in enumerate(train) if i % 4]
     (tmp_path / "imagenet" / "attributes.csv").write_text("\n".join(["image,striped,brown", *rows]))
     run = ["train", "imagenet-attributes", "--root", tmp_path, "--no-count-check", *QUICK, *SMALL, "--out", "run"]

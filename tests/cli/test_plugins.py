@@ -1,4 +1,4 @@
-"""One of each in a file of the user's own (loss, method, metric, backbone), through the commands and Python."""
+"""A user's own file with a loss, method, metric and backbone, from the command line and from Python."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def mine(tmp_path: Path, own_registries: None) -> Path:  # noqa: ARG001
     return file
 
 
-def test_a_file_of_ones_own_through_the_commands(nearkin: Command, mine: Path, tmp_path: Path) -> None:
+def test_a_users_own_file_with_the_commands(nearkin: Command, mine: Path, tmp_path: Path) -> None:
     trained = nearkin(
         *("--import", mine, "train", TINY_GLYPHS, "--method", "shrink", "--backbone", "average", *QUICK), "--out", "run"
     )
@@ -83,7 +83,7 @@ def test_a_file_of_ones_own_through_the_commands(nearkin: Command, mine: Path, t
     assert compared.code == 0, compared.err
 
 
-def test_a_file_of_ones_own_in_python(mine: Path, tmp_path: Path) -> None:
+def test_a_users_own_file_in_python(mine: Path, tmp_path: Path) -> None:
     import_files([mine])
     run = package.train(
         TINY_GLYPHS, "shrink", tmp_path / "run", epochs=1, batch_size=16, dim=8, workers=0, logger="none", device="cpu"
@@ -101,7 +101,7 @@ def test_a_file_that_cannot_be_imported_is_one_sentence(tmp_path: Path, text: st
         import_files([file])
 
 
-def test_worker_processes_import_all_files_that_were_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_worker_processes_import_the_same_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NEARKIN_IMPORT", "")
     files = [tmp_path / "one.py", tmp_path / "two.py"]
     for file in files:

@@ -1,4 +1,4 @@
-"""What a command prints is harmless and printable everywhere; signals end it in one line, at any time."""
+"""Output is harmless and printable on every terminal; a signal ends a command with one line at any time."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ QUICK = ["--epochs", "1", "--batch-size", "16", "--dim", "8", "--set", "per_clas
     ("encoding", "command"),
     [("ascii", ["methods"]), ("ascii", ["datasets"]), ("ascii", ["--help"]), ("latin-1", ["evaluate"])],
 )
-def test_every_terminal_can_print_it(
+def test_output_is_printable_on_every_terminal(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, vectors: str, encoding: str, command: list[str]
 ) -> None:
     if command == ["evaluate"]:
@@ -46,7 +46,7 @@ def test_every_terminal_can_print_it(
     assert len(printed.getvalue()) > 200
 
 
-def test_names_cannot_command_the_terminal(nearkin: Command, capsys: pytest.CaptureFixture[str]) -> None:
+def test_names_cannot_control_the_terminal(nearkin: Command, capsys: pytest.CaptureFixture[str]) -> None:
     outcome = nearkin("train", EVIL)
     assert outcome.code == 1 and "\x1b" not in outcome.err and "\\x1b[2J" in outcome.err
     say(SearchResult(EVIL, []))
@@ -55,7 +55,7 @@ def test_names_cannot_command_the_terminal(nearkin: Command, capsys: pytest.Capt
         assert "\x1b" not in text and "\\x1b[2J" in text and "\x07" not in text
 
 
-def test_a_table_takes_names_as_they_are() -> None:
+def test_a_table_prints_names_literally() -> None:
     table = Table(title=EVIL)
     table.add_column(EVIL)
     table.add_row(EVIL)
@@ -71,7 +71,7 @@ def test_an_argument_that_is_not_utf8_is_one_sentence(nearkin: Command) -> None:
 
 
 @pytest.mark.parametrize("place", ["_measure_start", "_choose_model", "_finish"])
-def test_sigterm_outside_the_steps_says_how_to_go_on(
+def test_sigterm_outside_the_steps_says_how_to_continue(
     nearkin: Command, monkeypatch: pytest.MonkeyPatch, place: str
 ) -> None:
     def ended(*_: object) -> None:
@@ -90,8 +90,8 @@ def test_sigterm_in_any_command_is_one_line(nearkin: Command, monkeypatch: pytes
     assert (outcome.code, outcome.err) == (130, "nearkin: stopped\n")
 
 
-def test_a_second_ctrl_c_ends_in_silence() -> None:
-    """It arrives while the first one is tidied up; in a process of its own, which it kills."""
+def test_a_second_ctrl_c_prints_nothing() -> None:
+    """It arrives during the cleanup after the first one, in a separate process, which it kills."""
     code = (
         "import atexit, os, signal, time\n"
         "from nearkin import cli\n"

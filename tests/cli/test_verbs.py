@@ -1,4 +1,4 @@
-"""Every command has its verb in Python and every verb its command, with the same names and defaults."""
+"""Every command has a Python function with the same names and defaults, and vice versa."""
 
 from __future__ import annotations
 
@@ -31,16 +31,16 @@ VERBS: dict[str, Callable[..., Any]] = {
     "serve": nearkin.Gallery.serve,
     "train": nearkin.train,
 }
-LISTS = {"datasets", "methods", "recipes"}  # what nearkin knows by name: packages and functions in Python
-# A terminal prints, and settings by name are keyword arguments in Python.
-TERMINAL = {"as_json", "picture", "listing", "settings", "gallery", *TrainingOptions.__annotations__}
+LISTS = {"datasets", "methods", "recipes"}  # lists of names: packages and functions in Python
+# Options only of the terminal; settings are keyword arguments in Python.
+TERMINAL = {"as_json", "figure", "listing", "settings", "gallery", *TrainingOptions.__annotations__}
 SETTINGS = {"keep", "seed", "validation"}
-# What no command line can hold.
+# Python objects, which no command line can hold.
 OBJECTS = {"backbone", "callbacks", "is_gallery", "is_query", "labels", "loss", "method", "data"}
 
 
 def plain(value: Any) -> Any:
-    """A default as both would write it."""
+    """A default in the same form for commands and functions."""
     if isinstance(value, Path):
         return str(value)
     if isinstance(value, tuple | list):
@@ -48,14 +48,14 @@ def plain(value: Any) -> Any:
     return None if value is inspect.Parameter.empty else value
 
 
-def test_commands_and_verbs_are_the_same() -> None:
+def test_commands_and_functions_are_the_same() -> None:
     assert COMMANDS.keys() == VERBS.keys() | LISTS
     public = {name for name in nearkin.__all__ if inspect.isfunction(getattr(nearkin, name))}
     assert public - {"cluster", "load", "load_dataset"} <= VERBS.keys()
 
 
 @pytest.mark.parametrize("name", VERBS)
-def test_a_command_and_its_verb_take_the_same(name: str) -> None:
+def test_a_command_and_its_function_have_the_same_arguments(name: str) -> None:
     options = {option.name: option.default for option in COMMANDS[name].params if option.name != "help"}
     arguments = {
         argument.name: argument.default
@@ -63,7 +63,7 @@ def test_a_command_and_its_verb_take_the_same(name: str) -> None:
         if argument.name != "self" and argument.kind is not argument.VAR_KEYWORD
     }
     by_name = SETTINGS if name == "train" else set()
-    if "gallery" in options:  # which the command also opens
+    if "gallery" in options:  # the command also opens the gallery
         opening = inspect.signature(nearkin.Gallery.open).parameters
         arguments |= {option: opening[option].default for option in options.keys() & opening.keys()}
     assert options.keys() - TERMINAL - by_name <= arguments.keys()

@@ -11,13 +11,13 @@ from nearkin.errors import UserError
 
 
 def blobs(k, per_blob, seed=0):
-    """(k * per_blob, k + 1) points far around k orthogonal directions, which every way must find; blob by blob."""
+    """(k * per_blob, k + 1) points around k distant orthogonal centres, blob by blob, which every algorithm finds."""
     rng = np.random.default_rng(seed)
     return np.repeat(100 * np.eye(k, k + 1), per_blob, axis=0) + rng.normal(size=(k * per_blob, k + 1))
 
 
 def same_groups(first, second):
-    """Whether two groupings are the same up to the names of the groups."""
+    """Whether two clusterings are the same up to the numbers of the clusters."""
     return np.array_equal(first[:, None] == first, second[:, None] == second)
 
 
@@ -38,11 +38,11 @@ def test_finds_separated_blobs_in_whatever_order_they_come(how, k, per_blob, see
 def test_distinct_points_make_k_clusters(how, k):
     points = np.random.default_rng(k).normal(size=(30, 2))
     if how == "spectral" and k == 30:
-        points = np.stack([np.cos(np.arange(30)), np.sin(np.arange(30))], 1)  # it tells directions alone apart
+        points = np.stack([np.cos(np.arange(30)), np.sin(np.arange(30))], 1)  # it separates only directions
     assert set(cluster(points, k, how).tolist()) == set(range(k))
 
 
-def test_is_what_the_functions_behind_it_give():
+def test_it_equals_the_functions_behind_it():
     points = np.random.default_rng(0).normal(size=(60, 3))
     x = torch.from_numpy(points)
     medoids = facility_location(torch.cdist(x, x), torch.zeros(60, dtype=torch.int64), 5, gamma=0.0)
@@ -88,31 +88,31 @@ def test_takes_lists_arrays_and_tensors(how, form):
 @pytest.mark.parametrize(
     ("points", "k", "sentence"),
     [
-        (np.zeros((3, 2)), 4, "k must be a whole number in 1…3"),
-        (np.zeros((3, 2)), 0, "k must be a whole number in 1…3"),
-        (np.zeros((3, 2)), 1.5, "k must be a whole number in 1…3"),
-        (np.zeros((3, 2)), np.nan, "k must be a whole number in 1…3"),
-        (np.zeros((3, 2)), None, "k must be a whole number in 1…3, the number of embeddings, not None"),
-        (np.zeros((3, 2)), "3", "k must be a whole number in 1…3, the number of embeddings, not '3'"),
-        (np.zeros((3, 2)), True, "k must be a whole number in 1…3, the number of embeddings, not True"),
+        (np.zeros((3, 2)), 4, "k must be an integer from 1 to 3"),
+        (np.zeros((3, 2)), 0, "k must be an integer from 1 to 3"),
+        (np.zeros((3, 2)), 1.5, "k must be an integer from 1 to 3"),
+        (np.zeros((3, 2)), np.nan, "k must be an integer from 1 to 3"),
+        (np.zeros((3, 2)), None, "k must be an integer from 1 to 3, the number of embeddings, got None"),
+        (np.zeros((3, 2)), "3", "k must be an integer from 1 to 3, the number of embeddings, got '3'"),
+        (np.zeros((3, 2)), True, "k must be an integer from 1 to 3, the number of embeddings, got True"),
         (np.zeros(3), 1, r"shape \(n, dim\)"),
         (np.zeros((0, 2)), 1, r"shape \(n, dim\)"),
         (np.array([["a"], ["b"]]), 1, "must be numbers"),
         ([[0.0], [np.nan], [np.inf]], 2, "2 of 3 embeddings contain NaN or infinite values"),
     ],
 )
-def test_what_cannot_be_clustered_is_refused_with_the_reason(how, points, k, sentence):
+def test_invalid_input_is_refused_with_the_reason(how, points, k, sentence):
     with pytest.raises(UserError, match=sentence):
         cluster(points, k, how)
 
 
-def test_an_unknown_way_is_answered_with_the_nearest_known_one():
+def test_an_unknown_algorithm_suggests_the_nearest_known_one():
     with pytest.raises(UserError, match="did you mean 'kmeans'"):
         cluster(np.zeros((3, 2)), 2, "k-means")
 
 
 @pytest.mark.parametrize("how", HOW)
-def test_equal_points_and_a_single_one_are_no_error(how):
+def test_equal_points_and_a_single_point_are_accepted(how):
     assert cluster(np.ones((1, 2)), 1, how).tolist() == [0]
     assert cluster(np.ones((5, 2)), 1, how).tolist() == [0] * 5
     assert set(cluster(np.ones((5, 2)), 3, how).tolist()) <= {0, 1, 2}

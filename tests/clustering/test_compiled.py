@@ -1,4 +1,4 @@
-"""What numba compiled is kept until compiled code changes, and only until then."""
+"""Numba's cache is used until compiled code changes, and only until then."""
 
 from __future__ import annotations
 

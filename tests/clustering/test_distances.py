@@ -30,7 +30,7 @@ def test_rounding_stays_within_its_bound(device, x):
     x = x.to(device)
     check_bound(x, x)
     half = x[: (len(x) + 1) // 2]
-    if (half != half[0]).any():  # otherwise there is nothing to tell apart
+    if (half != half[0]).any():  # otherwise there is only one class
         check_bound(x, half)
 
 
@@ -65,7 +65,7 @@ def test_the_bound_tells_the_neighbours_of_well_separated_points_apart():
     assert (gaps <= block.slack).double().mean() < 0.02
 
 
-def test_exact_distances_are_those_of_subtraction_and_rows_leave_out_what_is_excluded():
+def test_exact_distances_equal_subtraction_and_rows_respect_exclusion():
     x = torch.randn(40, 6, generator=torch.Generator().manual_seed(0)) + 1000
     block = Distances(x).block(x[:7])
     block.exclude(torch.tensor([3, -1, -1, -1, -1, -1, 5]))
@@ -108,7 +108,7 @@ def test_a_query_far_beyond_the_gallery_is_left_to_exact_distances(dtype):
     assert block.squares.isfinite().all()
 
 
-def test_coincident_points_all_at_once():
+def test_all_points_can_coincide():
     x = torch.full((5, 3), 7.3)
     block = Distances(x).block(x)
     assert not block.squares.any() and not block.slack.any()
@@ -154,7 +154,7 @@ def test_precision_chosen_through_torch_backends_does_not_reach_the_distances_ei
     assert seen == [("ieee", "ieee")]
 
 
-def test_half_precision_embeddings_are_taken():
+def test_half_precision_embeddings_are_accepted():
     x = torch.randn(20, 4, generator=torch.Generator().manual_seed(0)).half()
     torch.testing.assert_close(squares(x, x), by_subtraction(x, x), rtol=1e-5, atol=1e-5)
 

@@ -1,4 +1,4 @@
-"""The medoid solver: the same facilities as brute force, in every mode, also where distances tie."""
+"""The medoid solver finds the same facilities as brute force, in every mode, even if distances tie."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def float32_distances(points: Tensor) -> Tensor:
 
 @st.composite
 def problems(draw: st.DrawFn, most: int = 16) -> tuple[np.ndarray, np.ndarray, float]:
-    """Distances, labels and γ; every other one with whole-number distances, of which many tie."""
+    """Distances, labels and γ; every second case has integer distances with many ties."""
     rng = np.random.default_rng(draw(st.integers(0, 10_000)))
     m, dim = draw(st.integers(1, most)), draw(st.integers(2, 3))
     points = rng.normal(size=(m, dim))
@@ -67,7 +67,7 @@ def test_it_chooses_what_brute_force_chooses(
 
 @pytest.mark.parametrize("seed", range(3))
 def test_it_chooses_what_brute_force_chooses_in_larger_batches_too(seed: int) -> None:
-    """Here bounds rule out nearly all candidates."""
+    """In these batches, bounds rule out nearly all candidates."""
     rng = np.random.default_rng(seed)
     d, y = distances_of(rng.normal(size=(48, 3))), rng.integers(0, 6, 48)
     slow = Problem(d, y, gamma=4.0)
@@ -102,7 +102,7 @@ def test_nmi_never_falls_below_its_bounds(seed: int, m: int, classes: int, clust
         assert agreement("nmi", y, shuffled) >= bound - 1e-9
 
 
-def test_distances_of_cdist_are_taken() -> None:
+def test_distances_of_cdist_are_accepted() -> None:
     x = torch.randn(40, 8, generator=torch.Generator().manual_seed(0))
     for points in (x, x.double()):
         found = facility_location(torch.cdist(points, points), torch.arange(40) % 8, 8)
@@ -110,7 +110,7 @@ def test_distances_of_cdist_are_taken() -> None:
 
 
 @pytest.mark.parametrize("scale", [1e-310, 1e-300, 1e300])
-def test_distances_at_the_ends_of_float64_are_taken(scale: float) -> None:
+def test_distances_at_the_limits_of_float64_are_accepted(scale: float) -> None:
     d, y = large(20, 4)
     found = facility_location(d.double() * scale, y, 4, gamma=0.0)
     assert len(set(found.facilities.tolist())) == 4
@@ -150,7 +150,7 @@ def test_exchange_with_all_points_ends_where_no_swap_helps(problem: tuple[np.nda
 @pytest.mark.parametrize(
     ("exchange", "key"), [(None, "greedy"), ("algorithm-2", "pam_alg2"), ("objective", "pam_fullA")]
 )
-def test_objectives_and_facilities_are_the_golden_ones(file, exchange: str | None, key: str) -> None:
+def test_objectives_and_facilities_equal_the_golden_ones(file, exchange: str | None, key: str) -> None:
     stored = np.load(file)
     x, y = torch.from_numpy(stored["x"]).double(), torch.from_numpy(stored["labels"])
     prefix = "fl_oracle64_geometric"
@@ -179,7 +179,7 @@ def test_stochastic_greedy_is_nearly_as_good_and_follows_its_seed() -> None:
         assert 1.25 * full < found.objective < full  # both are negative
 
 
-def test_stochastic_greedy_that_draws_only_facilities_looks_at_all() -> None:
+def test_stochastic_greedy_that_draws_only_facilities_considers_all_points() -> None:
     d, y = large(items=12, classes=12)
     found = facility_location(d, y, 12, stochastic=0.99)  # one candidate a step
     assert sorted(found.facilities.tolist()) == list(range(12))
@@ -221,24 +221,24 @@ D, Y = large(6, 2)
     [
         ({"distances": D[:, :5]}, r"shape \(m, m\)"),
         ({"labels": Y[:5]}, r"shape \(m, m\)"),
-        ({"distances": torch.zeros(0, 0), "labels": Y[:0]}, "m ≥ 1"),
+        ({"distances": torch.zeros(0, 0), "labels": Y[:0]}, "m >= 1"),
         ({"labels": Y.float()}, "must be integers"),
         ({"distances": -D}, "not negative"),
         ({"distances": D * float("nan")}, "finite"),
         ({"distances": D + torch.rand(6, 6)}, "symmetric"),
         ({"distances": D + 1}, "zero diagonal"),
-        ({"n_facilities": 0}, "n_facilities must be a whole number in 1…6"),
-        ({"n_facilities": 7}, "n_facilities must be a whole number in 1…6"),
-        ({"n_facilities": 2.5}, "n_facilities must be a whole number in 1…6"),
-        ({"exchange_steps": 1.5}, "exchange_steps must be a whole number"),
-        ({"labels": [0, 0, 0, 1, 1, 1]}, "labels must be a tensor, not list"),
+        ({"n_facilities": 0}, "n_facilities must be an integer from 1 to 6"),
+        ({"n_facilities": 7}, "n_facilities must be an integer from 1 to 6"),
+        ({"n_facilities": 2.5}, "n_facilities must be an integer from 1 to 6"),
+        ({"exchange_steps": 1.5}, "exchange_steps must be an integer >= 0"),
+        ({"labels": [0, 0, 0, 1, 1, 1]}, "labels must be a tensor, got list"),
         ({"labels": Y.bool()}, "must be integers"),
         ({"gamma": -1.0}, "gamma"),
         ({"gamma": float("nan")}, "gamma"),
         ({"exchange": "objectiv"}, "did you mean 'objective'"),
         ({"margin": "nmj"}, "did you mean 'nmi'"),
         ({"exchange_steps": -1}, "exchange_steps"),
-        ({"stochastic": 1.5}, "between 0 and 1"),
+        ({"stochastic": 1.5}, "stochastic must be > 0 and < 1, got 1.5"),
     ],
 )
 def test_wrong_input_is_refused(arguments: dict[str, object], expected: str) -> None:

@@ -20,7 +20,7 @@ def random_groups(n, groups, seed=0):
 
 
 def check_is_fixed_point(x, groups, found, rtol=1e-5):
-    """Every item is at its nearest centroid of its own group, centroids are means, none is empty, inertias add up."""
+    """Each item has the nearest centroid of its group, centroids are means, no cluster is empty, inertias add up."""
     squares = squares_within_group(x.numpy(), groups.numpy(), found.centroids.numpy(), found.group_of.numpy())
     own = np.take_along_axis(squares, found.assignment.numpy()[:, None], 1)[:, 0]
     np.testing.assert_allclose(own, squares.min(1), rtol=rtol, atol=1e-9)
@@ -111,7 +111,7 @@ def test_stopped_early_centroids_are_still_means_and_no_cluster_is_empty(iterati
         torch.testing.assert_close(centroid, x[found.assignment == cluster].mean(0))
 
 
-def test_a_cluster_that_runs_empty_on_the_way_is_filled_again(monkeypatch):
+def test_a_cluster_that_becomes_empty_is_filled_again(monkeypatch):
     # From these starting rows plain Lloyd loses a cluster in its second iteration.
     x = torch.tensor([[11, 1], [7, 5], [10, 1], [6, 5], [7, 10], [11, 2], [3, 11], [4, 0]]).float()
     monkeypatch.setattr(grouped_kmeans, "_start", lambda *_: torch.tensor([5, 7, 2, 6]))
@@ -143,12 +143,12 @@ def test_first_of_the_largest_in_each_segment():
 
 @pytest.mark.parametrize("k", [0, torch.tensor([1, 2]), torch.tensor([1, 0, 2]), torch.tensor([1.0, 2.0, 3.0])])
 def test_impossible_numbers_of_clusters_are_a_clear_error(k):
-    with pytest.raises(UserError, match="is not a whole number from 1, nor one such for each of the 3 groups"):
+    with pytest.raises(UserError, match="k must be an integer >= 1, or one for each of the 3 groups"):
         kmeans_per_group(random(6, 2), torch.tensor([0, 1, 2, 0, 1, 2]), k)
 
 
 def test_wrong_items_and_groups_are_a_clear_error():
-    with pytest.raises(UserError, match=r"not \(4, 2\) and \(3,\)"):
+    with pytest.raises(UserError, match=r"got \(4, 2\) and \(3,\)"):
         kmeans_per_group(random(4, 2), torch.zeros(3, dtype=torch.long), 1)
     with pytest.raises(UserError, match="integers"):
         kmeans_per_group(random(4, 2), torch.zeros(4), 1)
@@ -182,7 +182,7 @@ def test_groups_without_spread_get_the_fewest_clusters_that_fit_exactly():
     groups = torch.tensor([0, 1, 1, 1, 2, 2, 2, 2, 3, 3])
     assert choose_clusters(x, groups, 4).tolist() == [1, 1, 2, 1]
     assert choose_clusters(x, groups, 1).tolist() == [1, 1, 1, 1]
-    with pytest.raises(UserError, match="most=0"):
+    with pytest.raises(UserError, match="most must be at least 1, got 0"):
         choose_clusters(x, groups, 0)
 
 

@@ -83,7 +83,7 @@ def test_farthest_points_fill_the_empty_clusters():
     assert filled.tolist() == [0, 1, 0, 3, 2]
 
 
-def test_a_cluster_that_runs_empty_on_the_way_is_filled_again(monkeypatch):
+def test_a_cluster_that_becomes_empty_is_filled_again(monkeypatch):
     # From these starting rows plain Lloyd loses a cluster in its second iteration.
     x = torch.tensor([[11, 1], [7, 5], [10, 1], [6, 5], [7, 10], [11, 2], [3, 11], [4, 0]]).float()
     monkeypatch.setattr(sys.modules["nearkin.clustering.kmeans"], "_start", lambda *_: torch.tensor([5, 7, 2, 6]))
@@ -186,7 +186,7 @@ def test_spherical_inertia_never_increases():
     assert all(after <= before * (1 + 1e-6) for before, after in itertools.pairwise(inertias))
 
 
-def test_zero_vectors_move_no_spherical_centroid():
+def test_zero_vectors_do_not_change_spherical_centroids():
     x = torch.cat([blobs(3, 10), torch.zeros(4, 4)])
     result = kmeans(x, 3, spherical=True)
     torch.testing.assert_close(result.centroids.norm(dim=1), torch.ones(3))
@@ -202,7 +202,7 @@ def test_opposite_points_that_cancel_leave_the_spherical_centroid_on_the_sphere(
 
 @pytest.mark.parametrize("k", [0, 6])
 def test_more_clusters_than_points_is_a_clear_error(k):
-    with pytest.raises(UserError, match=f"k={k} clusters cannot be made of 5 points; choose k from 1 to 5"):
+    with pytest.raises(UserError, match=f"k must be from 1 to 5, the number of points, got {k}"):
         kmeans(random(5, 2), k)
 
 

@@ -1,4 +1,4 @@
-"""Clusters renamed after earlier ones."""
+"""Clusters keep the numbers of an earlier clustering."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nearkin.clustering import renamed_like
+from nearkin.clustering import match_clusters
 from nearkin.errors import UserError
 
 GOLDEN = sorted((Path(__file__).parents[1] / "golden").glob("reassign_*.npz"))
@@ -20,7 +20,7 @@ GOLDEN = sorted((Path(__file__).parents[1] / "golden").glob("reassign_*.npz"))
 @pytest.mark.parametrize("file", GOLDEN, ids=lambda file: file.stem)
 def test_golden_matchings(file: Path) -> None:
     case = {name: torch.from_numpy(values).long() for name, values in np.load(file).items()}
-    found = renamed_like(case["curr"], case["prev"], k=int(case["prev"].max()) + 1)
+    found = match_clusters(case["curr"], case["prev"], k=int(case["prev"].max()) + 1)
     assert torch.equal(found, case["expected"])
 
 
@@ -31,7 +31,7 @@ def test_there_are_golden_matchings() -> None:
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3)), min_size=1, max_size=30))
 def test_as_many_points_as_possible_keep_their_cluster(pairs: list[tuple[int, int]]) -> None:
     clusters, before = torch.tensor(pairs).T
-    found = renamed_like(clusters, before, k=4)
+    found = match_clusters(clusters, before, k=4)
     kept = int((found == before).sum())
     assert kept == max(int((torch.tensor(names)[clusters] == before).sum()) for names in permutations(range(4)))
     names = {(int(a), int(b)) for a, b in zip(clusters, found, strict=True)}
@@ -39,5 +39,5 @@ def test_as_many_points_as_possible_keep_their_cluster(pairs: list[tuple[int, in
 
 
 def test_clusterings_of_different_points_are_refused() -> None:
-    with pytest.raises(UserError, match="clusterings of 2 and 3 points"):
-        renamed_like(torch.zeros(2, dtype=torch.long), torch.zeros(3, dtype=torch.long), k=1)
+    with pytest.raises(UserError, match="same number of points, got 2 and 3"):
+        match_clusters(torch.zeros(2, dtype=torch.long), torch.zeros(3, dtype=torch.long), k=1)

@@ -41,7 +41,7 @@ def test_ties_go_to_the_lowest_row_even_at_the_kth_place(data):
 @pytest.mark.parametrize("device", DEVICES)
 @settings(max_examples=100, deadline=None)
 @given(st.data())
-def test_neighbours_in_difficult_spaces_are_those_of_float64(device, data):
+def test_neighbours_in_difficult_spaces_equal_float64(device, data):
     x = data.draw(difficult_points())
     n = len(x)
     exclude = torch.tensor(data.draw(st.lists(st.integers(-1, n - 1), min_size=n, max_size=n)))
@@ -53,7 +53,7 @@ def test_neighbours_in_difficult_spaces_are_those_of_float64(device, data):
 
 
 @pytest.mark.parametrize("device", DEVICES)
-def test_neighbours_within_tight_groups_are_told_apart(device):
+def test_neighbours_within_tight_groups_are_ordered(device):
     x = three_tight_groups()[0]
     rows = nearest_neighbours(x.to(device), x.to(device), 3, torch.arange(len(x)))[1]
     squares = (x.double()[:, None] - x.double()).square().sum(2).fill_diagonal_(torch.inf)
@@ -69,7 +69,7 @@ def test_float64_points_that_coincide_in_float32_are_told_apart():
     torch.testing.assert_close(found.flatten(), torch.tensor([3e-12, 1e-12, 1e-12, 5e-12]).double(), rtol=1e-3, atol=0)
 
 
-def test_a_query_beyond_all_measure_finds_its_neighbours():
+def test_an_extremely_far_query_finds_its_neighbours():
     gallery = torch.tensor([[1e-20], [0.0], [-1e-20]])
     found, rows = nearest_neighbours(torch.tensor([[-1e-19], [1e30]]), gallery, 1)
     assert rows.flatten().tolist() == [2, 0]
@@ -131,7 +131,7 @@ def test_lowest_columns_are_those_of_a_stable_sort(data):
     assert torch.equal(lowest_columns(block, m), block.sort(dim=1, stable=True).indices[:, :m])
 
 
-def test_the_whole_gallery_can_be_asked_for():
+def test_the_whole_gallery_can_be_requested():
     x = random(6, 2)
     assert nearest_neighbours(x, x, 6)[1].sort().values.tolist() == [list(range(6))] * 6
     assert nearest_neighbours(x, x, 5, torch.arange(6))[1].shape == (6, 5)
@@ -141,18 +141,18 @@ def test_the_whole_gallery_can_be_asked_for():
 @pytest.mark.parametrize(("k", "exclude"), [(0, None), (5, None), (4, torch.arange(4))])
 def test_more_neighbours_than_there_are_is_a_clear_error(k, exclude):
     x = random(4, 2)
-    with pytest.raises(UserError, match=f"k={k} neighbours cannot be found: the gallery has 4 rows"):
+    with pytest.raises(UserError, match=f"because the gallery has 4 rows.*, got {k}"):
         nearest_neighbours(x, x, k, exclude)
 
 
 def test_shapes_that_do_not_fit_are_named():
     with pytest.raises(UserError, match=r"\(3, 2\) and \(3, 4\)"):
         nearest_neighbours(random(3, 2), random(3, 4), 1)
-    with pytest.raises(UserError, match="there are 3 queries"):
+    with pytest.raises(UserError, match=r"exclude must have shape \(3,\), one row per query, got \(2,\)"):
         nearest_neighbours(random(3, 2), random(3, 2), 1, torch.arange(2))
 
 
-def test_gradients_are_not_asked_for():
+def test_gradients_are_not_computed():
     x = random(5, 2).requires_grad_()
     assert not nearest_neighbours(x, x, 1)[0].requires_grad
 

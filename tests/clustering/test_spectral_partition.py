@@ -12,7 +12,7 @@ def random(*shape, seed=0, dtype=torch.float64):
 
 
 def products(embedding):
-    """Inner products of the rows: what remains when signs and rotations of the columns are left out."""
+    """Inner products of the rows, which do not depend on signs and rotations of the columns."""
     embedding = embedding.double()
     return embedding @ embedding.T
 
@@ -27,7 +27,7 @@ def test_agrees_with_numpy(shape):
     np.testing.assert_allclose(products(found), expected @ expected.T, atol=1e-9)
 
 
-def test_invertible_linear_maps_and_shifts_only_turn_the_embedding():
+def test_invertible_linear_maps_and_shifts_only_rotate_the_embedding():
     x = random(100, 6)
     expected = products(spectral_embedding(x))
     linear = random(6, 6, seed=1) @ torch.diag(torch.tensor([1e-4, 1e-2, 1, 1, 10, 1e3], dtype=torch.float64))
@@ -90,7 +90,7 @@ def test_classes_are_found_that_differ_only_in_a_column_of_small_scale():
 
 
 def test_wrong_input_is_a_clear_error():
-    with pytest.raises(UserError, match=r"not \(0, 3\)"):
+    with pytest.raises(UserError, match=r"got \(0, 3\)"):
         spectral_embedding(torch.zeros(0, 3))
     with pytest.raises(UserError, match="NaN"):
         spectral_embedding(torch.full((2, 2), torch.nan))

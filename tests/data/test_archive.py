@@ -1,4 +1,4 @@
-"""An .npz from anyone: one sentence for whatever it holds, and no memory for what it only declares."""
+"""Untrusted .npz files: every defect gives one sentence, and nothing is allocated for data that are only declared."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ GOOD = {"vectors": np.eye(4), "labels": np.array([0, 0, 1, 1])}
 
 
 def npy(array: object, **changes: object) -> bytes:
-    """An array as NumPy writes it, or with another header than its own."""
+    """An array as NumPy writes it, optionally with a false header."""
     stream = io.BytesIO()
     if not changes:
         np.save(stream, np.asarray(array))
@@ -41,7 +41,7 @@ def archive(file: Path, **arrays: object) -> Path:
 
 
 def encrypted(content: bytes) -> bytes:
-    """The same file with the flag of encryption set in every entry."""
+    """The same file with the encryption flag set in every entry."""
     changed = bytearray(content)
     for mark, offset in ((b"PK\x03\x04", 6), (b"PK\x01\x02", 8)):
         at = changed.find(mark)
@@ -87,25 +87,25 @@ HOSTILE: dict[str, Callable[[Path], object]] = {
 
 
 @pytest.mark.parametrize("what", HOSTILE)
-def test_every_damage_is_one_sentence(tmp_path: Path, what: str) -> None:
+def test_every_defect_gives_one_sentence(tmp_path: Path, what: str) -> None:
     file = tmp_path / "x.npz"
     HOSTILE[what](file)
     with pytest.raises(UserError, match=r"x\.npz|class"):
         load_dataset(file)
 
 
-def test_members_that_nobody_needs_do_no_harm(tmp_path: Path) -> None:
+def test_other_members_are_ignored(tmp_path: Path) -> None:
     members = {f"{name}.npy": npy(array) for name, array in GOOD.items()}
     file = write(tmp_path / "x.npz", members | {"readme.txt": b"hello", "long.npy": npy(np.zeros(9))})
     assert not load_dataset(file).attributes
 
 
-def test_labels_as_bytes_are_text(tmp_path: Path) -> None:
+def test_labels_may_be_bytes(tmp_path: Path) -> None:
     assert load_dataset(archive(tmp_path / "x.npz", labels=[b"a", b"b", b"a", b"b"])).classes == ["a", "b"]
 
 
 @pytest.mark.parametrize(("labels", "reason"), [(3, "equal lengths"), (2_000_000, "unpacks to 18 MB")])
-def test_a_small_file_that_unpacks_to_much_takes_no_memory(
+def test_a_small_file_that_unpacks_to_a_lot_takes_no_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, labels: int, reason: str
 ) -> None:
     monkeypatch.setattr(archive_module, "SMALL", 2**20)

@@ -1,4 +1,4 @@
-"""Items and labels in memory: what is taken, and the one sentence for each mistake."""
+"""Items and labels in memory: what is accepted, and the message for each mistake."""
 
 from __future__ import annotations
 
@@ -49,9 +49,9 @@ def test_a_list_of_paths_is_read_from_the_files(photos: Path) -> None:
     assert isinstance(items, ImageFiles) and items.names() == paths
 
 
-def test_a_list_of_pictures_may_have_many_sizes() -> None:
-    pictures = [Image.new("L", (width, 5)) for width in (3, 8)]
-    items = as_dataset((pictures, [0, 1])).items
+def test_a_list_of_images_may_have_many_sizes() -> None:
+    images = [Image.new("L", (width, 5)) for width in (3, 8)]
+    items = as_dataset((images, [0, 1])).items
     assert isinstance(items, LazyImages)
     assert [items.image(n).size for n in range(2)] == [(3, 5), (8, 5)]
     arrays = as_dataset(([np.zeros((5, 3)), np.zeros((5, 8))], [0, 1])).items
@@ -108,7 +108,7 @@ def test_one_class_is_refused_when_it_is_split() -> None:
         make_splits(as_dataset((np.zeros((3, 2)), ["cat"] * 3)))
 
 
-def test_arrays_cannot_be_loaded_again_but_are_told_apart() -> None:
+def test_arrays_cannot_be_loaded_again_but_are_identified() -> None:
     def digest(x: Any) -> str:
         return make_splits(as_dataset((x, [0, 1, 2, 3]))).digest()
 

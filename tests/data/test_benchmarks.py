@@ -333,7 +333,7 @@ def test_imagenet_attributes_are_found_in_the_layout_of_kaggle(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("train", [116_236, 111_736])
-def test_imagenet_attributes_are_complete_with_or_without_validation_among_the_count(train: int) -> None:
+def test_imagenet_attributes_accepts_both_published_counts(train: int) -> None:
     benchmark, _ = registry.registered("imagenet-attributes")
     assert train in (benchmark.counts["train"], benchmark.distributed["train"])
 
@@ -356,7 +356,7 @@ def test_malformed_attributes_are_named(tmp_path: Path, text: str, message: str)
         load("imagenet-attributes", folder)
 
 
-def test_attributes_without_images_leave_the_word_to_the_count(tmp_path: Path) -> None:
+def test_attributes_without_images_are_reported_by_the_count(tmp_path: Path) -> None:
     (tmp_path / "imagenet" / "train" / "n01693334").mkdir(parents=True)
     (tmp_path / "imagenet" / "attributes.csv").write_text("image,striped\nn01693334_10,1\n")
     with pytest.raises(UserError, match="0"):
@@ -378,13 +378,13 @@ def test_every_benchmark_is_found_in_its_folder_and_in_the_folder_above(tmp_path
 
 
 @pytest.mark.parametrize("name", WRITERS)
-def test_vehicles_are_measured_in_random_galleries_and_all_others_in_their_own(tmp_path: Path, name: str) -> None:
+def test_only_vehicles_are_evaluated_with_random_galleries(tmp_path: Path, name: str) -> None:
     dataset = load(name, WRITERS[name](tmp_path))
     assert dataset.protocol == ("random-gallery" if name.startswith("vehicleid") else "")
 
 
 @pytest.mark.parametrize("name", WRITERS)
-def test_every_benchmark_refuses_other_counts_than_the_published(tmp_path: Path, name: str) -> None:
+def test_every_benchmark_refuses_other_counts_than_the_published_ones(tmp_path: Path, name: str) -> None:
     folder = WRITERS[name](tmp_path)
     with pytest.raises(UserError, match=r"1?[0-9] train images instead of [0-9]+,[0-9]{3}.*check_counts=False"):
         load_benchmark(name, folder)
@@ -413,7 +413,7 @@ def test_an_unknown_name_gets_a_hint() -> None:
         find("vehicleid:smal")
 
 
-def test_a_dataset_that_is_not_there_is_explained(tmp_path: Path) -> None:
+def test_a_missing_dataset_is_explained(tmp_path: Path) -> None:
     assert find("sop", tmp_path) is None
     with pytest.raises(UserError) as raised:
         load_benchmark("sop", tmp_path)
@@ -427,7 +427,7 @@ def test_nearkin_data_lists_the_folders_to_search(tmp_path: Path, monkeypatch: p
     assert find("cub200") == folder
     with pytest.raises(UserError, match=r"was not found in .*first and .*second"):
         load_benchmark("sop")
-    assert find("cub200", tmp_path / "first") is None  # an explicit root alone is searched
+    assert find("cub200", tmp_path / "first") is None  # only an explicit root is searched
 
 
 def test_data_and_the_home_folder_are_searched_by_default(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -544,7 +544,7 @@ def test_a_mat_file_cut_off_in_the_middle_is_named(tmp_path: Path) -> None:
 
 def test_a_mat_file_without_its_labels_is_named(tmp_path: Path) -> None:
     folder = write_cars_devkit(tmp_path)
-    unlabelled = structs(**BOX, fname=["00001.jpg", "00002.jpg"])  # what the devkit itself holds for the test set
+    unlabelled = structs(**BOX, fname=["00001.jpg", "00002.jpg"])  # what the devkit itself contains for the test set
     savemat(folder / "devkit/cars_test_annos_withlabels.mat", {"annotations": unlabelled})
     with pytest.raises(UserError, match=r"withlabels\.mat contains no 'annotations\.class'"):
         load("cars196", folder)
@@ -575,7 +575,7 @@ def test_a_flower_without_label_is_refused(tmp_path: Path) -> None:
     "path",
     ["/etc/passwd", "../secret.JPG", "bicycle_final/../../secret.JPG", r"..\secret.JPG", r"C:\secret.JPG"],
 )
-def test_a_path_out_of_the_datasets_folder_is_refused(tmp_path: Path, path: str) -> None:
+def test_a_path_that_leaves_the_dataset_folder_is_refused(tmp_path: Path, path: str) -> None:
     folder = write_sop(tmp_path)
     (tmp_path / "secret.JPG").touch()
     replace_in(folder / "Ebay_train.txt", "bicycle_final/111_1.JPG", path)
@@ -590,7 +590,7 @@ def test_an_absolute_path_below_an_image_folder_is_refused(tmp_path: Path) -> No
         load("vehicleid", folder)
 
 
-def test_a_path_out_of_the_folder_in_a_mat_file_is_refused(tmp_path: Path) -> None:
+def test_a_path_in_a_mat_file_that_leaves_the_folder_is_refused(tmp_path: Path) -> None:
     folder = write_dogs(tmp_path)
     savemat(folder / "test_list.mat", {"file_list": cells(["../../secret.jpg"]), "labels": [1]})
     with pytest.raises(UserError, match=r"test_list\.mat, entry 1: path '\.\./\.\./secret\.jpg' leaves"):

@@ -1,4 +1,4 @@
-"""The embedded dataset: honest classes, reproducible pictures, a cache that cannot do harm."""
+"""The built-in dataset: distinct classes, reproducible images, a cache that cannot do harm."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from nearkin.errors import UserError
 
 @pytest.fixture(scope="session")
 def shapes_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A cache folder in which the slow part, the list of distinct shapes, is done."""
+    """A cache folder that already has the slow part, the list of distinct shapes."""
     folder = tmp_path_factory.mktemp("glyphs")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("NEARKIN_CACHE", str(folder))
@@ -44,12 +44,12 @@ def pixels(dataset: Dataset) -> np.ndarray:
     return dataset.items.pixels
 
 
-def stored_pictures(cache: Path) -> Path:
+def stored_images(cache: Path) -> Path:
     (path,) = cache.glob("glyphs/20x4-*.npz")
     return path
 
 
-def test_every_class_has_its_examples_and_its_half(small: Dataset) -> None:
+def test_every_class_has_its_images_and_is_in_one_half(small: Dataset) -> None:
     assert pixels(small).shape == (80, 28, 28) and pixels(small).dtype == np.uint8
     assert small.labels.dtype == np.int64
     assert np.bincount(small.labels).tolist() == [4] * 20
@@ -59,7 +59,7 @@ def test_every_class_has_its_examples_and_its_half(small: Dataset) -> None:
     assert set(small.labels[small.split == "test"]) == set(range(10, 20))
 
 
-def test_new_examples_of_known_classes_are_the_last_of_each(small: Dataset) -> None:
+def test_the_last_images_of_each_class_are_the_test_images(small: Dataset) -> None:
     known = glyphs(classes=20, per_class=4, test_per_class=1)
     np.testing.assert_array_equal(pixels(known), pixels(small))
     assert known.split is not None and known.split.tolist() == ["train", "train", "train", "test"] * 20
@@ -81,16 +81,16 @@ def test_ink_is_bright_on_dark_and_antialiased(small: Dataset) -> None:
     assert np.mean((shown > 20) & (shown < 235)) > 0.02
 
 
-def test_hardly_any_picture_is_cut_off_at_its_border() -> None:
+def test_hardly_any_glyph_is_cut_off_at_the_border() -> None:
     shown = pixels(glyphs(classes=200, per_class=4))
     border = np.ones((28, 28), dtype=bool)
     border[1:-1, 1:-1] = False
     assert np.mean(shown[:, border].max(axis=1) > 127) < 0.03
 
 
-def test_the_same_seed_gives_the_same_pictures_and_another_seed_others(small: Dataset, cache: Path) -> None:
+def test_the_same_seed_gives_the_same_images_and_another_seed_others(small: Dataset, cache: Path) -> None:
     first = pixels(small)
-    stored_pictures(cache).unlink()
+    stored_images(cache).unlink()
     assert np.array_equal(pixels(glyphs(classes=20, per_class=4)), first)
     other = glyphs(classes=20, per_class=4, seed=1)
     assert not np.array_equal(pixels(other), first)
@@ -98,7 +98,7 @@ def test_the_same_seed_gives_the_same_pictures_and_another_seed_others(small: Da
 
 
 def test_the_second_call_reads_the_cache(small: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_Face", None)  # nothing can be drawn any more
+    monkeypatch.setattr(module, "_Face", None)  # nothing can be drawn now
     again = glyphs(classes=20, per_class=4)
     assert np.array_equal(pixels(again), pixels(small))
     assert again.classes == small.classes
@@ -106,14 +106,14 @@ def test_the_second_call_reads_the_cache(small: Dataset, monkeypatch: pytest.Mon
         assert np.array_equal(again.attributes[name], column)
 
 
-def test_other_parameters_are_other_pictures() -> None:
+def test_other_arguments_give_other_images() -> None:
     assert pixels(glyphs(classes=20, per_class=4, size=16)).shape == (80, 16, 16)
     assert len(glyphs(classes=20, per_class=5)) == 100
 
 
 @pytest.mark.parametrize("damage", ["empty", "cut off", "text", "one byte", "other arrays"])
 def test_a_damaged_cache_file_is_built_again(small: Dataset, cache: Path, damage: str) -> None:
-    path = stored_pictures(cache)
+    path = stored_images(cache)
     whole = path.read_bytes()
     flipped = bytearray(whole)
     flipped[len(whole) // 2] ^= 0xFF
@@ -123,14 +123,14 @@ def test_a_damaged_cache_file_is_built_again(small: Dataset, cache: Path, damage
     else:
         path.write_bytes(broken[damage])
     assert np.array_equal(pixels(glyphs(classes=20, per_class=4)), pixels(small))
-    with np.load(path) as mended:
-        assert np.array_equal(mended["pixels"], pixels(small))
+    with np.load(path) as rebuilt:
+        assert np.array_equal(rebuilt["pixels"], pixels(small))
 
 
-def test_a_cache_that_cannot_be_written_costs_only_a_warning(
+def test_a_cache_that_cannot_be_written_gives_only_a_warning(
     small: Dataset, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    stored_pictures(cache).unlink()
+    stored_images(cache).unlink()
     shapes = module._shapes()
     monkeypatch.setattr(module, "_shapes", lambda: shapes)
     shutil.rmtree(cache)
@@ -198,7 +198,7 @@ def test_attributes_follow_from_the_face() -> None:
             assert np.all(attributes[trait][rows] == value), (face, trait)
 
 
-def test_the_faces_of_a_class_are_used_equally_and_never_give_the_same_picture_twice() -> None:
+def test_the_faces_of_a_class_are_used_equally_and_never_give_the_same_image_twice() -> None:
     data = glyphs(classes=20, per_class=26)
     for label in range(20):
         rows = data.labels == label
@@ -232,11 +232,11 @@ def test_a_warp_turns_about_the_moved_centre_and_scales_within_its_bound() -> No
         ({"seed": -1}, "seed must be at least 0, not -1"),
     ],
 )
-def test_too_little_is_refused_in_one_sentence(arguments: dict[str, int], sentence: str) -> None:
+def test_too_small_values_are_refused(arguments: dict[str, int], sentence: str) -> None:
     with pytest.raises(UserError, match=sentence):
         glyphs(**arguments)
 
 
-def test_too_many_classes_are_refused_with_their_number() -> None:
+def test_too_many_classes_are_refused() -> None:
     with pytest.raises(UserError, match=f"at most {len(distinct_glyphs())}"):
         glyphs(classes=100_000)

@@ -1,4 +1,4 @@
-"""Collapsing classes to pairs hides the classes from training and from nobody else."""
+"""Merging classes into pairs hides the classes from training and from nothing else."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def members(collapsed: Dataset) -> dict[int, set[int]]:
 
 
 @given(st.lists(st.integers(0, 30), min_size=1, max_size=60), st.integers(0, 5))
-def test_every_label_is_a_pair_of_classes_and_one_is_left_alone_where_they_are_odd(labels, seed):
+def test_every_label_is_a_pair_of_classes_and_one_is_unpaired_if_their_number_is_odd(labels, seed):
     dataset = numbered(labels)
     collapsed = collapse_pairs(dataset, seed)
     groups = members(collapsed)
@@ -39,11 +39,11 @@ def test_every_label_is_a_pair_of_classes_and_one_is_left_alone_where_they_are_o
     assert sizes == Counter({2: len(set(labels)) // 2} | ({1: 1} if len(set(labels)) % 2 else {}))
     for label, group in groups.items():
         assert collapsed.classes[label] == " + ".join(dataset.classes[truth] for truth in sorted(group))
-        assert label >= len(dataset.classes)  # never taken for a class
+        assert label >= len(dataset.classes)  # never the label of a class
 
 
 @given(st.lists(st.integers(0, 30), min_size=1, max_size=60))
-def test_the_true_classes_come_back_with_everything_else(labels):
+def test_the_true_classes_are_restored(labels):
     dataset = numbered(labels)
     again = true_classes(collapse_pairs(dataset))
     assert again.labels.tolist() == labels
@@ -68,7 +68,7 @@ def test_the_test_split_keeps_its_classes():
     assert collapsed.digest() != splits.digest()
 
 
-def test_classes_held_out_are_paired_among_themselves():
+def test_held_out_classes_are_paired_among_themselves():
     splits = collapse_training(make_splits(numbered(list(range(20)) * 2), "all", validation=0.4))
     assert splits.validation is not None
     assert {len(group) for part in (splits.train, splits.validation) for group in members(part).values()} == {2}
@@ -77,14 +77,14 @@ def test_classes_held_out_are_paired_among_themselves():
 
 @pytest.mark.parametrize("seed", range(5))
 def test_an_official_validation_split_has_the_pairs_of_training(seed):
-    labels = list(range(7)) * 2 + [0, 3, 5]  # and not every class
+    labels = list(range(7)) * 2 + [0, 3, 5]  # validation has only some classes
     splits = collapse_training(make_splits(numbered(labels, ["train"] * 14 + ["validation"] * 3)), seed)
     assert splits.validation is not None
     label_of = dict(zip(true_classes(splits.train).labels, splits.train.labels, strict=True))
     assert splits.validation.labels.tolist() == [label_of[truth] for truth in (0, 3, 5)]
 
 
-def test_no_column_is_taken_for_the_classes() -> None:
+def test_an_attribute_is_not_mistaken_for_the_classes() -> None:
     dataset = replace(numbered([0, 1, 2, 3]), attributes={"true_label": np.array([1, 1, 0, 0])})
     for each in (dataset, collapse_pairs(dataset)):
         assert true_classes(each).labels.tolist() == [0, 1, 2, 3]

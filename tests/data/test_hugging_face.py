@@ -23,13 +23,13 @@ NAMES = ["cat", "dog", "eel"]
 
 
 def pets(count: int = 12, first: int = 0, **columns: Any) -> datasets.Dataset:
-    """Pictures of many sizes; the red of each is 20 times its number."""
+    """Images of many sizes; the red value of each is 20 times its index."""
     rows = range(first, first + count)
-    pictures = [Image.new("RGB", (20 + row, 30), (20 * row, 0, 0)) for row in rows]
+    images = [Image.new("RGB", (20 + row, 30), (20 * row, 0, 0)) for row in rows]
     features = {"image": datasets.Image(), "label": ClassLabel(names=NAMES)}
     others = {name: datasets.Dataset.from_dict({name: values}).features[name] for name, values in columns.items()}
     return datasets.Dataset.from_dict(
-        {"image": pictures, "label": [row % 3 for row in rows], **columns}, Features({**features, **others})
+        {"image": images, "label": [row % 3 for row in rows], **columns}, Features({**features, **others})
     )
 
 
@@ -75,13 +75,13 @@ def test_a_saved_folder_says_what_to_install(tmp_path: Path, monkeypatch: pytest
         load_dataset(tmp_path / "pets")
 
 
-def test_texts_can_be_labels() -> None:
+def test_strings_can_be_labels() -> None:
     data = pets().remove_columns("label").add_column("breed", ["b", "a", "b"] * 4)
     dataset = as_dataset(data)
     assert dataset.classes == ["a", "b"] and dataset.labels.tolist() == [1, 0, 1] * 4
 
 
-def test_columns_of_their_usual_names_win() -> None:
+def test_columns_with_the_default_names_are_preferred() -> None:
     dataset = as_dataset(pets().cast_column("label", Value("int64")).add_column("age", [3] * 12))
     assert dataset.classes == ["0", "1", "2"]
 
@@ -93,17 +93,17 @@ def test_columns_can_be_named() -> None:
     assert as_dataset(data).classes == NAMES
 
 
-def test_vectors_are_taken_into_memory() -> None:
+def test_vectors_are_loaded_into_memory() -> None:
     data = datasets.Dataset.from_dict({"features": np.eye(4).tolist(), "label": list("abba")})
     dataset = as_dataset(data)
     assert isinstance(dataset.items, Vectors) and np.array_equal(dataset.items.values, np.eye(4))
 
 
 @pytest.mark.parametrize("kind", ["numpy", "torch", "transform"])
-def test_a_format_of_the_users_own_is_followed(kind: str) -> None:
+def test_a_user_defined_format_is_respected(kind: str) -> None:
     data = pets()
     if kind == "transform":
-        data.set_transform(lambda rows: {"image": [picture.resize((5, 5)) for picture in rows["image"]]})
+        data.set_transform(lambda rows: {"image": [image.resize((5, 5)) for image in rows["image"]]})
     else:
         data = data.with_format(kind)
     dataset = as_dataset(data)

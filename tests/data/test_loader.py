@@ -1,4 +1,4 @@
-"""Batches depend on item numbers and seeds, and on nothing else."""
+"""Batches depend only on item indices and seeds."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ def test_every_item_comes_once_in_order() -> None:
     assert np.concatenate([draw.indices for draw in sequential(10, 4)]).tolist() == list(range(10))
 
 
-def test_files_come_as_bytes_of_the_wanted_size(photos: Path) -> None:
+def test_files_become_bytes_of_the_requested_size(photos: Path) -> None:
     items = load_dataset(str(photos)).items
     batches = list(input_batches(items, SQUARE, sequential(len(items), 10)))
     assert [batch.shape for batch in batches] == [(10, 3, 16, 16)] * 3 + [(6, 3, 16, 16)]
     assert batches[0].dtype == torch.uint8
 
 
-def test_augmentation_follows_the_seed_whatever_the_workers(photos: Path) -> None:
+def test_augmentation_depends_on_the_seed_and_not_on_the_workers(photos: Path) -> None:
     items = load_dataset(str(photos)).items
     draws = [Draw(np.arange(8), seed) for seed in (5, 5, 6)]
 
@@ -42,21 +42,21 @@ def test_augmentation_follows_the_seed_whatever_the_workers(photos: Path) -> Non
     assert not torch.equal(alone[0], alone[2])
 
 
-def test_a_batch_is_augmented_alike_whether_one_process_reads_it_or_two(photos: Path) -> None:
+def test_a_batch_is_augmented_the_same_in_one_process_or_two(photos: Path) -> None:
     items = load_dataset(str(photos)).items
     (whole,) = input_batches(items, SQUARE, [Draw(np.arange(8), 5)], "crop-flip", 0)
     shares = [Draw(np.arange(4), 5), Draw(np.arange(4, 8), 5, place=4)]
     assert torch.equal(torch.cat(list(input_batches(items, SQUARE, shares, "crop-flip", 0))), whole)
 
 
-def test_augmentation_leaves_the_global_random_state_alone(photos: Path) -> None:
+def test_augmentation_does_not_change_the_global_random_state(photos: Path) -> None:
     items = load_dataset(str(photos)).items
     before = torch.get_rng_state()
     list(input_batches(items, SQUARE, [Draw(np.arange(8), 3)], "resized-crop-flip", 0))
     assert torch.equal(before, torch.get_rng_state())
 
 
-def test_arrays_of_the_right_size_are_passed_as_they_are() -> None:
+def test_arrays_of_the_right_size_are_passed_unchanged() -> None:
     pixels = np.random.default_rng(0).integers(0, 255, (5, 16, 16, 3), dtype=np.uint8)
     (batch,) = input_batches(ImageArray(pixels), SQUARE, [Draw(np.array([4, 1]))])
     assert np.array_equal(batch.numpy().transpose(0, 2, 3, 1), pixels[[4, 1]])
@@ -68,13 +68,13 @@ def test_arrays_of_another_size_are_resized() -> None:
     assert batch.shape == (2, 3, 16, 16)
 
 
-def test_vectors_are_passed_as_they_are() -> None:
+def test_vectors_are_passed_unchanged() -> None:
     (batch,) = input_batches(Vectors(np.eye(3, dtype=np.float32)), None, [Draw(np.array([2]))])
     assert batch.tolist() == [[0.0, 0.0, 1.0]]
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_a_file_that_breaks_during_a_run_is_one_sentence(photos: Path, workers: int) -> None:
+def test_a_file_damaged_during_a_run_gives_one_sentence(photos: Path, workers: int) -> None:
     items = load_dataset(str(photos)).items
     assert isinstance(items, ImageFiles)
     Path(items.paths[3]).write_bytes(b"broken")
@@ -83,7 +83,7 @@ def test_a_file_that_breaks_during_a_run_is_one_sentence(photos: Path, workers: 
     assert "\n" not in str(caught.value)
 
 
-def test_a_program_ends_although_it_still_holds_half_read_batches(photos: Path) -> None:
+def test_a_program_can_end_with_unread_batches(photos: Path) -> None:
     program = f"""
 from nearkin.data import load_dataset
 from nearkin.data.loader import input_batches, sequential
@@ -97,15 +97,15 @@ next(batches)
     assert ended.stderr == ""
 
 
-def test_crop_flip_really_varies_and_none_does_not() -> None:
-    picture = load_picture()
+def test_crop_flip_varies_and_none_does_not() -> None:
+    image = noise_image()
     for augment, distinct in (("none", 1), ("crop-flip", 8), ("resized-crop-flip", 8)):
         transform = make_transform(SQUARE, augment)
-        results = {transform(picture).numpy().tobytes() for _ in range(20)}
+        results = {transform(image).numpy().tobytes() for _ in range(20)}
         assert (len(results) >= distinct) if distinct > 1 else len(results) == 1
 
 
-def load_picture():  # type: ignore[no-untyped-def]
+def noise_image():  # type: ignore[no-untyped-def]
     from PIL import Image
 
     return Image.fromarray(np.random.default_rng(1).integers(0, 255, (30, 40, 3), dtype=np.uint8))

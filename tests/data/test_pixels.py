@@ -1,4 +1,4 @@
-"""Pictures in memory are the same picture, however their dimensions and numbers are arranged."""
+"""An image in memory is the same image in every layout and number format."""
 
 from __future__ import annotations
 
@@ -25,23 +25,23 @@ GREY = RGB[..., 0]
         (torch.from_numpy(RGB).permute(2, 0, 1) / 255).requires_grad_(),
     ],
 )
-def test_a_colour_picture_in_any_form(value: object) -> None:
+def test_a_colour_image_in_any_form(value: object) -> None:
     assert np.array_equal(np.asarray(as_image(value)), RGB)
 
 
 @pytest.mark.parametrize(
     "value", [Image.fromarray(GREY), GREY, GREY[None], GREY[..., None], torch.from_numpy(GREY)[None] / 255]
 )
-def test_a_grey_picture_in_any_form(value: object) -> None:
+def test_a_grey_image_in_any_form(value: object) -> None:
     assert np.array_equal(np.asarray(as_image(value)), np.stack([GREY] * 3, axis=-1))
 
 
-def test_where_both_ends_could_be_channels_tensors_begin_with_them() -> None:
+def test_if_both_ends_could_be_channels_tensors_have_them_first() -> None:
     assert as_image(np.zeros((3, 8, 1))).size == (8, 3)
     assert as_image(torch.zeros(3, 8, 1)).size == (1, 8)
 
 
-def test_what_resizing_adds_beyond_the_range_is_cut_off() -> None:
+def test_overshoot_from_resizing_is_clipped() -> None:
     assert np.asarray(as_image(np.array([[-0.1, 0.5, 1.1]])))[0, :, 0].tolist() == [0, 128, 255]
 
 

@@ -1,4 +1,4 @@
-"""Folders, tables and arrays: what is read, and the one sentence for each mistake."""
+"""Folders, tables and arrays: what is read, and the message for each mistake."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class TestFolder:
         save_images(tmp_path, "cat/2024/may/1.JPG", "dog/1.png")
         assert len(load_dataset(str(tmp_path))) == 2
 
-    def test_what_is_left_out_is_noted(self, photos: Path) -> None:
+    def test_notes_say_what_is_left_out(self, photos: Path) -> None:
         for name in ("notes.txt", "a.csv", "z.md", "b.csv", ".DS_Store", "Thumbs.db"):
             (photos / name).touch()
         for name in ("1.heic", "2.HEIC", "boxes.xml", "readme", "._1.png", ".hidden/1.png"):
@@ -76,7 +76,7 @@ class TestFolder:
     def test_a_tidy_folder_has_no_notes(self, photos: Path) -> None:
         assert load_dataset(str(photos)).notes == ()
 
-    def test_the_folders_of_a_split_have_notes_too(self, tmp_path: Path) -> None:
+    def test_split_folders_have_notes_too(self, tmp_path: Path) -> None:
         save_images(tmp_path, "train/cat/1.png", "train/dog/1.png", "test/dog/2.png", "test/loose.png")
         (tmp_path / "test" / "cat").mkdir()
         assert load_dataset(str(tmp_path)).notes == (
@@ -92,14 +92,14 @@ class TestFolder:
         load_dataset(str(photos))
         assert sorted(read) == sorted([str(photos), *(str(photos / f"class{n}") for n in range(6))])
 
-    def test_an_empty_class_is_named_where_too_few_are_left(self, tmp_path: Path) -> None:
+    def test_an_empty_class_is_named_if_too_few_are_left(self, tmp_path: Path) -> None:
         save_images(tmp_path, "cat/1.png")
         (tmp_path / "dog").mkdir()
         (tmp_path / "dog" / "1.heic").touch()
         said = message(tmp_path)
         assert f"{tmp_path / 'dog'} contains no images" in said and "1 .heic file: not supported" in said
 
-    def test_class_folders_one_level_too_deep_are_pointed_at(self, tmp_path: Path) -> None:
+    def test_a_note_points_to_class_folders_one_level_deeper(self, tmp_path: Path) -> None:
         save_images(tmp_path, "archive/cat/1.png", "archive/dog/1.png")
         with pytest.raises(UserError, match=f"only one class.*use {tmp_path / 'archive'}"):
             make_splits(load_dataset(str(tmp_path)))
@@ -130,7 +130,7 @@ class TestTable:
         assert dataset.classes == ["-3", "7", "100"]
         assert dataset.labels.tolist() == [2, 0, 1]
 
-    def test_a_byte_order_mark_and_blanks_are_harmless(self, tmp_path: Path) -> None:
+    def test_a_byte_order_mark_and_spaces_are_harmless(self, tmp_path: Path) -> None:
         dataset = load_dataset(str(write_csv(tmp_path, "\ufeffpath, label\nx.png, cat\n")))
         assert dataset.classes == ["cat"]
 
@@ -212,7 +212,7 @@ def test_a_name_wins_over_a_folder_of_the_same_name(tmp_path: Path, monkeypatch:
     assert load_dataset("./cub200").classes == ["a", "b"]
 
 
-def test_a_missing_path_is_told_from_a_name() -> None:
+def test_a_missing_path_is_not_mistaken_for_a_name() -> None:
     assert "there is no file or folder photos/cats" in message("photos/cats")
 
 
@@ -226,7 +226,7 @@ def test_glyphs_take_sizes_and_refuse_others() -> None:
     assert "not 'clases=4'" in message("glyphs:clases=4")
 
 
-def test_a_dataset_is_taken_as_it_is_and_has_a_source(photos: Path) -> None:
+def test_a_dataset_is_returned_unchanged_and_has_a_source(photos: Path) -> None:
     loaded = load_dataset(photos)
     assert as_dataset(loaded) is loaded and loaded.source == str(photos)
     made = as_dataset(replace(loaded, source=""))

@@ -1,4 +1,4 @@
-"""Who is trained on and who is tested."""
+"""Which items are for training, validation and test."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def classes_of(split: Dataset | None) -> list[int]:
     return [] if split is None else split.present_classes.tolist()
 
 
-def test_the_first_half_of_the_classes_trains_and_the_second_tests_if_wanted() -> None:
+def test_first_half_trains_on_the_first_half_of_the_classes_and_tests_on_the_second() -> None:
     splits = make_splits(dataset([0, 1, 2, 3, 4, 4]), "first-half")
     assert classes_of(splits.train) == [0, 1, 2]
     assert classes_of(splits.test) == [3, 4]
@@ -40,14 +40,14 @@ def test_half_of_the_classes_is_drawn_at_random() -> None:
     assert times_trained_on.min() > 8 and times_trained_on.max() < 34  # of 40; 21 are expected
 
 
-def test_the_classes_tested_on_do_not_depend_on_the_training_seed() -> None:
+def test_the_test_classes_do_not_depend_on_the_training_seed() -> None:
     data = dataset(list(range(20)) * 2)
     first, second = (make_splits(data, validation=0.2, seed=seed) for seed in (0, 1))
     assert classes_of(first.test) == classes_of(second.test)
     assert classes_of(first.validation) != classes_of(second.validation)
 
 
-def test_an_official_split_is_followed_unless_told_otherwise() -> None:
+def test_an_official_split_is_the_default() -> None:
     data = dataset([0, 1, 0, 1], ["train", "train", "test", "test"])
     assert classes_of(make_splits(data).test) == [0, 1]
     with pytest.raises(UserError, match="only one class"):
@@ -61,7 +61,7 @@ def test_validation_classes_are_disjoint_from_training_and_test() -> None:
     assert len(train | validation | test) == 20
 
 
-def test_the_validation_classes_depend_on_the_seed_alone() -> None:
+def test_the_validation_classes_depend_only_on_the_seed() -> None:
     data = dataset(list(range(20)))
     first, again, other = (make_splits(data, validation=0.3, seed=seed).validation for seed in (1, 1, 2))
     assert classes_of(first) == classes_of(again) != classes_of(other)
@@ -76,7 +76,7 @@ def test_the_validation_classes_depend_on_the_seed_alone() -> None:
 def test_consecutive_seeds_hold_out_different_classes(
     classes: int, share: float, turn: int, numbers: random.Random
 ) -> None:
-    """As many folds as fit into the classes, each of the share that was asked for, one for each seed of a round."""
+    """As many folds as the classes allow, each with the requested fraction, one per seed of a round."""
     labels = list(range(classes)) * 2
     numbers.shuffle(labels)  # the order of the items does not matter
     split = ["train"] * len(labels)
@@ -93,7 +93,7 @@ def test_consecutive_seeds_hold_out_different_classes(
     assert held_out[0] == classes_of(make_splits(dataset(sorted(labels), split), None, share, turn * folds).validation)
 
 
-def test_a_share_above_one_half_is_drawn_anew_for_every_seed() -> None:
+def test_a_fraction_above_one_half_is_drawn_anew_for_every_seed() -> None:
     data = dataset(list(range(20)), ["train"] * 20)
     found = [classes_of(make_splits(data, validation=0.7, seed=seed).validation) for seed in range(3)]
     assert [len(classes) for classes in found] == [14, 14, 14] and found[0] != found[1] != found[2]
@@ -157,13 +157,13 @@ def test_at_least_two_classes_are_held_out() -> None:
     assert len(classes_of(splits.validation)) == 2
 
 
-def test_the_digest_tells_changed_data_from_the_same() -> None:
+def test_the_digest_changes_with_the_data() -> None:
     same, again = (make_splits(dataset([0, 1, 2, 3])).digest() for _ in range(2))
     assert same == again
     assert make_splits(dataset([0, 1, 2, 3, 3])).digest() != same
     assert make_splits(dataset([0, 1, 2, 3]), "all").digest() != same
 
 
-def test_one_class_only_is_refused() -> None:
+def test_a_single_class_is_refused() -> None:
     with pytest.raises(UserError, match="only one class"):
         make_splits(dataset([0, 0, 0]))

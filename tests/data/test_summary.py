@@ -1,4 +1,4 @@
-"""What is said about data before training."""
+"""The summary of the data before training."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_items_and_classes_of_every_split_are_counted(photos: Path) -> None:
     ]
 
 
-def test_held_out_classes_are_told_from_those_of_the_test() -> None:
+def test_validation_and_test_classes_are_listed_separately() -> None:
     _, train, validation, test, _ = describe_splits(make_splits(numbered(list(range(24)) * 50), validation=0.25))
     assert train == "  train       450 vectors,  9 classes"
     assert validation == "  validation  150 vectors,  3 classes (held out to choose the model)"
@@ -48,31 +48,31 @@ def test_held_out_classes_are_told_from_those_of_the_test() -> None:
         (["train", "train", "train", "test"], "same classes as train"),
     ],
 )
-def test_known_classes_in_the_test_split_are_said(split: list[str], expected: str) -> None:
+def test_test_classes_that_occur_in_training_are_mentioned(split: list[str], expected: str) -> None:
     assert expected in describe_splits(make_splits(numbered([0, 1, 0, 1], split)))[2]
 
 
-def test_classes_that_are_only_partly_new_are_said() -> None:
+def test_partly_new_test_classes_are_mentioned() -> None:
     data = numbered([0, 1, 1, 2], ["train", "train", "test", "test"])
     assert describe_splits(make_splits(data))[2].endswith("2 vectors, 2 classes (some also in train)")
 
 
-def test_pairs_of_classes_are_counted_as_the_classes_they_are() -> None:
+def test_merged_classes_are_counted_as_the_original_classes() -> None:
     data, train, *_ = describe_splits(collapse_training(make_splits(numbered(list(range(8)) * 2))))
     assert data.endswith("16 vectors, 8 classes")
     assert train.endswith("8 vectors, 4 classes (merged into random pairs)")
 
 
-def test_of_many_images_some_are_measured(photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sizes_of_many_images_are_sampled(photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(summary, "SAMPLED", 5)
     opened: list[Path] = []
     monkeypatch.setattr(summary, "image_size", lambda path: opened.append(path) or image_size(path))
     lines = describe_splits(make_splits(load_dataset(str(photos))))
     assert lines[-1] == "  size        20×24 pixels (5 sampled)"
-    assert len({path.parent for path in opened}) == 5  # from all over the classes
+    assert len({path.parent for path in opened}) == 5  # spread over the classes
 
 
-def test_the_size_is_that_of_the_upright_picture(tmp_path: Path) -> None:
+def test_the_size_is_that_of_the_upright_image(tmp_path: Path) -> None:
     exif = Image.Exif()
     exif[ExifTags.Base.Orientation] = 6
     Image.new("RGB", (40, 30)).save(tmp_path / "x.jpg", exif=exif)

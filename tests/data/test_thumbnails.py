@@ -1,4 +1,4 @@
-"""Small pictures of items."""
+"""Thumbnails of items."""
 
 from __future__ import annotations
 

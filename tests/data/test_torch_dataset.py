@@ -1,4 +1,4 @@
-"""Torch datasets of (image, label): torchvision's, subsets, concatenations, people's own; and their mistakes."""
+"""Torch datasets of (image, label): torchvision's, subsets, concatenations, users' own; and mistakes in them."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ NAMES = ("cat", "dog", "eel")
 
 
 class Pairs(torch.utils.data.Dataset[Any]):
-    """Twelve pictures of three classes and of many sizes; the item is ``change(row, picture, label)``."""
+    """Twelve images of three classes and of many sizes; the item is ``change(row, image, label)``."""
 
     def __init__(self, change: Callable[[int, Image.Image, int], Any] = lambda _n, p, y: (p, y)):
         self.change = change
@@ -53,7 +53,7 @@ class WithTargets(Pairs):
 
 
 def pixels(items: Items, index: int) -> int:
-    """The red of a picture, by which the items of `Pairs` can be told."""
+    """The number of an item of `Pairs`, from the red value of its image."""
     assert not isinstance(items, Vectors)
     return int(np.asarray(items.image(index))[0, 0, 0]) // 20
 
@@ -66,7 +66,7 @@ class TestKinds:
         assert found.name == "photos"
         assert found.source == "<torchvision.datasets.folder.ImageFolder of 36 items>"
 
-    def test_a_damaged_file_in_an_image_folder_is_left_to_the_check(self, photos: Path) -> None:
+    def test_a_damaged_file_in_an_image_folder_is_found_only_by_the_check(self, photos: Path) -> None:
         (photos / "class0" / "0.png").write_bytes(b"broken")
         assert len(as_dataset(ImageFolder(photos))) == 36
 
@@ -83,7 +83,7 @@ class TestKinds:
         assert both.labels.tolist()[:3] == [5, 0, 0]
 
     @pytest.mark.parametrize("kind", ["transform", "loader", "subclass"])
-    def test_an_image_folder_that_gives_something_else_is_asked_for_it(self, photos: Path, kind: str) -> None:
+    def test_a_changed_image_folder_is_read_through_its_items(self, photos: Path, kind: str) -> None:
         class Darker(ImageFolder):
             def __getitem__(self, index: int) -> Any:
                 return Image.new("L", (3, 3)), super().__getitem__(index)[1]
@@ -98,7 +98,7 @@ class TestKinds:
         assert isinstance(dataset.items, LazyImages) and dataset.items.image(20).size == (3, 3)
         assert dataset.labels.tolist() == folder.targets and dataset.classes == folder.classes
 
-    def test_changed_labels_are_those_of_the_items(self, photos: Path) -> None:
+    def test_transformed_labels_are_used(self, photos: Path) -> None:
         dataset = as_dataset(ImageFolder(photos, target_transform=lambda label: "even" if label % 2 == 0 else "odd"))
         assert (
             dataset.classes == ["even", "odd"]
@@ -129,7 +129,7 @@ class TestKinds:
         assert [dataset.items.image(row).size for row in (0, 11)] == [(20, 30), (31, 30)]
         assert [pixels(dataset.items, row) for row in range(12)] == list(range(12))
 
-    def test_vectors_are_taken_into_memory(self) -> None:
+    def test_vectors_are_loaded_into_memory(self) -> None:
         dataset = as_dataset(Pairs(lambda n, _p, y: (torch.full((5,), n), y)))
         assert isinstance(dataset.items, Vectors) and dataset.items.values[:, 0].tolist() == list(range(12))
 
@@ -144,26 +144,26 @@ class TestLabels:
         dataset = as_dataset(Pairs(lambda _n, p, y: (p, form(y))))
         assert dataset.labels.tolist() == [0, 1, 2] * 4 and dataset.classes == ["0", "1", "2"]
 
-    def test_targets_are_taken_without_reading_all_images(self) -> None:
+    def test_targets_are_used_without_reading_all_images(self) -> None:
         data = WithTargets()
         dataset = as_dataset(data)
         assert dataset.labels.tolist() == [0, 1, 2] * 4 and dataset.classes == ["cat", "dog", "eel"]
         assert set(data.asked) == {0, 6, 11}
 
     @pytest.mark.parametrize("targets", [["cat"] * 12, [2] * 12, ["cat", "dog", "eel"], {0: 1}, 3, [[0], [0, 1]]])
-    def test_what_is_called_targets_but_is_something_else_is_not_taken(self, targets: Any) -> None:
+    def test_an_attribute_targets_that_is_something_else_is_ignored(self, targets: Any) -> None:
         data = Pairs()
         data.targets = targets  # type: ignore[attr-defined]
         dataset = as_dataset(data)
         assert dataset.labels.tolist() == [0, 1, 2] * 4 and set(data.asked) == set(range(12))
 
     @pytest.mark.parametrize("classes", [3, ["cat"], np.array(NAMES), None])
-    def test_what_is_called_classes_but_is_something_else_is_not_taken(self, classes: Any) -> None:
+    def test_an_attribute_classes_that_is_something_else_is_ignored(self, classes: Any) -> None:
         data = WithTargets()
         data.classes = classes
         assert as_dataset(ConcatDataset([data, data])).classes == ["0", "1", "2"]
 
-    def test_a_random_split_keeps_the_classes_of_the_whole(self) -> None:
+    def test_a_random_split_keeps_the_classes_of_the_full_dataset(self) -> None:
         half, _ = random_split(WithTargets(), [0.5, 0.5], torch.Generator().manual_seed(0))
         dataset = as_dataset(half)
         assert dataset.classes == ["cat", "dog", "eel"]
@@ -173,11 +173,11 @@ class TestLabels:
         monkeypatch.setattr("nearkin.data.loader.AT_ONCE", 5)
         data = Pairs()
         assert as_dataset(data).labels.tolist() == [0, 1, 2] * 4
-        assert not data.asked.count(7) - 2  # only for the fingerprint: the labels were read elsewhere
+        assert not data.asked.count(7) - 2  # only for the fingerprint: workers read the labels
 
 
 class TestUse:
-    def test_batches_are_those_of_the_pictures(self) -> None:
+    def test_batches_contain_the_images(self) -> None:
         items = as_dataset(WithTargets()).items
         (batch,) = input_batches(items, SMALL, [Draw(np.array([7, 2]))], workers=0)
         assert batch.shape == (2, 3, 16, 16) and batch[:, 0, 0, 0].tolist() == [140, 40]
@@ -188,7 +188,7 @@ class TestUse:
     @pytest.mark.parametrize(
         "draw", [lambda: int(torch.randint(256, ())), lambda: random.randrange(256), lambda: np.random.randint(256)]
     )
-    def test_what_its_own_transform_draws_follows_the_seed(self, draw: Callable[[], int]) -> None:
+    def test_its_own_random_transform_depends_on_the_seed(self, draw: Callable[[], int]) -> None:
         items = as_dataset(WithTargets(lambda _n, _p, y: (np.full((16, 16), draw(), np.uint8), y))).items
         before = (random.getstate(), torch.get_rng_state().tolist(), np.random.get_state()[1].tolist())
 
@@ -208,14 +208,14 @@ class TestUse:
         lines = describe_splits(make_splits(dataset))
         assert lines[0] == "data          WithTargets: 12 images, 3 classes"
         assert lines[-1] == "  size        20×30 to 31×30 pixels, median 26×30"
-        picture = thumbnail(dataset.items, 9, 12)
-        assert picture is not None and picture.size == (12, 12) and picture.getpixel((0, 0)) == (180, 0, 0)
+        image = thumbnail(dataset.items, 9, 12)
+        assert image is not None and image.size == (12, 12) and image.getpixel((0, 0)) == (180, 0, 0)
 
-    def test_a_picture_that_cannot_be_read_is_not_drawn(self) -> None:
+    def test_an_image_that_cannot_be_read_has_no_thumbnail(self) -> None:
         data = WithTargets(lambda n, p, y: (None if n == 9 else p, y))
         assert thumbnail(as_dataset(data).items, 9, 12) is None
 
-    def test_another_dataset_is_told_by_its_digest(self) -> None:
+    def test_another_dataset_has_another_digest(self) -> None:
         def digest(data: Any) -> str:
             return make_splits(as_dataset(data)).digest()
 
@@ -225,7 +225,7 @@ class TestUse:
         assert digest(Pairs(lambda _n, p, y: (p.crop((0, 0, 9, 9)), y))) != same
         assert digest(Subset(Pairs(), range(9))) != same
 
-    def test_what_is_never_the_same_twice_does_not_count(self) -> None:
+    def test_images_that_differ_each_time_are_not_in_the_digest(self) -> None:
         ever = iter(range(10**6))
         restless = [Pairs(lambda _n, _p, y: (np.full((4, 4), next(ever) % 256, np.uint8), y)) for _ in range(2)]
         first, again = (make_splits(as_dataset(data)).digest() for data in restless)
@@ -239,10 +239,10 @@ class TestUse:
         assert [pixels(splits.train.items, n) for n in range(12)] == list(range(12))
 
 
-def boom(row: int, picture: Image.Image, label: int) -> Any:
+def boom(row: int, image: Image.Image, label: int) -> Any:
     if row == 8:
         raise RuntimeError("no such\n  shard")
-    return picture, label
+    return image, label
 
 
 class Endless(IterableDataset[Any]):

@@ -1,4 +1,4 @@
-"""Pictures of any shape become squares, and none takes more memory than its pixels are worth."""
+"""Images of any shape become squares, and no image takes more memory than its pixels justify."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ NETWORK = Preprocess(224, 256, 3, (0.5,) * 3, (0.5,) * 3)
 
 @pytest.mark.parametrize("augment", AUGMENTATIONS)
 @pytest.mark.parametrize("size", [(1, 20_000), (20_000, 1)])
-def test_a_long_strip_is_not_blown_up(size: tuple[int, int], augment: str) -> None:
+def test_a_long_strip_is_not_enlarged_as_a_whole(size: tuple[int, int], augment: str) -> None:
     """With its short side at 256 it would have 1.3 billion pixels, four gigabytes."""
     transform = make_transform(NETWORK, augment)
-    transform(Image.new("RGB", (300, 300)))  # what is loaded on first use does not count
+    transform(Image.new("RGB", (300, 300)))  # excludes what is loaded on first use
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     assert transform(Image.new("RGB", size, "red")).shape == (3, 224, 224)
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 500_000  # kilobytes
 
 
-def test_the_centre_is_what_it_was_without_the_ends() -> None:
+def test_cropping_the_ends_does_not_change_the_centre() -> None:
     strip = Image.effect_noise((4000, 40), 90).convert("RGB")
     within = strip.crop((2000 - 320, 0, 2000 + 320, 40))
     transform = make_transform(NETWORK)

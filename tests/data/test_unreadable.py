@@ -60,7 +60,7 @@ def test_without_a_cache_the_check_still_works(tmp_path: Path, monkeypatch: pyte
     assert find_unreadable(ImageFiles([tmp_path / "x.png"])) == []
 
 
-def test_the_check_is_remembered_until_a_file_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_check_is_cached_until_a_file_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "x.png"
     Image.new("RGB", (8, 8)).save(path)
     files = ImageFiles([path])
@@ -80,7 +80,7 @@ def test_unreadable_images_are_left_out_and_listed(photos: Path) -> None:
     assert dataset.notes == ("ignored 1 image that cannot be read",)
 
 
-def test_unreadable_images_stop_the_run_if_wanted(photos: Path) -> None:
+def test_unreadable_images_stop_the_run_on_request(photos: Path) -> None:
     (photos / "class2" / "3.png").write_bytes(b"broken")
     (photos / "class4" / "0.png").write_bytes(b"")
     with pytest.raises(UserError, match="2 of 36 images cannot be read") as caught:
@@ -89,8 +89,8 @@ def test_unreadable_images_stop_the_run_if_wanted(photos: Path) -> None:
     assert str(photos / "class4" / "0.png") in str(caught.value)
 
 
-class Pictures:
-    """Ten pictures of which one may be missing; it counts how often it is asked."""
+class TenImages:
+    """Ten images, one of which may be missing; counts how often it is asked."""
 
     def __init__(self, broken: int | None = None) -> None:
         self.broken, self.asked = broken, 0
@@ -105,21 +105,21 @@ class Pictures:
         return Image.new("RGB", (7, 5), (row, 0, 0))
 
 
-def lazy(pictures: Pictures) -> Dataset:
-    items = LazyImages(pictures, None, np.arange(10), "<Pictures of 10 items>")
+def lazy(images: TenImages) -> Dataset:
+    items = LazyImages(images, None, np.arange(10), "<TenImages of 10 items>")
     return Dataset("toy", items, np.arange(10) % 2, ["a", "b"])
 
 
 @pytest.mark.parametrize("action", ["skip", "stop"])
 def test_an_object_that_raises_is_refused_before_any_work(action: str) -> None:
     with pytest.raises(UserError) as caught:
-        without_unreadable(lazy(Pictures(broken=3)), action)
+        without_unreadable(lazy(TenImages(broken=3)), action)
     reason = "OSError: the disk is gone"
-    assert str(caught.value) == f"item 3 of <Pictures of 10 items> cannot be read ({reason}); fix it or leave it out"
+    assert str(caught.value) == f"item 3 of <TenImages of 10 items> cannot be read ({reason}); fix it or leave it out"
 
 
-def test_that_an_object_can_be_read_is_remembered() -> None:
-    first, again = Pictures(), Pictures()
+def test_the_check_of_an_object_is_cached() -> None:
+    first, again = TenImages(), TenImages()
     assert without_unreadable(lazy(first))[1] == []
     without_unreadable(lazy(again))
     assert first.asked - again.asked == 10  # both are asked for the items of the fingerprint

@@ -1,4 +1,4 @@
-"""The scores are those of scikit-learn and of pytorch-metric-learning, on random and on degenerate spaces.
+"""The scores equal those of scikit-learn and pytorch-metric-learning, for random and degenerate spaces.
 
 They differ in the order of equal distances. nearkin takes the lowest row first. pytorch-metric-learning leaves it to
 its search, so that its scores change with it; given nearkin's order they are the same. Its own search (float32) loses
@@ -97,26 +97,26 @@ def ours(space: Space) -> dict[str, float]:
 
 
 @pytest.mark.parametrize("name", [name for name in WITHOUT_TIES if name != "far from the origin"])
-def test_retrieval_is_that_of_pytorch_metric_learning_by_its_own_search(name):
+def test_retrieval_equals_pytorch_metric_learning_with_its_own_search(name):
     space = WITHOUT_TIES[name]
     theirs = by_pml(CustomKNN(LpDistance(normalize_embeddings=False)), space.embeddings, space.labels)
     assert ours(space) == pytest.approx(theirs)
 
 
 @every_space
-def test_retrieval_is_that_of_pytorch_metric_learning_given_the_order_of_ties(space):
+def test_retrieval_equals_pytorch_metric_learning_given_the_order_of_ties(space):
     assert ours(space) == pytest.approx(by_pml(lowest_row_first, space.embeddings, space.labels))
 
 
 @pytest.mark.parametrize("space", [WITHOUT_TIES["random"], WITHOUT_TIES["one-dimensional"], *TIED.values()])
-def test_queries_and_gallery_apart_are_those_of_pytorch_metric_learning(space):
+def test_separate_queries_and_gallery_equal_pytorch_metric_learning(space):
     x, labels, is_query = space.embeddings, space.labels, torch.arange(len(space)) < (len(space) + 1) // 3
     apart = Space(x, labels, torch.arange(len(space)), is_query, ~is_query)
     theirs = by_pml(lowest_row_first, x[is_query], labels[is_query], x[~is_query], labels[~is_query])
     assert ours(apart) == pytest.approx(theirs)
 
 
-def test_the_order_of_ties_is_what_the_scores_of_pytorch_metric_learning_change_with():
+def test_scores_of_pytorch_metric_learning_depend_on_the_order_of_ties():
     space = TIED["all points equal"]
     there = by_pml(highest_row_first, space.embeddings, space.labels)
     assert ours(space)["map@r"] != pytest.approx(there["map@r"])
@@ -124,7 +124,7 @@ def test_the_order_of_ties_is_what_the_scores_of_pytorch_metric_learning_change_
     assert by_pml(highest_row_first, free.embeddings, free.labels) == pytest.approx(ours(free))
 
 
-def test_where_every_class_is_a_singleton_there_is_nothing_to_score():
+def test_only_singletons_cannot_be_scored():
     lonely = drawn((6, 3), list(range(6)))
     assert all(np.isnan(score) for score in by_pml(lowest_row_first, lonely.embeddings, lonely.labels).values())
     with pytest.raises(UserError, match="no query has another item of its class"):
@@ -132,7 +132,7 @@ def test_where_every_class_is_a_singleton_there_is_nothing_to_score():
 
 
 def sklearn_average_precisions(space: Space) -> list[float]:
-    """Of every query that has a positive."""
+    """For each query that has a positive."""
     x, labels = space.embeddings.double(), space.labels
     found = []
     for query in range(len(space)):
@@ -144,20 +144,20 @@ def sklearn_average_precisions(space: Space) -> list[float]:
 
 
 @without_ties
-def test_average_precision_is_that_of_scikit_learn(space):
+def test_average_precision_equals_scikit_learn(space):
     retrieval = retrieve(space)
     found = retrieval.values["map"][retrieval.positives > 0]
     np.testing.assert_allclose(found, sklearn_average_precisions(space), atol=1e-12)
 
 
-def test_scikit_learn_ranks_a_tie_as_one():
+def test_scikit_learn_gives_tied_items_the_same_rank():
     space = TIED["all points equal"]  # 3 of the 11 others are of the query's class
     np.testing.assert_allclose(sklearn_average_precisions(space), 3 / 11)
     assert retrieve(space).values["map"].unique().numel() > 1
 
 
 @every_space
-def test_neighbours_are_those_of_scikit_learn(space):
+def test_neighbours_equal_scikit_learn(space):
     x, k = space.embeddings, len(space) - 1
     theirs, their_rows = NearestNeighbors(n_neighbors=k, algorithm="brute").fit(x.double().numpy()).kneighbors()
     found, rows = nearest_neighbours(x, x, k, torch.arange(len(space)))
@@ -169,7 +169,7 @@ def test_neighbours_are_those_of_scikit_learn(space):
 
 
 def groupings() -> dict[str, tuple[list[int], list[int]]]:
-    """Names of classes and of clusters."""
+    """Labels and cluster numbers."""
     several = some_labels(50, 6)
     return {
         "random": (several, some_labels(50, 5, seed=1)),
@@ -189,7 +189,7 @@ def groupings() -> dict[str, tuple[list[int], list[int]]]:
 
 
 @pytest.mark.parametrize(("classes", "clusters"), groupings().values(), ids=groupings().keys())
-def test_clustering_scores_are_those_of_scikit_learn(classes, clusters):
+def test_clustering_scores_equal_scikit_learn(classes, clusters):
     found = cluster_scores(torch.tensor(clusters), torch.tensor(classes))
     (_, apart), (missed, together) = pair_confusion_matrix(classes, clusters)
     pairs = 2 * together + apart + missed
@@ -199,14 +199,14 @@ def test_clustering_scores_are_those_of_scikit_learn(classes, clusters):
             "nmi_arithmetic": normalized_mutual_info_score(classes, clusters, average_method="arithmetic"),
             "ami": adjusted_mutual_info_score(classes, clusters),
             "ari": adjusted_rand_score(classes, clusters),
-            "pairwise_f1": 2 * together / pairs if pairs else 1.0,  # no pair, and none missed
+            "pairwise_f1": 2 * together / pairs if pairs else 1.0,  # no pair exists, and none is missed
         },
         abs=1e-9,
     )
 
 
 @pytest.mark.parametrize("name", ["random", "clustered", "one-dimensional", "many singletons", "one large class"])
-def test_clusters_are_scored_as_by_pytorch_metric_learning(name):
+def test_clusters_are_scored_as_in_pytorch_metric_learning(name):
     space = WITHOUT_TIES[name]
     calculator = AccuracyCalculator(
         include=("NMI", "AMI"),

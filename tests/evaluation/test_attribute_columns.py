@@ -1,4 +1,4 @@
-"""Columns of a dataset as attributes: the same numbers as one column at a time, with loops, among the known items."""
+"""Columns of a dataset as attributes: equal to loops over one column at a time, among the known items."""
 
 import numpy as np
 import pytest
@@ -19,7 +19,7 @@ def a_space(x, is_query=None, is_gallery=None):
 
 
 def mean_share(space, column, size):
-    """Over all pairs of a query and an attribute it has, in loops; None where there are none."""
+    """The mean over all pairs of a query and one of its attributes, with loops; None if there are none."""
     known = [i for i, value in enumerate(column) if value != ""]
     values = {value.lower() for value in column} - {""}
     if values <= TRUE | {"0", "false", "no"}:
@@ -64,7 +64,7 @@ def test_every_column_is_measured_as_if_it_were_alone(data):
     expected = {name: {k: v for k, v in shares.items() if v is not None} for name, shares in expected.items()}
     expected = {name: shares for name, shares in expected.items() if shares}
     if not expected:
-        with pytest.raises(UserError, match="no column of the data is an attribute"):
+        with pytest.raises(UserError, match="no column has a value"):
             column_concentrations(space, columns, sizes=[1, 3])
         return
     found = column_concentrations(space, columns, sizes=[1, 3])
@@ -87,7 +87,7 @@ def test_all_attributes_are_the_mean_over_items_and_attributes():
     assert found[ALL].chance == pytest.approx(np.average(chances, weights=weights))
 
 
-def test_booleans_numbers_and_words_of_truth_are_the_same():
+def test_booleans_and_their_spellings_are_the_same():
     x = torch.randn(30, 2, generator=torch.Generator().manual_seed(1))
     has = np.arange(30) % 3 == 0
     spellings = {"bool": has, "int": has.astype(int), "word": np.where(has, "True", "False")}
@@ -110,14 +110,14 @@ def test_one_search_serves_columns_that_are_known_for_the_same_items(monkeypatch
     assert found["three"].items.sum() == 25
 
 
-def test_columns_that_cannot_say_anything_are_left_out():
+def test_uninformative_columns_are_skipped():
     columns = {
         "name": np.array([f"item{i}" for i in range(6)]),
         "never": np.zeros(6, dtype=bool),
         "wide": np.zeros((6, 2)),
         "empty": np.array([""] * 6),
     }
-    with pytest.raises(UserError, match="no column of the data is an attribute that two items share"):
+    with pytest.raises(UserError, match="no column has a value that two items share"):
         column_concentrations(a_space(torch.randn(6, 2)), columns)
     found = column_concentrations(a_space(torch.randn(6, 2)), columns | {"kind": np.array(list("aabbcc"))})
     assert list(found) == ["kind"]

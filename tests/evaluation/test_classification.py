@@ -26,7 +26,7 @@ def test_nearest_clusters_vote_as_in_the_paper(variance, nearest):
 
 
 @pytest.mark.parametrize("neighbours", [3, 1000])
-def test_items_vote_as_clusters_of_their_own_but_never_for_themselves(neighbours):
+def test_items_vote_as_single_clusters_but_never_for_themselves(neighbours):
     x, labels = random(80, 2), random_labels(80, 4)
     own = torch.arange(80)
     own[::3] = -1
@@ -45,7 +45,7 @@ def test_a_large_variance_makes_it_plain_nearest_neighbours():
 
 
 @pytest.mark.parametrize("variance", [0.0, 1e-300, 1e-6])
-def test_far_from_everything_the_nearest_cluster_decides(variance):
+def test_the_nearest_cluster_decides_for_a_far_query(variance):
     centroids, labels = torch.tensor([[0.0], [1.0], [1.5]]), torch.tensor([8, 3, 3])
     queries = torch.tensor([[-1000.0], [0.1], [1000.0]])
     assert nearest_cluster_labels(queries, centroids, labels, variance).tolist() == [8, 8, 3]
@@ -74,15 +74,15 @@ def test_error_rate_is_the_share_of_wrong_labels():
 
 def test_wrong_input_is_a_clear_error():
     x, labels = random(4, 2), torch.arange(4)
-    with pytest.raises(UserError, match=r"variance=-1\.0 must be a finite number from 0"):
+    with pytest.raises(UserError, match=r"variance must be a finite number >= 0, got -1\.0"):
         nearest_cluster_labels(x, x, labels, -1.0)
-    with pytest.raises(UserError, match="variance=nan"):
+    with pytest.raises(UserError, match=r"variance must be .* got nan"):
         soft_knn_labels(x, x, labels, float("nan"))
-    with pytest.raises(UserError, match=r"labels have shape \(3,\), but there are 4 vectors"):
+    with pytest.raises(UserError, match=r"labels must have shape \(4,\), one per vector, got \(3,\)"):
         soft_knn_labels(x, x, labels[:3])
-    with pytest.raises(UserError, match="k=0 neighbours cannot be found"):
+    with pytest.raises(UserError, match=r"k must be from 1 to 4.*, got 0"):
         nearest_cluster_labels(x, x, labels, 1.0, nearest=0)
-    with pytest.raises(UserError, match=r"not \(4,\) and \(3,\)"):
+    with pytest.raises(UserError, match=r"got \(4,\) and \(3,\)"):
         error_rate(labels, labels[:3])
 
 

@@ -25,7 +25,7 @@ def mutual_information(a, b):
     return entropy(a) + entropy(b) - entropy(pairs)
 
 
-def test_both_means_are_those_of_the_papers():
+def test_both_means_equal_those_of_the_papers():
     generator = np.random.default_rng(0)
     a, b = generator.integers(0, 7, 200), generator.integers(0, 5, 200)
     b[:100] = a[:100]
@@ -45,15 +45,16 @@ def test_agrees_with_golden_numbers(case):
 
 @given(st.lists(st.tuples(st.integers(0, 6), st.integers(0, 6)), min_size=1, max_size=40))
 @settings(max_examples=200, deadline=None)
-def test_adjusted_scores_are_those_of_scikit_learn(pairs):
+def test_adjusted_scores_equal_scikit_learn(pairs):
     truth, found = np.array(pairs).T
     scores = cluster_scores(torch.from_numpy(found), torch.from_numpy(truth))
     assert scores["ari"] == pytest.approx(adjusted_rand_score(truth, found))
-    if 1 < len(set(truth)) < len(truth) and 1 < len(set(found)) < len(found):  # where it is not rounding over rounding
+    # Otherwise the quotient is dominated by rounding errors.
+    if 1 < len(set(truth)) < len(truth) and 1 < len(set(found)) < len(found):
         assert scores["ami"] == pytest.approx(adjusted_mutual_info_score(truth, found), abs=1e-9)
 
 
-def test_the_same_grouping_by_other_names_is_perfect():
+def test_the_same_clustering_with_other_numbers_is_perfect():
     groups = torch.arange(30) // 4
     assert list(cluster_scores(100 - groups, groups).values()) == pytest.approx([1.0] * 5)
     one = torch.zeros(5, dtype=torch.long)
@@ -74,7 +75,7 @@ def test_pairwise_f1_counts_pairs():
         assert scores["pairwise_f1"] == pytest.approx(expected)
 
 
-def test_the_true_number_of_classes_is_looked_for():
+def test_there_are_as_many_clusters_as_classes():
     x = torch.randn(90, 3, generator=torch.Generator().manual_seed(0))
     labels = torch.arange(90) % 13 * 100
     clusters = find_clusters(Space.of(x, labels))
@@ -83,19 +84,19 @@ def test_the_true_number_of_classes_is_looked_for():
 
 
 def two_lines():
-    """Two classes, parallel lines near each other: k-means cuts both in the middle, whitened they lie far apart."""
+    """Two classes on parallel lines near each other: k-means cuts both in the middle; whitening separates them."""
     along = torch.linspace(-100, 100, 30)
     return Space.of(torch.cat([torch.stack([along, side + 0 * along], 1) for side in (-1, 1)]), torch.arange(60) // 30)
 
 
-def test_spectral_clusters_are_those_of_the_spectral_partition():
+def test_spectral_clusters_equal_the_spectral_partition():
     space = two_lines()
     for seed in (0, 3):
         expected = spectral_partition(space.embeddings, 2, seed).assignment
         assert torch.equal(find_clusters(space, seed, "spectral"), expected)
 
 
-def test_spectral_clusters_do_not_drown_in_dimensions_that_hardly_vary():
+def test_dimensions_with_little_variance_do_not_hide_spectral_clusters():
     generator = torch.Generator().manual_seed(0)
     centres = torch.randn(8, 128, generator=generator)
     labels = torch.arange(32) % 8
@@ -103,7 +104,7 @@ def test_spectral_clusters_do_not_drown_in_dimensions_that_hardly_vary():
     assert evaluate(space, clustering="spectral").scores["ari"] == pytest.approx(1)
 
 
-def test_the_partition_decides_the_clustering_scores_only():
+def test_the_partition_affects_only_the_clustering_scores():
     space = two_lines()
     plain, spectral = evaluate(space), evaluate(space, clustering="spectral")
     assert plain.scores["ari"] < 0.9 < spectral.scores["ari"]

@@ -48,7 +48,7 @@ def test_few_pairs_are_all_measured(block_bytes, monkeypatch):
 
 @settings(max_examples=100, deadline=None)
 @given(st.data())
-def test_singletons_single_classes_and_coincident_items_are_as_in_the_loops(data):
+def test_singletons_single_classes_and_coincident_items_equal_the_loops(data):
     n = data.draw(st.integers(1, 12))
     column = st.lists(st.integers(0, 3), min_size=n, max_size=n)
     space = Space.of(torch.tensor(data.draw(column)).float()[:, None] ** 2, torch.tensor(data.draw(column)))
@@ -89,7 +89,7 @@ def test_the_seed_decides_the_sample():
 
 
 @pytest.mark.parametrize("items, dim", [(60, 6), (5, 8), (7, 7), (9, 1)])
-def test_spectral_decay_is_that_of_the_paper(items, dim):
+def test_spectral_decay_equals_the_paper(items, dim):
     space = random_space(items=items, dim=dim)
     x = space.embeddings.double().numpy()
     found = diagnostics(space)
@@ -106,7 +106,7 @@ def test_an_even_spectrum_does_not_decay():
 
 def test_dimensions_without_variance_count_as_collapsed_and_leave_the_decay_finite():
     x = random_space(items=200, dim=8).embeddings
-    x[:, 5:7] = x[:, :2]  # two directions less
+    x[:, 5:7] = x[:, :2]  # two fewer directions
     x[:, 7] *= COLLAPSED / 100
     found = diagnostics(Space.of(x, torch.arange(200)))
     assert found.collapsed_dimensions == 3 / 8
@@ -115,14 +115,14 @@ def test_dimensions_without_variance_count_as_collapsed_and_leave_the_decay_fini
     assert found.spectral_decay == pytest.approx(np.mean(np.log(1 / 8 / floored.numpy())))
 
 
-def test_what_all_items_have_in_common_does_not_hide_how_they_spread():
+def test_a_common_offset_does_not_hide_the_spread():
     x = random_space(items=200, dim=8).embeddings
     shifted = diagnostics(Space.of(x + 1e4, torch.arange(200)))
     assert shifted.collapsed_dimensions == diagnostics(Space.of(x, torch.arange(200))).collapsed_dimensions == 0
 
 
 @pytest.mark.parametrize(("items", "dim"), [(5, 16), (48, 128), (60, 16), (2, 3)])
-def test_directions_that_so_few_items_cannot_span_are_not_called_collapsed(items, dim):
+def test_directions_that_few_items_cannot_span_do_not_count_as_collapsed(items, dim):
     x = torch.randn(items, dim, generator=torch.Generator().manual_seed(0)) + 3
     assert diagnostics(Space.of(x, torch.arange(items))).collapsed_dimensions == 0
     x[:, 1:] = 0
@@ -130,7 +130,7 @@ def test_directions_that_so_few_items_cannot_span_are_not_called_collapsed(items
     assert diagnostics(Space.of(x, torch.arange(items))).collapsed_dimensions == (reach - 1) / reach
 
 
-def test_what_was_sampled_is_named():
+def test_sampled_scores_are_named():
     space = random_space(items=100)
     positives = sum(n * (n - 1) // 2 for n in space.labels.unique(return_counts=True)[1].tolist())
     assert diagnostics(space).sampled == ()
@@ -139,7 +139,7 @@ def test_what_was_sampled_is_named():
     assert both == ("intra_class_distance", "inter_class_distance", "distance_ratio")
 
 
-def test_equal_items_are_spread_nowhere():
+def test_equal_items_have_no_spread():
     found = diagnostics(Space.of(torch.full((6, 3), 0.7), [0, 0, 0, 1, 1, 2]))
     assert found.positives.mean == found.negatives.mean == 0 and found.distance_ratio == 1
     assert found.positives.counts.sum() == 4 and found.negatives.counts[0] == 11
@@ -154,16 +154,16 @@ def test_far_from_the_origin_distances_stay_exact():
     assert (found.positives.mean, found.negatives.mean) == (0.5, 1.75)
 
 
-def test_without_clusters_nothing_is_said_about_them():
+def test_without_clusters_there_are_no_cluster_distances():
     found = diagnostics(random_space())
     assert found.negatives_within_clusters is None and found.negatives_across_clusters is None
 
 
 def test_wrong_input_is_a_clear_error():
     space = random_space()
-    with pytest.raises(UserError, match="pairs=0 must be a whole number from 1"):
+    with pytest.raises(UserError, match="pairs must be an integer >= 1, got 0"):
         diagnostics(space, pairs=0)
-    with pytest.raises(UserError, match=r"clusters have shape \(3,\), but the space has 60 items"):
+    with pytest.raises(UserError, match=r"clusters must have shape \(60,\), one per item, got \(3,\)"):
         diagnostics(space, clusters=torch.arange(3))
     with pytest.raises(UserError, match="the space is empty"):
         diagnostics(Space.of(torch.empty(0, 3), torch.empty(0, dtype=torch.long)))

@@ -41,7 +41,7 @@ def test_scores_are_mean_and_spread_over_the_galleries(classes):
 
 @settings(max_examples=100, deadline=None)
 @given(labels=st.lists(st.integers(-3, 6), min_size=1, max_size=25), seed=st.integers(0, 2**32))
-def test_a_gallery_holds_one_item_of_every_class_and_all_others_ask(labels, seed):
+def test_a_gallery_has_one_item_of_each_class_and_all_others_are_queries(labels, seed):
     space = Space.of(torch.zeros(len(labels), 1), torch.tensor(labels))
     splits = list(random_galleries(space, repeats=3, seed=seed))
     assert len(splits) == 3
@@ -57,7 +57,7 @@ def test_every_image_of_a_class_is_drawn_equally_often():
     assert dict(drawn) == pytest.approx(expected, abs=150)  # five standard deviations
 
 
-def test_classes_of_one_image_distract_but_never_ask():
+def test_classes_of_one_image_are_distractors_and_never_queries():
     pair = Space.of([[0.0], [2.0], [10.0], [12.0]], [0, 0, 1, 1])
     assert random_gallery_scores(pair, [1])["recall@1"] == 1
     distracted = Space.of([[0.0], [2.0], [1.0], [10.0], [12.0]], [0, 0, 5, 1, 1])
@@ -96,12 +96,12 @@ def test_the_match_curve_counts_queries_matched_by_k(first, up_to):
 @pytest.mark.parametrize(
     ("space", "options", "expected"),
     [
-        (random_space(), {"repeats": 0}, "repeats=0 must be at least 1"),
-        (random_space(), {"recall_at": [0]}, "whole numbers from 1"),
-        (Space.of(torch.tensor([[torch.nan], [0], [1]]), [0, 0, 1]), {}, "training has probably diverged"),
+        (random_space(), {"repeats": 0}, "repeats must be at least 1, got 0"),
+        (random_space(), {"recall_at": [0]}, "recall_at must be integers >= 1"),
+        (Space.of(torch.tensor([[torch.nan], [0], [1]]), [0, 0, 1]), {}, "probably because training diverged"),
         (Space.of(torch.eye(3), [0, 1, 2]), {}, "no query has another item of its class"),
     ],
 )
-def test_what_cannot_be_scored_is_one_sentence(space, options, expected):
+def test_invalid_input_of_random_galleries_is_refused(space, options, expected):
     with pytest.raises(UserError, match=expected):
         random_gallery_scores(space, **options)

@@ -26,7 +26,7 @@ def random_space(items=60, classes=9, seed=0, noise=1.0, **masks):
 
 
 def values_as_retrieval(values):
-    """A retrieval whose every score is the given value (Q,); Recall@1 is whether it is above one half."""
+    """A retrieval in which all scores are the given values (Q,); Recall@1 is whether a value is above one half."""
     values = torch.as_tensor(values, dtype=torch.float64)
     ones = torch.ones(len(values), dtype=torch.long)
     columns = {"r_precision": values, "map@r": values, "map": values}
@@ -47,7 +47,7 @@ def per_query(space, ks):
 
 @pytest.mark.parametrize("over", ["queries", "classes"])
 @pytest.mark.parametrize("is_query", [None, torch.arange(60) % 3 > 0])
-def test_intervals_are_those_of_drawing_one_after_the_other(over, is_query):
+def test_intervals_equal_a_loop_over_draws(over, is_query):
     space = random_space(is_query=is_query)
     found = confidence_intervals(retrieve(space, recall_at=(1, 3)), space, level=0.8, resamples=101, over=over, seed=5)
     values, classes = per_query(space, (1, 3))
@@ -59,7 +59,7 @@ def test_intervals_are_those_of_drawing_one_after_the_other(over, is_query):
 
 
 @pytest.mark.parametrize("over", ["queries", "classes"])
-def test_paired_differences_are_those_of_drawing_and_flipping_one_after_the_other(over):
+def test_paired_differences_equal_a_loop_over_draws_and_flips(over):
     spaces = random_space(noise=1.2), random_space(seed=1)
     first, second = (retrieve(space, recall_at=(1, 3)) for space in spaces)
     found = paired_difference(first, second, *spaces, level=0.9, resamples=99, over=over, seed=5)
@@ -88,7 +88,7 @@ def test_p_values_approach_the_share_of_all_flips_ties_included(tenths, seed):
     assert found.p_value == pytest.approx(exact, abs=0.06)  # five standard errors
 
 
-def test_an_evaluation_serves_as_well_as_its_retrieval():
+def test_an_evaluation_result_can_replace_its_retrieval():
     space, other = random_space(), random_space(seed=1)
     whole, of_other = evaluate(space, clustering=None), evaluate(other, clustering=None)
     assert confidence_intervals(whole, space) == confidence_intervals(whole.retrieval, space)
@@ -103,7 +103,7 @@ def test_the_seed_decides_the_draws():
     assert confidence_intervals(found, space, seed=1)["map"] != confidence_intervals(found, space, seed=2)["map"]
 
 
-def test_swapping_the_spaces_turns_the_difference_around():
+def test_swapping_the_spaces_flips_the_sign_of_the_difference():
     a, b = random_space(noise=1.5), random_space(seed=1)
     there = paired_difference(retrieve(a), retrieve(b), a, b)["map"]
     back = paired_difference(retrieve(b), retrieve(a), b, a)["map"]
@@ -126,7 +126,7 @@ def class_effects(random, classes=40, size=6):
     return 0.5 + np.repeat(0.1 * random.standard_normal(classes), size) + 0.03 * random.standard_normal(classes * size)
 
 
-def test_where_classes_correlate_only_drawing_whole_classes_covers():
+def test_only_drawing_whole_classes_covers_correlated_classes():
     random = np.random.default_rng(0)
     space, covered = labelled(np.repeat(np.arange(40), 6)), {"queries": 0, "classes": 0}
     for seed in range(150):
@@ -178,9 +178,9 @@ def test_equal_values_give_a_point_and_no_difference(over):
 
 @pytest.mark.parametrize(
     ("classes", "over", "advice"),
-    [([0, 0, 0], "classes", "use over='queries'"), ([0], "queries", "evaluate more queries")],
+    [([0, 0, 0], "classes", 'use over="queries"'), ([0], "queries", "evaluate more queries")],
 )
-def test_one_class_or_one_query_is_refused_since_it_says_nothing_about_others(classes, over, advice):
+def test_one_class_or_one_query_is_refused(classes, over, advice):
     found, space = values_as_retrieval([0.5] * len(classes)), labelled(classes)
     with pytest.raises(UserError, match=advice):
         confidence_intervals(found, space, over=over)
@@ -191,13 +191,13 @@ def test_one_class_or_one_query_is_refused_since_it_says_nothing_about_others(cl
 @pytest.mark.parametrize(
     ("setting", "message"),
     [
-        ({"level": 95}, "level=95"),
-        ({"level": 0.0}, "level=0.0"),
-        ({"resamples": 0}, "resamples=0"),
+        ({"level": 95}, "level must be > 0 and < 1, such as 0.95, got 95"),
+        ({"level": 0.0}, "got 0.0"),
+        ({"resamples": 0}, "resamples must be at least 1, such as 1000, got 0"),
         ({"over": "class"}, "did you mean 'classes'"),
     ],
 )
-def test_settings_that_make_no_sense_are_refused(setting, message):
+def test_invalid_settings_are_refused(setting, message):
     space = random_space()
     found = retrieve(space)
     with pytest.raises(UserError, match=message):
@@ -208,15 +208,15 @@ def test_settings_that_make_no_sense_are_refused(setting, message):
 
 def test_a_retrieval_of_another_space_is_refused():
     space, smaller = random_space(), random_space(items=59)
-    with pytest.raises(UserError, match="60 queries and the space 59"):
+    with pytest.raises(UserError, match="60 queries, but the space has 59"):
         confidence_intervals(retrieve(space), smaller)
-    with pytest.raises(UserError, match="60 queries and the space 59"):
+    with pytest.raises(UserError, match="60 queries, but the space has 59"):
         paired_difference(retrieve(smaller), retrieve(space), smaller, smaller)
 
 
-def test_retrievals_of_other_galleries_cannot_be_paired():
+def test_retrievals_with_different_galleries_cannot_be_paired():
     space, half = random_space(), random_space(is_gallery=torch.arange(60) < 30)
-    with pytest.raises(UserError, match="count other positives"):
+    with pytest.raises(UserError, match="have different positives"):
         paired_difference(retrieve(space), retrieve(half), space, space)
 
 
@@ -229,7 +229,7 @@ def test_retrievals_of_other_galleries_cannot_be_paired():
         ({"is_query": torch.arange(60) > 5}, "items of their queries"),
     ],
 )
-def test_spaces_of_other_items_cannot_be_paired(change, message):
+def test_spaces_with_different_items_cannot_be_paired(change, message):
     space = random_space()
     other = Space(**(vars(space) | change))
     with pytest.raises(UserError, match=message):

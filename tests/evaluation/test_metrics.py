@@ -43,7 +43,7 @@ def found_clusters(clusters, labels):
 
 @pytest.fixture
 def _own_metrics(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Metrics of a file of one's own, imported."""
+    """Custom metrics from an imported file."""
     monkeypatch.setattr(metrics, "_metrics", dict(metrics._metrics))
     (tmp_path / "own_metrics.py").write_text(OWN)
     spec = importlib.util.spec_from_file_location("own_metrics", tmp_path / "own_metrics.py")
@@ -53,7 +53,7 @@ def _own_metrics(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[No
 
 
 @pytest.mark.usefixtures("_own_metrics")
-def test_a_metric_of_ones_own_is_among_the_scores_and_in_the_table() -> None:
+def test_a_custom_metric_is_among_the_scores_and_in_the_table() -> None:
     space = Space.of([[0.0], [1.0], [5.0], [2.0]], ["a", "a", "b", "b"])
     result = evaluate(space, recall_at=[1, 3])
     assert result.scores["mean_rank"] == (1 + 1 + 1 + 3) / 4
@@ -66,16 +66,16 @@ def test_a_metric_of_ones_own_is_among_the_scores_and_in_the_table() -> None:
 
 
 @pytest.mark.parametrize(("value", "found"), [(0.5, "a float"), (torch.zeros(2, 2), r"shape \(2, 2\)")])
-def test_a_metric_that_gives_something_else_is_one_sentence(
+def test_a_metric_that_returns_something_else_is_refused(
     monkeypatch: pytest.MonkeyPatch, value: object, found: str
 ) -> None:
     monkeypatch.setattr(metrics, "_metrics", dict(metrics._metrics))
     metric("odd", "Odd", "odd", higher_is_better=True, needs="ranks")(lambda _: value)
-    with pytest.raises(UserError, match=rf"metric 'odd' gave {found}; give a tensor with one value for each query"):
+    with pytest.raises(UserError, match=rf"metric 'odd' returned {found}; return a tensor with one value per query"):
         evaluate(torch.eye(4), [0, 0, 1, 1], clustering=None)
 
 
-def test_needs_that_nobody_gives_are_refused() -> None:
+def test_unknown_needs_are_refused() -> None:
     with pytest.raises(UserError, match="needs 'rank' is unknown; did you mean 'ranks'"):
         metric("x", "X", "x", higher_is_better=True, needs="rank")
 
@@ -100,7 +100,7 @@ def test_every_score_has_a_title_a_meaning_and_a_direction() -> None:
         ("of_another_module", "Of another module", ""),
     ],
 )
-def test_names_are_read_by_their_parts(score: str, title: str, arrow: str) -> None:
+def test_names_are_parsed_into_their_parts(score: str, title: str, arrow: str) -> None:
     assert (score_name(score), describe(score).arrow) == (title, arrow)
 
 

@@ -16,7 +16,7 @@ from nearkin.evaluation.ranking import count_by_comparing, count_by_row, rank, r
 @pytest.mark.parametrize("many", [1, 100])  # sort the block, compare it
 @settings(max_examples=50, deadline=None)
 @given(st.data())
-def test_all_ways_to_count_agree_with_python(few, many, data):
+def test_all_counting_implementations_agree_with_python(few, many, data):
     rows, n = data.draw(st.integers(1, 6)), data.draw(st.integers(1, 40))
     values = st.sampled_from([-0.0, 0.0, 0.25, 1.0, 1e-30, float("inf")])
     squares = torch.tensor(data.draw(st.lists(values, min_size=rows * n, max_size=rows * n))).reshape(rows, n)

@@ -1,4 +1,4 @@
-"""What an evaluation found can be printed, written and taken further."""
+"""Evaluation results can be printed, saved and converted."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_a_notebook_shows_the_same_cells(result: EvaluationResult) -> None:
     assert f"<tr><td>Recall@1 ↑</td><td>0.1250</td><td>{result.scores['recall@1']:.4f}</td>" in html
 
 
-def test_as_plain_numbers_it_goes_into_a_file(result: EvaluationResult) -> None:
+def test_it_converts_to_plain_numbers_for_a_file(result: EvaluationResult) -> None:
     found = json.loads(json.dumps(result.to_dict()))
     assert list(found) == ["validation", "intervals", "attributes", "distances", "backbone"]
     assert found["validation"] == result.scores and found["intervals"]["map"] == list(result.intervals["map"])

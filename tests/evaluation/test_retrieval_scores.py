@@ -40,7 +40,7 @@ def reference_neighbours(space, k):
 
 @pytest.mark.parametrize("classes", [2, 9, 40])  # many positives (sorted), few (counted), singletons
 @pytest.mark.parametrize("seed", range(3))
-def test_scores_are_those_of_their_definitions(classes, seed):
+def test_scores_equal_their_definitions(classes, seed):
     space = random_space(classes=classes, seed=seed)
     found = retrieve(space, recall_at=KS)
     assert found.scores == pytest.approx(reference_scores(space))
@@ -144,7 +144,7 @@ def test_blocks_change_nothing_and_stay_within_their_budget(monkeypatch):
         torch.testing.assert_close(getattr(found, name), getattr(expected, name), equal_nan=True, rtol=0, atol=0)
 
 
-def test_counting_as_on_cuda_gives_the_same(monkeypatch):
+def test_counting_as_on_cuda_gives_the_same_results(monkeypatch):
     space = random_space(items=80, classes=4)
     expected = retrieve(space)
     monkeypatch.setattr(ranking, "count_by_row", ranking.count_by_comparing)
@@ -153,7 +153,7 @@ def test_counting_as_on_cuda_gives_the_same(monkeypatch):
 
 
 @pytest.mark.parametrize("device", DEVICES)
-def test_tight_groups_are_told_apart(device):
+def test_tight_groups_are_separated(device):
     x, labels = three_tight_groups()
     scores = retrieve(Space.of(x.to(device), labels.to(device))).scores
     assert scores["recall@1"] == scores["map@r"] == 1
@@ -163,7 +163,7 @@ def test_tight_groups_are_told_apart(device):
 @pytest.mark.parametrize("device", DEVICES)
 @settings(max_examples=60, deadline=None)
 @given(st.data())
-def test_scores_of_difficult_spaces_are_those_of_float64(device, data):
+def test_scores_of_difficult_spaces_equal_float64(device, data):
     x = data.draw(difficult_points(least=3))
     labels = torch.tensor(data.draw(st.lists(st.integers(0, 2), min_size=len(x), max_size=len(x))))
     space = Space.of(x, labels)
@@ -174,7 +174,7 @@ def test_scores_of_difficult_spaces_are_those_of_float64(device, data):
     assert found.neighbours.tolist() == reference_neighbours(space, found.neighbours.shape[1])
 
 
-def test_a_space_far_from_the_origin_has_the_scores_of_the_same_space_at_home():
+def test_a_space_far_from_the_origin_has_the_same_scores():
     space = random_space(items=200, classes=20)
     x = (space.embeddings * 64).round() / 64  # so that the shift itself loses nothing
     moved = retrieve(Space.of(x + 8192, space.labels)).scores

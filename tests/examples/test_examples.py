@@ -13,7 +13,7 @@ from unittest.mock import patch
 import pytest
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
-LINE = re.compile(r"^(.*): Recall@1 of shapes never trained on: ([\d.]+) before, ([\d.]+) after$", re.MULTILINE)
+LINE = re.compile(r"^(.*): Recall@1 on unseen classes: ([\d.]+) before, ([\d.]+) after$", re.MULTILINE)
 
 
 def recalls(text):

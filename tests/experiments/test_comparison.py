@@ -1,4 +1,4 @@
-"""Comparisons: the same budget for all, one table, nothing done twice, nothing mixed."""
+"""Comparisons: the same budget for all methods, one table, runs are reused and never mixed."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ QUICK: dict[str, Any] = {"epochs": 2, "batch_size": 16, "dim": 8, "backbone": "l
 
 @pytest.fixture
 def trained(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The names of the runs that were really trained."""
+    """The names of the runs that were actually trained."""
     names: list[str] = []
     original = loop.train
 
@@ -64,7 +64,7 @@ def test_what_is_finished_is_not_repeated_and_more_may_be_added(
 def test_other_settings_do_not_mix_with_what_is_there(vectors: str, tmp_path: Path) -> None:
     compare(vectors, ["triplet"], out=tmp_path / "out", seeds=1, **QUICK)
     for changes in ({"epochs": 3}, {"protocol": "paper"}):
-        with pytest.raises(UserError, match="holds runs of triplet with other settings"):
+        with pytest.raises(UserError, match="has runs of triplet with other settings"):
             compare(vectors, ["triplet"], out=tmp_path / "out", seeds=1, **(QUICK | changes))
 
 
@@ -140,7 +140,7 @@ def test_what_no_method_can_do_is_an_error(vectors: str, tmp_path: Path) -> None
         compare("nothere.npz", ["triplet"], out=tmp_path / "b", **QUICK)
     with pytest.raises(UserError, match="always 0"):
         compare(vectors, ["spectral"], out=tmp_path / "c", **(QUICK | {"dim": 16}))
-    compare(vectors, ["spectral"], out=tmp_path / "c", seeds=1, **QUICK)  # what never ran reserves nothing
+    compare(vectors, ["spectral"], out=tmp_path / "c", seeds=1, **QUICK)  # without runs, nothing is reserved
 
 
 def test_a_run_killed_before_its_first_checkpoint_goes_on(vectors: str, tmp_path: Path) -> None:
@@ -174,7 +174,7 @@ def test_a_method_may_be_an_object_with_settings_of_its_own(vectors: str, tmp_pa
     with pytest.raises(UserError, match="'triplet' is given twice with different settings"):
         compare(vectors, [Triplet(), Triplet(margin=0.5)], out=tmp_path / "twice", **QUICK)
     classes: Any = [Triplet]
-    with pytest.raises(UserError, match="a method is a name, an object"):
+    with pytest.raises(UserError, match="a method must be a name, an object"):
         compare(vectors, classes, out=tmp_path / "class", **QUICK)
 
 
@@ -200,7 +200,7 @@ def test_printed_a_result_is_its_table_and_pandas_has_a_row_for_each_method_and_
     [
         (["--methods", "tripled"], "did you mean 'triplet'"),
         (["--protocol", "fare"], "did you mean 'fair'"),
-        (["--seeds", "0"], "at least one seed"),
+        (["--seeds", "0"], "seeds must be >= 1, got 0"),
     ],
 )
 def test_mistakes_end_in_one_sentence(nearkin: Command, vectors: str, arguments: list[str], expected: str) -> None:

@@ -1,4 +1,4 @@
-"""Comparisons of what only Python has: data in memory, a network and losses of one's own."""
+"""Comparisons of Python objects: data in memory, the user's own network and losses."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from nearkin.training.loop import Trainer
 from nearkin.training.objects import Objects
 
 QUICK: dict[str, Any] = {"epochs": 2, "batch_size": 16, "dim": 8, "device": "cpu", "logger": "none"}
-CLASSES = 9  # that are trained on: 24, of which half are tested on and a quarter of the rest held out
+CLASSES = 9  # training classes: of 24, half are test classes, and a quarter of the rest is held out
 
 
 @pytest.fixture
@@ -35,7 +35,7 @@ def arrays(vectors: str) -> tuple[Any, Any]:
 
 @pytest.fixture
 def trained(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The names of the runs that were really trained."""
+    """The names of the runs that were actually trained."""
     names: list[str] = []
     original = loop.train
 
@@ -98,7 +98,7 @@ def test_losses_have_rows_by_their_class_and_two_of_a_class_have_two(
         "[MultiSimilarityLoss(...), 'triplet', LossModule.of(MultiSimilarityLoss(...), per_class=8)]" in found.command
     )
     assert len(trained) == 3 and compared(alpha=2).scores == found.scores and len(trained) == 3
-    with pytest.raises(UserError, match="holds runs of MultiSimilarityLoss with other settings"):
+    with pytest.raises(UserError, match="has runs of MultiSimilarityLoss with other settings"):
         compared(alpha=3)
 
 
@@ -107,7 +107,7 @@ def test_an_interrupted_comparison_goes_on_with_the_same_objects(
 ) -> None:
     def compared(out: Path) -> ComparisonResult:
         torch.manual_seed(1)
-        loss = ProxyAnchorLoss(CLASSES, 8)  # with weights of its own, which a checkpoint holds
+        loss = ProxyAnchorLoss(CLASSES, 8)  # has its own weights, which are in the checkpoint
         return compare(arrays, ["triplet", loss], out=out, seeds=1, backbone=network(), **QUICK)
 
     whole = compared(tmp_path / "whole")
@@ -122,7 +122,7 @@ def test_an_interrupted_comparison_goes_on_with_the_same_objects(
     monkeypatch.setattr(Trainer, "_save_or_stop", save)
     del trained[:]
     assert compared(tmp_path / "cut").scores == whole.scores
-    assert trained == []  # one was finished, the other one resumed
+    assert trained == []  # one was finished, the other was resumed
 
 
 def test_other_objects_do_not_mix_with_what_is_there(arrays: tuple[Any, Any], tmp_path: Path) -> None:
@@ -131,7 +131,7 @@ def test_other_objects_do_not_mix_with_what_is_there(arrays: tuple[Any, Any], tm
     for other in ((arrays[0] + 1, arrays[1]), (arrays[0][:160], arrays[1][:160])):
         with pytest.raises(UserError, match="have changed since the run started"):
             compare(other, ["triplet", "softmax"], out=tmp_path / "out", seeds=1, backbone=network(), **QUICK)
-    with pytest.raises(UserError, match="holds runs of triplet with other settings"):
+    with pytest.raises(UserError, match="has runs of triplet with other settings"):
         compare(arrays, ["triplet"], out=tmp_path / "out", seeds=1, backbone=nn.Linear(6, 12), **QUICK)
     assert (tmp_path / "out" / "settings.json").read_text() == settings
 
@@ -160,15 +160,15 @@ class Locked(nn.Linear):
 
 
 class Other(Triplet):
-    """A method that nobody registered, under a name that is taken."""
+    """An unregistered method with the name of another one."""
 
 
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"jobs": 2}, "one after the other in this process; use jobs=1"),
+        ({"jobs": 2}, "cannot be parallel; use jobs=1"),
         ({"methods": [Vector()]}, r"returned a tensor of shape \(16,\); return a scalar"),
-        ({"methods": ["softmax", Vector]}, r"a method is a name, an object such as .*, not the class Vector"),
+        ({"methods": ["softmax", Vector]}, r"a method must be a name, an object such as .*, not the class Vector"),
         ({"methods": ["loss"]}, r"nearkin\.compare\(data, \[MyLoss\(\)\]\)"),
         ({"methods": [LossModule()]}, r"nearkin\.compare\(data, \[MyLoss\(\)\]\)"),
         ({"methods": [Other()]}, "Other is not the registered method 'triplet'"),
@@ -180,7 +180,7 @@ class Other(Triplet):
         ({"data": TensorDataset}, "TensorDataset is a class, not data"),
         ({"source": "glyphs"}, "data is given twice; leave out source"),
         ({"split": "all"}, "no test split"),
-        ({"tune": -1}, "0 or more"),
+        ({"tune": -1}, "tune must be >= 0, got -1"),
     ],
 )
 def test_what_cannot_work_is_refused_before_anything_is_written(

@@ -1,4 +1,4 @@
-"""What a comparison leaves to read: a page that needs nothing else, models measured together, where it was made."""
+"""The output of a comparison: a self-contained page, concatenated models, provenance."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ QUICK: dict[str, Any] = {"epochs": 2, "batch_size": 8, "dim": 8, "device": "cpu"
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[ComparisonResult, Path]:
     out = tmp_path_factory.mktemp("compare")
-    methods = ["triplet", "softmax", "spectral"]  # spectral is refused: 8 items cannot span 8 dimensions
+    methods = ["triplet", "softmax", "spectral"]  # spectral fails: 8 items cannot span 8 dimensions
     return compare(GLYPHS, methods, out=out, seeds=2, **QUICK, concatenate=True), out
 
 
 class Elements(HTMLParser):
-    """The page's tags with their attributes, and its text."""
+    """The tags of a page with their attributes, and its text."""
 
     def __init__(self, page: str) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""The papers' tables as data: numbers as printed, recipes and scores that nearkin has, differences as in the docs."""
+"""The papers' tables as data: numbers as printed, known recipes and scores, differences as in the docs."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ TEXTS = {
     "rank": "rank_approximation_nra",
     "spectral": "spectral_clustering_dscl",
 }
-# By paper, table and row: what the paper prints.
+# The printed numbers, by paper, table and row.
 PRINTED = {
     ("rank", "table-1", "NRA (ours), d = 512", "cars196/rank"): [81.9, 88.8, 92.8, 95.4],
     ("rank", "table-2", "NRA (ours), d = 512", "cars196/rank"): [82.1],
@@ -73,7 +73,7 @@ def test_the_numbers_of_a_row_stand_on_one_line_of_the_paper(paper: str, name: s
 
 
 def is_within(wanted: list[str], line: list[str]) -> bool:
-    """Whether the line holds what is wanted in this order, with others between."""
+    """Whether the line has the wanted words in this order, possibly with others in between."""
     rest = iter(line)
     return all(number in rest for number in wanted)
 
@@ -115,7 +115,7 @@ def test_every_note_of_a_paper_and_of_a_table_is_used() -> None:
 
 
 def origins() -> dict[str, dict[str, Any]]:
-    """The origins of the recipes that are of a paper."""
+    """The origins of recipes from papers."""
     found = {recipe: recipe_tables(recipe)["origin"] for recipe in known_recipes()}
     return {recipe: origin for recipe, origin in found.items() if "paper" in origin}
 

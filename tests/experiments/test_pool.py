@@ -1,4 +1,4 @@
-"""Runs side by side: the same results, one refusal is not another's, a stop reaches all of them."""
+"""Runs in parallel: the same results, failures stay separate, a stop reaches all of them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ QUICK: dict[str, Any] = {"epochs": 2, "batch_size": 16, "dim": 16, "backbone": "
 
 
 def in_a_worker(vectors: str, folder: Path) -> str | None:
-    """What the parent makes of a run of triplet, as if it had been trained in another process."""
+    """The outcome of a triplet run for the parent, as if another process had trained it."""
     task = Task("triplet, seed 0", make_settings(vectors, "triplet", QUICK), folder)
     outcome = _attempt_in_worker(task)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
@@ -32,7 +32,7 @@ def in_a_worker(vectors: str, folder: Path) -> str | None:
 
 
 def test_side_by_side_gives_what_one_after_the_other_gives(vectors: str, tmp_path: Path) -> None:
-    methods = ["spectral", "triplet", "margin"]  # spectral is refused: 16 items cannot span 16 dimensions
+    methods = ["spectral", "triplet", "margin"]  # spectral fails: 16 items cannot span 16 dimensions
     one, two = (compare(vectors, methods, out=tmp_path / str(jobs), seeds=2, **QUICK, jobs=jobs) for jobs in (1, 2))
     assert one.scores == two.scores and set(two.scores) == {"triplet", "margin"}
     assert one.refused == two.refused and "always 0" in two.refused["spectral"]
@@ -83,7 +83,7 @@ def test_a_full_disk_is_no_verdict_on_a_method(vectors: str, tmp_path: Path, mon
 
 
 def test_a_stop_reaches_every_process_and_leaves_none(tmp_path: Path) -> None:
-    """Also where processes that decode images work for those that train."""
+    """Also with child processes that decode images."""
     settings = {"epochs": 5000, "batch_size": 8, "dim": 4, "device": "cpu"}
     settings |= {"augment": "crop-flip", "workers": 1}
     command = [sys.executable, "-m", "nearkin", "compare", "glyphs:classes=12,per_class=6,size=16", "--jobs=2"]
@@ -98,17 +98,17 @@ def test_a_stop_reaches_every_process_and_leaves_none(tmp_path: Path) -> None:
             assert time.monotonic() < deadline
             time.sleep(0.05)
         asked = time.time()
-        os.killpg(process.pid, signal.SIGINT)  # as a terminal does: children hear it too
+        os.killpg(process.pid, signal.SIGINT)  # like a terminal: child processes get it too
         said = process.communicate(timeout=60)[1]
     finally:
-        process.kill()  # its children end by themselves
+        process.kill()  # its child processes end on their own
     assert process.returncode == 130 and "run the same command to continue" in said and "Traceback" not in said
     assert all(run.checkpoint_file.stat().st_mtime > asked and not run.scores_file.is_file() for run in runs)
     assert _nobody_is_left_of(process.pid)
 
 
 def _nobody_is_left_of(group: int) -> bool:
-    for _ in range(100):  # Python's own bookkeeper of a pool ends a moment after it
+    for _ in range(100):  # the resource tracker of Python ends a moment later
         try:
             os.killpg(group, 0)
         except ProcessLookupError:

@@ -1,4 +1,4 @@
-"""Recipes can be run as they are written, say where each setting comes from, and are listed in the docs."""
+"""Recipes run as written, say where each setting comes from, and are listed in the docs."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ PROMISED = {
     "imagenet-attributes": "magnet triplet",
     "imagenet-attributes-pairs": "magnet triplet",
 }
-# Settings found here, on one backbone, by benchmarks/real_data.py.
+# Settings found by benchmarks/real_data.py, on one backbone.
 TUNED = "cub200-lite0"
 TUNED_METHODS = "rank facility-location spectral divide-and-conquer magnet triplet margin proxy-nca"
-# What the papers train on: classes and images.
+# The training data of the papers: classes and images.
 TRAINED_ON = {
     "cub200": (100, 5_864),
     TUNED: (75, 4_398),
@@ -135,7 +135,7 @@ def published(name: str) -> dict[str, Any]:
 
 
 def best_on_validation(comparison: dict[str, Any], method: str) -> float:
-    """Without seed 0, whose validation classes chose the trial."""
+    """The best validation score, without seed 0, whose validation classes chose the trial."""
     return float(np.mean([max(value for _, value in curve) for curve in comparison["curves"][method][1:]]))
 
 

@@ -1,4 +1,4 @@
-"""`nearkin reproduce`: rehearsed on tiny glyphs, nothing done twice, numbers beside the paper's, pictures drawn."""
+"""`nearkin reproduce` on tiny glyphs: runs are reused, numbers are next to the paper's, figures are drawn."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def _no_datasets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def trained(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The folders of the runs that were really begun or continued."""
+    """The folders of the runs that were actually started or resumed."""
     names: list[str] = []
 
     def listed(real: Any) -> Any:
@@ -60,7 +60,7 @@ def trained(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def only(monkeypatch: pytest.MonkeyPatch, *rows: int) -> None:
-    """Makes every table smaller: these rows of it."""
+    """Reduces every table to these rows."""
 
     def smaller(paper: str, name: str) -> PaperTable:
         table = read_table(paper, name)
@@ -106,7 +106,7 @@ def test_a_table_says_when_on_what_and_by_which_command_its_runs_were_made(
 ) -> None:
     only(monkeypatch, 5, 7)  # the network alone, softmax
     where = {"hardware": "cpu", "commit": "abc"}
-    dates = chain(["2026-01-01"], repeat("2026-01-02"))  # a run that is trained notes it more than once
+    dates = chain(["2026-01-01"], repeat("2026-01-02"))  # a run in training writes it more than once
     monkeypatch.setattr("nearkin.experiments.runs.provenance", lambda _: {"date": next(dates), **where})
     source = vectors(tmp_path / "x y.npz", 0)
     options = [f"--set={name}={value}" for name, value in VECTORS.items()]
@@ -124,7 +124,7 @@ def test_a_table_says_when_on_what_and_by_which_command_its_runs_were_made(
 
     monkeypatch.setattr("nearkin.experiments.runs.provenance", lambda _: {"date": "2026-02-03"})
     assert nearkin(*words[1:]).code == 0
-    assert json.loads((tmp_path / "out" / "table-1.json").read_text()) == record  # of the runs, not of the last look
+    assert json.loads((tmp_path / "out" / "table-1.json").read_text()) == record  # with the date of the runs
 
 
 def test_without_its_dataset_a_table_shows_the_papers_numbers(nearkin: Command, trained: list[str]) -> None:
@@ -259,7 +259,7 @@ def test_other_items_under_the_same_name_are_measured_again_or_refused(
 
 
 def test_a_column_that_is_called_true_label_is_no_label(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    only(monkeypatch, 6)  # with SC, which is measured after training
+    only(monkeypatch, 6)  # with SC, which is computed after training
     source = vectors(tmp_path / "x.npz", 0, true_label=np.array(["cat", "dog"] * 48))
     (outcome,) = reproduce("spectral", "table-1", {"cub200": source}, tmp_path / "out", **VECTORS).rows
     assert outcome.here
@@ -271,7 +271,7 @@ def test_errors_on_classes_that_were_not_trained_on_say_why_there_are_none(
     only(monkeypatch, 0)
     settings = VECTORS | {"batch_size": 12, "augment": "none"}
     found = reproduce("magnet", "table-4", {"dogs120": vectors(tmp_path / "x.npz", 0)}, tmp_path / "out", **settings)
-    assert "have different classes; give data with the same classes in both" in found.rows[0].problem
+    assert "have different classes; use data with the same classes in both" in found.rows[0].problem
 
 
 def test_scores_that_training_does_not_give_are_measured_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -335,7 +335,7 @@ def test_magnets_rows_average_sixteen_views_of_pictures_that_are_augmented(
     for augment in ("none", "crop-flip"):
         found = reproduce("magnet", "table-4", {"dogs120": TINY_GLYPHS}, tmp_path, augment=augment, **QUICK)
         assert found.rows[0].here
-    assert asked == [(16, "crop-flip")] * 2  # test and training split; plain scores are those of training
+    assert asked == [(16, "crop-flip")] * 2  # test and training split; plain scores come from training
 
 
 @pytest.mark.parametrize(

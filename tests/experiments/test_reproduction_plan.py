@@ -1,4 +1,4 @@
-"""Plans: what the user changes is listed, what is the same is trained once, what is not here is said."""
+"""Plans: changes by the user are listed, equal rows share a run, missing data are reported."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def _no_datasets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def told(plan: Plan) -> list[str]:
-    """Where the run differs from the paper."""
+    """How the run differs from the paper."""
     return plan.differs(plan.settings) if plan.settings else []
 
 
@@ -91,7 +91,7 @@ def test_what_a_recipe_chose_because_the_paper_is_silent_is_said(photos: Path) -
     assert "gamma = 10.0," in said and "epochs" not in said and "weight_decay" not in said
     assert "gamma_decay = 0.94 (how often)" in said and ", learning_rate = 0.0001" in said
     (said,) = [each for each in told(triplet) if each.startswith("not stated by")]
-    assert "gamma" not in said and "momentum = 0.0" in said  # the recipe's own method is not trained
+    assert "gamma" not in said and "momentum = 0.0" in said  # the recipe's method is replaced
 
 
 @pytest.mark.parametrize(
@@ -163,7 +163,7 @@ def test_glyphs_for_known_classes_have_every_class_in_both_splits() -> None:
     assert planned("magnet", "figure-5", {"dogs120": "glyphs"})[0].other_data == "glyphs:test_per_class=6"
     own = planned("magnet", "figure-5", {"dogs120": "glyphs:per_class=8,test_per_class=2"})[0]
     test = load_splits(own.settings.data, 0).test if own.settings else None
-    assert test is not None and len(test) == 2 * len(test.present_classes)  # what the user says comes last
+    assert test is not None and len(test) == 2 * len(test.present_classes)  # the user's value wins
 
 
 @pytest.mark.parametrize(
@@ -173,7 +173,7 @@ def test_glyphs_for_known_classes_have_every_class_in_both_splits() -> None:
         ({"cub200": "birds"}, {}, "birds, the replacement for cub200, was not found"),
         ({"cub200": "cars196"}, {}, "cars196, the replacement .* was not found"),
         ({}, {"epoch": 3}, "did you mean 'epochs'"),
-        ({}, {"source": "glyphs"}, "name the dataset to replace, one of cub200"),
+        ({}, {"source": "glyphs"}, "which dataset to replace; name one of cub200"),
         ({"cub200": TINY_GLYPHS}, {"epochs": -2}, "epochs must be >= 0"),
     ],
 )

@@ -1,4 +1,4 @@
-"""The report of a run: everything in one page, also for runs that are not whole, and nothing in it can break it."""
+"""The report of a run: one self-contained page, also for incomplete runs, with all values escaped."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from nearkin.experiments.run_report import gather, write_report
 from nearkin.space import Space
 
 QUICK: dict[str, Any] = {"epochs": 2, "batch_size": 16, "dim": 8, "device": "cpu"}
-EVIL = "<script>alert('x')<|script>"  # a folder's name cannot hold a slash
+EVIL = "<script>alert('x')<|script>"  # a folder name cannot contain a slash
 
 
 class Page(HTMLParser):
-    """A page's tags, the addresses in it, its text and its scripts."""
+    """The tags, addresses, text and scripts of a page."""
 
     def __init__(self, file: Path) -> None:
         super().__init__()
@@ -54,7 +54,7 @@ class Page(HTMLParser):
 
 @pytest.fixture(scope="module")
 def blots(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """Grey pictures: 12 classes of eight, each of its own blot under noise."""
+    """Grey images: 12 classes of eight; each class has its own blot, under noise."""
     rng = np.random.default_rng(0)
     labels = np.repeat(np.arange(12), 8)
     pixels = rng.integers(0, 160, (12, 16, 16))[labels] + rng.integers(0, 96, (96, 16, 16))
@@ -71,7 +71,7 @@ def run(blots: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def page(run: Path) -> Page:
-    """The whole report of that run, with its figures."""
+    """The full report of the run, with its figures."""
     target = write_report(run)
     assert target == run / "report.html"
     return Page(target)
@@ -79,7 +79,7 @@ def page(run: Path) -> Page:
 
 @pytest.fixture
 def copied(run: Path, tmp_path: Path) -> Path:
-    """The run in a folder of its own, to be changed, with something in the place of its report."""
+    """A copy of the run that a test may change, with another file in place of the report."""
     folder = Path(shutil.copytree(run, tmp_path / "my run; it's"))
     (folder / "report.html").write_text("the last one")
     return folder
@@ -178,7 +178,7 @@ def test_an_interrupted_run_has_a_report(copied: Path) -> None:
     (copied / "scores.json").unlink()
     text = Page(write_report(copied, figures=False)).text
     assert "Training has not finished (epoch 2 of 2)" in text and "Map of the space" in text
-    # For a shell to read, whatever the folder is called.
+    # Quoted for a shell, whatever the name of the folder.
     resume = f"nearkin resume {shlex.quote(str(copied))}"
     assert resume in text and f"nearkin train --config {shlex.quote(str(copied / 'config.toml'))}" in text
     shutil.rmtree(copied / "model")
@@ -204,9 +204,7 @@ def test_scores_that_are_not_numbers_are_one_sentence(copied: Path) -> None:
 @pytest.mark.parametrize("training", ["", '[training]\nkeep = "none"'])
 def test_settings_that_no_run_wrote_are_one_sentence(training: str, blots: str, copied: Path) -> None:
     (copied / "config.toml").write_text(f'[data]\nsource = "{blots}"\n{training}')
-    with pytest.raises(
-        UserError, match=r"config\.toml is not what training wrote \(keep is '(none)?'\); bring it back"
-    ):
+    with pytest.raises(UserError, match=r"config\.toml has changed since training \(keep is '(none)?'\); restore it"):
         write_report(copied)
     assert (copied / "report.html").read_text() == "the last one"
 
@@ -255,7 +253,7 @@ def test_one_class_alone_is_drawn_but_not_measured(copied: Path, monkeypatch: py
 
     monkeypatch.setattr(run_report, "load_splits", one_class)
     text = Page(write_report(copied, figures=False)).text
-    assert "of one class only" in text and "may have been trained on test classes" in text
+    assert "items to evaluate have the same class" in text and "may have been trained on test classes" in text
     assert "Map of the space" in text and "Confusions" not in text
 
 
@@ -266,7 +264,7 @@ def test_groups_of_the_method_are_shown(blots: str, tmp_path: Path, method: str,
         if not kept:
             run.checkpoint_file.unlink()
         text = Page(write_report(run.folder, figures=False)).text
-        assert title in text and ("from its last checkpoint" in text) == kept
+        assert title in text and ("from the last checkpoint" in text) == kept
         if method == "magnet":
             clusters = [tuple(map(int, found)) for found in re.findall(r"cluster (\d) of (\d): (\d+) items", text)]
             assert sum(items for _, _, items in clusters) == 48 and {number for number, _, _ in clusters} == {1, 2}

@@ -1,4 +1,4 @@
-"""The report in a browser: opened from a file, it is quiet, fetches nothing, and its map and tables answer."""
+"""The report in a browser: opened from a file, it logs no errors, fetches nothing, and its map and tables work."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from nearkin.experiments.run_report import write_report
 pytest.importorskip("playwright")
 CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium here")
-PAD = 24  # of the map, in run_map.js
+PAD = 24  # padding of the map in run_map.js
 
 
 @pytest.fixture(scope="module")
 def opened(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Any, list[str], list[str]]]:
-    """The page of a small run, what it complained about, and what it asked for."""
+    """The page of a small run, its console errors, and its requests."""
     from playwright.sync_api import sync_playwright
 
     folder = tmp_path_factory.mktemp("run") / "glyphs"
@@ -41,7 +41,7 @@ def opened(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Any, list
 
 
 def point(page: Any, item: int) -> tuple[float, float]:
-    """Where an item of the whole map is on the screen."""
+    """The position of an item of the full map on the screen."""
     data = json.loads(page.locator("#map-data").text_content())
     canvas = page.locator("#map > canvas")
     canvas.scroll_into_view_if_needed()
@@ -67,7 +67,7 @@ def test_hovering_an_item_shows_it(opened: tuple[Any, list[str], list[str]]) -> 
     assert card.is_visible()
     assert card.locator("figcaption").first.text_content() == data["names"][data["label"][7]]
     ink = "canvas => new Set(canvas.getContext('2d').getImageData(0, 0, 96, 96).data).size"
-    assert card.locator("canvas").first.evaluate(ink) > 10  # a drawn letter has many greys, an empty card none
+    assert card.locator("canvas").first.evaluate(ink) > 10  # a glyph has many grey levels, an empty card none
     page.mouse.move(5, 5)
     assert not card.is_visible() and complaints == []
 

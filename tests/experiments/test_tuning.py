@@ -1,4 +1,4 @@
-"""Searching for settings: the same effort for every method, the test split unseen, nothing tried twice."""
+"""Tuning: the same number of trials per method, the test split unseen, trials are reused."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ QUICK: dict[str, Any] = {"epochs": 2, "batch_size": 16, "dim": 8, "backbone": "l
 
 @pytest.fixture
 def trained(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The names of the runs that were begun."""
+    """The names of the runs that were started."""
     names: list[str] = []
     original = loop.train
 
@@ -77,7 +77,7 @@ def test_trials_never_see_the_test_split(vectors: str, tmp_path: Path, monkeypat
 def test_a_stopped_search_goes_on_to_the_same_trials(
     vectors: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trained: list[str]
 ) -> None:
-    """Beyond the random trials, where the next depends on the scores of all before."""
+    """Beyond the random trials, where the next trial depends on all earlier scores."""
     quick = QUICK | {"epochs": 1}
     whole = compare(vectors, ["triplet"], out=tmp_path / "whole", seeds=1, **quick, tune=9)
     save = Trainer._save_or_stop
@@ -100,7 +100,7 @@ def test_a_trial_that_fails_counts_as_the_worst(vectors: str, tmp_path: Path, ca
     found = compare(vectors, ["divide-and-conquer", "spectral"], out=out, seeds=1, **(QUICK | {"dim": 18}), tune=4)
     assert "always 0" in found.refused["spectral"] and not (out / "spectral-0").exists()
     tried = trials(out)["divide-and-conquer"]
-    assert any(trial["refused"] and trial["score"] == 0 for trial in tried)  # 18 is no multiple of 4 or 8
+    assert any(trial["refused"] and trial["score"] == 0 for trial in tried)  # 18 is not a multiple of 4 or 8
     assert found.chosen["divide-and-conquer"]["learners"] == 2
     assert "counts as 0: " in caplog.text
 
@@ -117,7 +117,7 @@ def test_tuned_and_untuned_runs_do_not_mix(vectors: str, tmp_path: Path) -> None
     for tune in (0, 2):
         out = tmp_path / str(tune)
         compare(vectors, ["triplet"], out=out, seeds=1, **QUICK, tune=tune)
-        with pytest.raises(UserError, match="holds runs of triplet with other settings"):
+        with pytest.raises(UserError, match="has runs of triplet with other settings"):
             compare(vectors, ["triplet"], out=out, seeds=1, **QUICK, tune=2 - tune)
 
 
@@ -126,10 +126,10 @@ def test_tuned_and_untuned_runs_do_not_mix(vectors: str, tmp_path: Path) -> None
     [
         ({"tune": 2, "protocol": "paper"}, 'use protocol="fair"'),
         ({"concatenate": True, "protocol": "paper"}, 'use protocol="fair"'),
-        ({"tune": -1}, "0 or more"),
+        ({"tune": -1}, "tune must be >= 0, got -1"),
         ({"tune": 2, "epochs": 0}, "among untrained models"),
         ({"concatenate": True, "seeds": 1}, "seeds=2 or more"),
-        ({"jobs": 0}, "at least one job"),
+        ({"jobs": 0}, "jobs must be >= 1, got 0"),
     ],
 )
 def test_what_cannot_be_meant_is_refused(vectors: str, tmp_path: Path, options: dict[str, Any], expected: str) -> None:

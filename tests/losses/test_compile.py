@@ -1,4 +1,4 @@
-"""torch.compile makes one graph of every loss here, and still runs those of pytorch-metric-learning."""
+"""torch.compile makes one graph of every nearkin loss, and can run those of pytorch-metric-learning."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_every_loss_is_one_graph(name: str) -> None:
     x, y = random_batch()
     torch.manual_seed(0)
     loss = LOSSES[name]().double()
-    backend = "eager" if ", " in name else "aot_eager"  # which traces backward, too, and takes longer
+    backend = "eager" if ", " in name else "aot_eager"  # which also traces backward and takes longer
     found = value_and_gradient(torch.compile(loss, fullgraph=True, backend=backend), x, y)
     if name in SAMPLED:  # draws other negatives
         assert found.isfinite().all() and found.any()
@@ -60,7 +60,7 @@ def test_clusters_are_in_the_graph() -> None:
 
 
 def test_a_compiled_margin_loss_draws_one_negative_for_each_positive_pair() -> None:
-    """All points on two places, so that every draw has the same loss."""
+    """All points are at two positions, so that every draw has the same loss."""
     x, y = torch.tensor([[0.0, 1.0], [1.0, 0.0]]).repeat_interleave(4, dim=0).double(), torch.arange(8) // 4
     loss = MarginLoss(beta=0.1, nu=0.1).double()
     compiled = torch.compile(loss, fullgraph=True, backend="eager")

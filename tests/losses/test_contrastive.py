@@ -1,4 +1,4 @@
-"""The contrastive loss: equal to Eq. 4 averaged over each kind of pair, and to pytorch-metric-learning's form."""
+"""The contrastive loss equals Eq. 4, averaged over each kind of pair, and the form of pytorch-metric-learning."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from nearkin.losses import ContrastiveLoss, contrastive_loss
 
 @given(st.integers(0, 10_000), st.integers(1, 20), st.integers(1, 5), st.integers(1, 8), st.floats(0.1, 4))
 @settings(max_examples=40, deadline=None)
-def test_it_is_what_the_equation_says(seed: int, items: int, dim: int, classes: int, margin: float) -> None:
+def test_it_equals_the_equation(seed: int, items: int, dim: int, classes: int, margin: float) -> None:
     x, y = random_batch(seed, items, dim, classes)
     unit = x / x.norm(dim=1, keepdim=True)
     for normalize, points in ((False, x), (True, unit)):
@@ -26,7 +26,7 @@ def test_it_is_what_the_equation_says(seed: int, items: int, dim: int, classes: 
             assert found == pytest.approx(expected, rel=1e-9, abs=1e-12)
 
 
-def test_unless_squared_it_is_the_one_of_pytorch_metric_learning() -> None:
+def test_without_squares_it_equals_pytorch_metric_learning() -> None:
     x, y = random_batch(items=30, dim=8)
     theirs, ours = losses.ContrastiveLoss(neg_margin=0.7), ContrastiveLoss(margin=0.7)
     assert ours(x, y).item() == pytest.approx(theirs(x, y).item())
@@ -41,7 +41,7 @@ def test_unless_squared_it_is_the_one_of_pytorch_metric_learning() -> None:
         ([0, 0, 1], True, 0.3**2 / 2 + 0.2**2 / 4),  # of two negative pairs one is far enough
         ([0, 0], False, 0.3),
         ([0, 1], False, 0.7),
-        ([0, 0, 1], False, 0.3 + 0.2),  # and does not count
+        ([0, 0, 1], False, 0.3 + 0.2),  # which does not count
     ],
 )
 def test_each_kind_is_averaged_over_its_own_pairs(labels: list[int], squared: bool, expected: float) -> None:
@@ -49,13 +49,13 @@ def test_each_kind_is_averaged_over_its_own_pairs(labels: list[int], squared: bo
     assert contrastive_loss(x, labels, normalize=False, squared=squared).item() == pytest.approx(expected)
 
 
-def test_the_module_is_the_function() -> None:
+def test_the_module_equals_the_function() -> None:
     x, y = random_batch()
     assert torch.equal(ContrastiveLoss(2.0, False, True)(x, y), contrastive_loss(x, y, 2.0, False, True))
     assert repr(ContrastiveLoss()) == "ContrastiveLoss(margin=1.0, normalize=True, squared=False)"
 
 
-def test_settings_that_make_no_sense_are_refused() -> None:
+def test_invalid_settings_are_refused() -> None:
     with pytest.raises(UserError, match="margin must be a finite number > 0, got 0"):
         contrastive_loss(*random_batch(), margin=0.0)
     with pytest.raises(UserError, match="margin must be a finite number > 0"):

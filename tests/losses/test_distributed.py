@@ -1,4 +1,4 @@
-"""PML's distributed wrapper around losses from here: two processes have the gradient of the whole batch."""
+"""PML's distributed wrapper around nearkin losses: two processes get the gradient of the whole batch."""
 
 from __future__ import annotations
 

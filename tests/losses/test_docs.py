@@ -1,4 +1,4 @@
-"""The page of losses says what their docstrings and signatures say."""
+"""The docs page of losses agrees with their docstrings and signatures."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every loss promises: order and names do not matter, gradients are right and finite, bad batches are refused."""
+"""All losses: order and label values do not matter, gradients are correct and finite, bad batches are refused."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ LOSSES: dict[str, Callable[[], nn.Module]] = {
     "triplet": TripletSemiHardLoss,
     "triplet, any length": lambda: TripletSemiHardLoss(normalize=False),
 }
-# These know their classes beforehand and need labels 0…classes−1.
+# These know the number of classes in advance and need labels 0…classes−1.
 DENSE_LABELS = {"margin, per class", "proxy-nca", "proxy-nca, others", "softmax"}
 SCALE_FREE = {
     "contrastive",
@@ -82,7 +82,7 @@ Loss = Callable[[Tensor, Tensor], Tensor]
 
 
 def pure(name: str) -> Loss:
-    """The loss as a function of its batch alone."""
+    """The loss as a function of the batch only."""
     torch.manual_seed(0)
     module = LOSSES[name]()
 
@@ -141,7 +141,7 @@ def test_coincident_points_have_a_finite_second_derivative(name: str) -> None:
     assert torch.autograd.grad(slope.square().sum(), x)[0].isfinite().all()
 
 
-def test_every_loss_that_has_a_name_is_tested_here() -> None:
+def test_every_registered_loss_is_tested_here() -> None:
     assert {name.split(",")[0] for name in LOSSES} == {
         name for name, kind in registered_losses().items() if kind.__module__.startswith("nearkin.")
     }
@@ -187,7 +187,7 @@ def test_half_precision_is_computed_in_single(loss: Loss, dtype: torch.dtype) ->
     x, y = random_batch()
     half = x.to(dtype)
     half.requires_grad_()
-    with torch.autocast("cpu", dtype=torch.float16):  # bfloat16 would need processors that have it
+    with torch.autocast("cpu", dtype=torch.float16):  # not all processors support bfloat16
         value = loss(half, y)
     value.backward()
     slope, half = half.grad, half.detach()
@@ -211,7 +211,7 @@ def test_labels_may_be_floats_arrays_lists_and_columns(loss: Loss, given: Callab
     assert torch.equal(loss(x, given(y)), loss(x, y))
 
 
-def test_two_classes_may_be_true_and_false(loss: Loss) -> None:
+def test_labels_can_be_booleans(loss: Loss) -> None:
     x, y = random_batch(classes=2)
     assert torch.equal(loss(x, y.bool()), loss(x, y))
 
@@ -224,7 +224,7 @@ def test_a_large_batch_needs_no_cubic_memory(name: str) -> None:
 
 @pytest.mark.parametrize("name", [name for name in LOSSES if "any length" not in name])
 def test_a_zero_vector_has_a_moderate_gradient(name: str) -> None:
-    """Where embeddings are divided by their length, its own gradient is taken for 0 instead of 1/0."""
+    """If embeddings are divided by their length, the gradient of a zero vector is 0 instead of 1/0."""
     x, y = random_batch(items=24, dim=DIM, classes=CLASSES)
     x[0] = 0
     assert gradient(pure(name), x.float(), y).abs().max() < 1e4
@@ -232,14 +232,14 @@ def test_a_zero_vector_has_a_moderate_gradient(name: str) -> None:
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_the_gpu_computes_what_the_cpu_computes(loss: Loss, name: str, dtype: torch.dtype) -> None:
+def test_gpu_and_cpu_agree(loss: Loss, name: str, dtype: torch.dtype) -> None:
     if name in SAMPLED:
         pytest.skip("draws other numbers")
     x, y = random_batch(items=60, dim=DIM, classes=CLASSES)
     x = x.to(dtype)
     on_gpu = x.cuda().requires_grad_()
     with torch.autocast("cuda", dtype=torch.bfloat16):
-        value = loss(on_gpu, y)  # labels may lie elsewhere
+        value = loss(on_gpu, y)  # labels may be on another device
     value.backward()
     assert on_gpu.grad is not None
     tolerance = 1e-4 if dtype == torch.float32 else 1e-8

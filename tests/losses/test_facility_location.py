@@ -1,4 +1,4 @@
-"""The facility-location loss: golden losses and gradients, the equations, and a margin that decays."""
+"""The facility-location loss equals the equations and golden losses and gradients; its margin decays."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MODES = [(None, "nopam"), ("algorithm-2", "alg2"), ("objective", "fullA")]
 
 @pytest.mark.parametrize("file", golden_files("p*.npz"), ids=lambda file: file.stem)
 @pytest.mark.parametrize(("exchange", "key"), MODES)
-def test_loss_and_gradient_are_the_golden_ones(file: Path, exchange: str | None, key: str) -> None:
+def test_loss_and_gradient_equal_the_golden_ones(file: Path, exchange: str | None, key: str) -> None:
     stored = np.load(file)
     x, y = torch.from_numpy(stored["x"]), torch.from_numpy(stored["labels"])
     loss = FacilityLocationLoss(float(stored["gamma"]), exchange, normalize=False)
@@ -32,7 +32,7 @@ def test_loss_and_gradient_are_the_golden_ones(file: Path, exchange: str | None,
 
 
 @pytest.mark.parametrize("file", golden_files("p*.npz"), ids=lambda file: file.stem)
-def test_the_listing_of_the_paper_gives_what_its_published_code_gives(file: Path) -> None:
+def test_algorithm_2_equals_the_published_code(file: Path) -> None:
     stored = np.load(file)
     if str(stored["fl_oracle64_geometric/tf_agrees_pam"]) != "True":
         pytest.skip("rounding led the published code to other facilities")
@@ -43,7 +43,7 @@ def test_the_listing_of_the_paper_gives_what_its_published_code_gives(file: Path
 
 @given(st.integers(0, 10_000), st.integers(1, 14), st.integers(1, 8), st.sampled_from([0.0, 1.0, 8.0]))
 @settings(max_examples=20, deadline=None)
-def test_it_is_what_the_equations_say(seed: int, items: int, classes: int, gamma: float) -> None:
+def test_it_equals_the_equations(seed: int, items: int, classes: int, gamma: float) -> None:
     x, y = random_batch(seed, items, dim=3, classes=classes)
     for exchange in (None, "objective", "algorithm-2", "all"):
         expected = oracle(x.numpy(), y.numpy(), gamma, exchange)
@@ -51,13 +51,13 @@ def test_it_is_what_the_equations_say(seed: int, items: int, classes: int, gamma
         assert found == pytest.approx(expected, rel=1e-9, abs=1e-9)
 
 
-def test_the_clustering_of_the_labels_costs_nothing_without_margin() -> None:
+def test_the_clustering_by_labels_has_no_loss_without_margin() -> None:
     x = torch.eye(4).repeat_interleave(3, dim=0) * 10 + 0.1 * torch.randn(12, 4)
     y = torch.arange(4).repeat_interleave(3)
     assert facility_location_loss(x, y, gamma=0.0, normalize=False).item() == pytest.approx(0.0, abs=1e-6)
 
 
-def test_one_class_and_all_classes_different_cost_nothing() -> None:
+def test_the_loss_is_zero_for_one_class_and_for_all_different_classes() -> None:
     x, _ = random_batch()
     for y in (torch.zeros(12, dtype=torch.long), torch.arange(12)):
         assert facility_location_loss(x, y).item() == pytest.approx(0.0, abs=1e-12)
@@ -71,7 +71,7 @@ def test_a_step_along_the_gradient_lowers_the_loss() -> None:
     assert after < before
 
 
-def test_gamma_decays_and_the_present_one_is_saved() -> None:
+def test_gamma_decays_and_its_current_value_is_saved() -> None:
     loss = FacilityLocationLoss(gamma=2.0)
     for _ in range(3):
         loss.decay(0.94)
@@ -101,7 +101,7 @@ def test_distances_that_overflow_are_named() -> None:
         facility_location_loss(x * 1e160, y, normalize=False)
 
 
-def test_it_can_stand_in_a_compiled_step() -> None:
+def test_it_works_in_a_compiled_step() -> None:
     x, y = random_batch()
     loss = FacilityLocationLoss()
     compiled = torch.compile(lambda x, y: loss(2 * x, y) + 1, backend="eager")
@@ -115,7 +115,7 @@ def test_other_margins_give_other_losses(margin: str) -> None:
 
 
 @pytest.mark.parametrize("settings", [{"gamma": -1.0}, {"exchange": "swap"}, {"margin": "f1"}, {"stochastic": 0.0}])
-def test_settings_that_make_no_sense_are_refused_at_once(settings: dict[str, object]) -> None:
+def test_invalid_settings_are_refused_immediately(settings: dict[str, object]) -> None:
     with pytest.raises(UserError, match=next(iter(settings))):
         FacilityLocationLoss(**settings)
 

@@ -1,4 +1,4 @@
-"""The lifted structure loss: equal to Eq. 2, to the golden numbers, and to another implementation."""
+"""The lifted structure loss equals Eq. 2, the golden numbers, and another implementation."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from nearkin.losses import LiftedStructureLoss, lifted_structure_loss
 
 
 @pytest.mark.parametrize("file", golden_files("p*.npz"), ids=lambda file: file.stem)
-def test_loss_and_gradient_are_the_golden_ones(file: Path) -> None:
+def test_loss_and_gradient_equal_the_golden_ones(file: Path) -> None:
     stored = np.load(file)
     x, y = torch.from_numpy(stored["x"]), torch.from_numpy(stored["labels"])
     loss = LiftedStructureLoss()
@@ -31,13 +31,13 @@ def test_loss_and_gradient_are_the_golden_ones(file: Path) -> None:
 
 @given(st.integers(0, 10_000), st.integers(2, 20), st.integers(1, 5), st.integers(1, 8), st.floats(0.01, 3))
 @settings(max_examples=40, deadline=None)
-def test_it_is_what_the_equation_says(seed: int, items: int, dim: int, classes: int, margin: float) -> None:
+def test_it_equals_the_equation(seed: int, items: int, dim: int, classes: int, margin: float) -> None:
     x, y = random_batch(seed, items, dim, classes)
     expected = oracle(x.numpy(), y.numpy(), margin)
     assert lifted_structure_loss(x, y, margin).item() == pytest.approx(expected, rel=1e-9)
 
 
-def test_it_is_what_pytorch_metric_learning_computes() -> None:
+def test_it_equals_the_loss_of_pytorch_metric_learning() -> None:
     x, y = random_batch(items=30)
     other = OtherLiftedStructureLoss(neg_margin=0.5, distance=LpDistance(normalize_embeddings=False))
     loss = LiftedStructureLoss(0.5)
@@ -52,13 +52,13 @@ def test_without_positive_pairs_or_negatives_there_is_neither_loss_nor_gradient(
     assert not gradient(lifted_structure_loss, x, y).any()
 
 
-def test_the_module_is_the_function() -> None:
+def test_the_module_equals_the_function() -> None:
     x, y = random_batch()
     assert torch.equal(LiftedStructureLoss(2.0)(x, y), lifted_structure_loss(x, y, 2.0))
     assert repr(LiftedStructureLoss()) == "LiftedStructureLoss(margin=1.0)"
 
 
-def test_settings_that_make_no_sense_are_refused() -> None:
+def test_invalid_settings_are_refused() -> None:
     with pytest.raises(UserError, match="margin must be a finite number > 0, got 0"):
         lifted_structure_loss(*random_batch(), margin=0.0)
     with pytest.raises(UserError, match="margin must be a finite number > 0"):

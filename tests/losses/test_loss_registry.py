@@ -1,4 +1,4 @@
-"""Losses by name: all of ours, all of pytorch-metric-learning's, and a sentence for each mistake."""
+"""Losses by name: those of nearkin, those of pytorch-metric-learning, and an error for each mistake."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from nearkin.losses import PMLLoss, known_losses, make_loss, register_loss, regi
 
 CLASSES, DIM = 4, 8
 FOR_CLASSES = {"num_classes": CLASSES, "embedding_size": DIM}
-# What the losses that cannot be built from nothing need.
+# The required arguments of losses without defaults.
 NEEDED: dict[str, dict[str, Any]] = {
     "proxy-nca": {"classes": CLASSES, "dim": DIM},
     "softmax": {"classes": CLASSES, "dim": DIM},
@@ -53,7 +53,7 @@ def test_every_name_makes_a_loss(name: str) -> None:
     assert all(parameter.grad is not None for parameter in loss.parameters())
 
 
-def test_every_loss_of_ours_has_a_name() -> None:
+def test_every_nearkin_loss_has_a_name() -> None:
     exported = {
         kind for kind in vars(nearkin.losses).values() if isinstance(kind, type) and issubclass(kind, nn.Module)
     } - {nearkin.losses.Loss}
@@ -67,14 +67,14 @@ def test_every_loss_of_pytorch_metric_learning_that_takes_labels_is_known() -> N
     assert theirs - known == {"GenericPairLoss", "ManifoldLoss", "SelfSupervisedLoss", "VICRegLoss"}
 
 
-def test_their_labels_can_have_any_names_as_well() -> None:
+def test_pml_losses_accept_any_labels() -> None:
     x, y = batch()
     renamed = torch.tensor([-7, 10**12, 3, 0])[y]
     for name in ("SmoothAPLoss", "FastAPLoss", "SupConLoss", "InstanceLoss"):
         assert PMLLoss(name)(x, renamed).isfinite()
 
 
-def test_arguments_reach_the_loss_objects_among_them() -> None:
+def test_arguments_reach_the_loss_including_objects() -> None:
     x, y = batch()
     distance = distances.LpDistance(normalize_embeddings=False, power=2)
     ours = make_loss("pml:TripletMarginLoss", margin=0.7, distance=distance)
@@ -84,7 +84,7 @@ def test_arguments_reach_the_loss_objects_among_them() -> None:
     assert memory(x, y).isfinite()
 
 
-def test_what_a_loss_of_theirs_learns_is_a_parameter() -> None:
+def test_parameters_of_a_pml_loss_are_registered() -> None:
     loss = PMLLoss("ProxyAnchorLoss", **FOR_CLASSES)
     assert [tuple(parameter.shape) for parameter in loss.parameters()] == [(CLASSES, DIM)]
     assert list(loss.state_dict()) == ["loss.proxies"]
@@ -101,7 +101,7 @@ def test_half_precision_is_computed_in_single() -> None:
     assert slope.dtype == torch.float16
 
 
-def test_their_batches_are_checked_too() -> None:
+def test_batches_of_pml_losses_are_checked() -> None:
     with pytest.raises(UserError, match="labels must be integers"):
         PMLLoss("CircleLoss")(torch.zeros(2, 2), torch.tensor([0.0, 0.5]))
     with pytest.raises(UserError, match="labels must be in 0…3"):
@@ -119,7 +119,7 @@ def test_their_batches_are_checked_too() -> None:
         ("rank", {"alpha": "big"}, "loss 'rank': alpha must be a number, not 'big'"),
         ("rank", {"alpha": float("inf")}, "loss 'rank': alpha must be a finite number, not inf"),
         ("triplet", {"normalize": "no"}, "loss 'triplet': normalize must be true or false, not 'no'"),
-        ("softmax", {"classes": 2.5, "dim": 3}, "loss 'softmax': classes must be a whole number, not 2.5"),
+        ("softmax", {"classes": 2.5, "dim": 3}, "loss 'softmax': classes must be an integer, not 2.5"),
         ("facility-location", {"margin": "NMI"}, "margin 'NMI' is unknown; did you mean 'nmi'?"),
         ("proxy-nca", {}, "loss 'proxy-nca' needs classes and dim"),
         ("pml:TripletMarginLoss", {"margni": 1}, "did you mean 'margin'.* Known: .*distance"),
@@ -140,7 +140,7 @@ from nearkin.losses import register_loss
 
 @register_loss("spread")
 class SpreadLoss(torch.nn.Module):
-    """How near all items are to each other."""
+    """Pushes all items apart."""
 
     def __init__(self, scale: float = 1.0) -> None:
         super().__init__()
@@ -179,7 +179,7 @@ def test_a_file_elsewhere_registers_when_it_is_imported(spread: Path, monkeypatc
     assert type(make_loss("spread")) is again.SpreadLoss
 
 
-def test_a_name_has_one_loss() -> None:
+def test_a_name_can_be_registered_only_once() -> None:
     with pytest.raises(UserError, match=r"loss 'rank' is already nearkin\.losses\.rank\.RankApproximationLoss"):
         register_loss("rank")(nn.Identity)
     assert isinstance(make_loss("rank"), nearkin.losses.RankApproximationLoss)

@@ -1,4 +1,4 @@
-"""Magnet: equal to both readings of its equations and to the golden numbers, with clusters of any names and sizes."""
+"""Magnet equals both readings of its equations and the golden numbers, for clusters of any number and size."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from nearkin.losses import MagnetLoss, magnet_loss
 
 @pytest.mark.parametrize("file", golden_files("magnet_*.npz"), ids=lambda file: file.stem)
 @pytest.mark.parametrize(("variance", "key"), [("eq4", "oracle64_eq4_sigma2"), ("eq5", "oracle64_eq5_literal")])
-def test_loss_and_gradient_are_the_golden_ones(file: Path, variance: str, key: str) -> None:
+def test_loss_and_gradient_equal_the_golden_ones(file: Path, variance: str, key: str) -> None:
     stored = np.load(file)
     clusters = torch.arange(int(stored["M"])).repeat_interleave(int(stored["D"]))
     x, y = torch.from_numpy(stored["x"]), torch.from_numpy(stored["cluster_classes"])[clusters]
@@ -36,7 +36,7 @@ def test_loss_and_gradient_are_the_golden_ones(file: Path, variance: str, key: s
 
 @given(st.integers(0, 10_000), st.integers(3, 24), st.integers(1, 5), st.integers(1, 8), st.floats(-1, 4))
 @settings(max_examples=60, deadline=None)
-def test_it_is_what_the_equations_say(seed: int, items: int, dim: int, clusters: int, alpha: float) -> None:
+def test_it_equals_the_equations(seed: int, items: int, dim: int, clusters: int, alpha: float) -> None:
     x, cluster = random_batch(seed, items, dim, clusters)
     y = cluster % 3
     for variance in ("eq4", "eq5"):
@@ -81,11 +81,11 @@ def test_a_cluster_of_two_classes_is_refused() -> None:
         ({"reduction": "sum"}, "reduction 'sum' is unknown"),
     ],
 )
-def test_settings_that_make_no_sense_are_refused(settings: dict[str, object], expected: str) -> None:
+def test_invalid_settings_are_refused(settings: dict[str, object], expected: str) -> None:
     with pytest.raises(UserError, match=expected):
         MagnetLoss(**settings)  # type: ignore[arg-type]
 
 
-def test_where_the_points_lie_does_not_matter() -> None:
+def test_a_shift_of_all_points_does_not_matter() -> None:
     x, y = random_batch()
     assert magnet_loss(x + 1e4, y).item() == pytest.approx(magnet_loss(x, y).item(), rel=1e-9)

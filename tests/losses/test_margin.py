@@ -1,4 +1,4 @@
-"""The margin loss and its sampler: equal to their equations, to the golden numbers, and always finite."""
+"""The margin loss and its sampler equal their equations and the golden numbers, and are always finite."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def files_with(key: str) -> list[Path]:
 
 
 @pytest.mark.parametrize("file", files_with("margin_compvis/triplets"), ids=lambda file: file.stem)
-def test_loss_and_gradient_are_the_golden_ones(file: Path) -> None:
+def test_loss_and_gradient_equal_the_golden_ones(file: Path) -> None:
     stored = np.load(file)
     x, y = torch.from_numpy(stored["x"]), torch.from_numpy(stored["labels"])
     a, p, n = torch.from_numpy(stored["margin_compvis/triplets"]).long().T
@@ -56,7 +56,7 @@ def test_loss_and_gradient_are_the_golden_ones(file: Path) -> None:
 
 
 @pytest.mark.parametrize("file", files_with("dws/oracle64_prob_cut0.5"), ids=lambda file: file.stem)
-def test_the_probabilities_are_the_golden_ones(file: Path) -> None:
+def test_the_probabilities_equal_the_golden_ones(file: Path) -> None:
     stored = np.load(file)
     x, y = torch.from_numpy(stored["x"]), torch.from_numpy(stored["labels"])
     found = negative_probabilities(compared(x, y), 0.5).numpy()
@@ -65,9 +65,7 @@ def test_the_probabilities_are_the_golden_ones(file: Path) -> None:
 
 @given(st.integers(0, 10_000), st.integers(3, 20), st.integers(2, 6), st.integers(2, 8), st.floats(0.1, 1.5))
 @settings(max_examples=40, deadline=None)
-def test_the_probabilities_are_what_the_equation_says(
-    seed: int, items: int, dim: int, classes: int, cutoff: float
-) -> None:
+def test_the_probabilities_equal_the_equation(seed: int, items: int, dim: int, classes: int, cutoff: float) -> None:
     x, y = unit_batch(seed, items, dim, classes)
     if len(y.unique()) > 1:
         found = negative_probabilities(compared(x, y), cutoff).numpy()
@@ -76,7 +74,7 @@ def test_the_probabilities_are_what_the_equation_says(
 
 @given(st.integers(0, 10_000), st.integers(2, 20), st.integers(1, 5), st.integers(1, 8), st.floats(0, 0.5))
 @settings(max_examples=40, deadline=None)
-def test_it_is_what_the_equation_says(seed: int, items: int, dim: int, classes: int, nu: float) -> None:
+def test_it_equals_the_equation(seed: int, items: int, dim: int, classes: int, nu: float) -> None:
     x, y = random_batch(seed, items, dim, classes)
     beta = torch.linspace(0.5, 2.0, classes, dtype=torch.float64)
     triplets = distance_weighted_sampling(x, y)
@@ -85,7 +83,7 @@ def test_it_is_what_the_equation_says(seed: int, items: int, dim: int, classes: 
     assert margin_loss(x, y, triplets, beta, nu=nu).item() == pytest.approx(expected, rel=1e-9)
 
 
-def test_it_is_what_pytorch_metric_learning_computes() -> None:
+def test_it_equals_the_loss_of_pytorch_metric_learning() -> None:
     x, y = unit_batch(items=30)
     triplets = distance_weighted_sampling(x, y)
     found = margin_loss(x, y, triplets, torch.tensor(1.2), margin=0.3)
@@ -100,7 +98,7 @@ def test_every_ordered_positive_pair_gets_one_negative() -> None:
     assert (y[negative] != y[anchor]).all()
 
 
-def test_negatives_are_drawn_as_often_as_they_are_probable() -> None:
+def test_negatives_are_drawn_with_their_probabilities() -> None:
     """One class of 200 coincident points, so that 199 pairs of each of 200 anchors draw from the same few negatives."""
     torch.manual_seed(0)
     angles = torch.tensor([0.0] * 200 + [0.6, 1.0, 1.8, 3.0])
@@ -159,7 +157,7 @@ def test_without_positive_pairs_or_negatives_there_is_neither_loss_nor_gradient(
     assert not gradient(loss, x, y).any()
 
 
-def test_the_module_is_sampler_and_function() -> None:
+def test_the_module_combines_sampler_and_function() -> None:
     x, y = unit_batch()
     module = MarginLoss(0.3, beta=1.0, nu=0.1, classes=4, cutoff=0.7, normalize=False).double()
     torch.manual_seed(0)
@@ -171,7 +169,7 @@ def test_the_module_is_sampler_and_function() -> None:
     assert repr(module) == "MarginLoss(margin=0.3, nu=0.1, classes=4, cutoff=0.7, normalize=False)"
 
 
-def test_what_makes_no_sense_is_refused() -> None:
+def test_invalid_arguments_are_refused() -> None:
     for name in ("margin", "beta", "cutoff", "classes"):
         with pytest.raises(UserError, match=f"{name} must be a finite number > 0, got 0"):
             MarginLoss(**{name: 0})

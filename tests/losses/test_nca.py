@@ -1,4 +1,4 @@
-"""NCA: equal to the equation and to pytorch-metric-learning, and right where exponentials would underflow."""
+"""NCA equals the equation and pytorch-metric-learning, and is correct where exponentials would underflow."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from nearkin.losses.distances import unit_length
 
 @given(st.integers(0, 10_000), st.integers(1, 20), st.integers(1, 5), st.integers(1, 8), st.floats(0.1, 4))
 @settings(max_examples=40, deadline=None)
-def test_it_is_what_the_equation_says(seed: int, items: int, dim: int, classes: int, scale: float) -> None:
+def test_it_equals_the_equation(seed: int, items: int, dim: int, classes: int, scale: float) -> None:
     x, y = random_batch(seed, items, dim, classes)
     expected = oracle(x.numpy(), y.numpy(), scale)
     assert nca_loss(x, y, scale).item() == pytest.approx(expected, rel=1e-9, abs=1e-12)
@@ -26,7 +26,7 @@ def test_it_is_what_the_equation_says(seed: int, items: int, dim: int, classes: 
 
 
 @pytest.mark.parametrize("normalize", [False, True])
-def test_it_is_the_one_of_pytorch_metric_learning(normalize: bool) -> None:
+def test_it_equals_pytorch_metric_learning(normalize: bool) -> None:
     x, y = random_batch(items=40, dim=8)
     distance = distances.LpDistance(power=2, normalize_embeddings=normalize)
     theirs = losses.NCALoss(softmax_scale=2.0, distance=distance)
@@ -35,7 +35,7 @@ def test_it_is_the_one_of_pytorch_metric_learning(normalize: bool) -> None:
     assert torch.allclose(gradient(ours, x, y), gradient(theirs, x, y))
 
 
-def test_far_positives_are_not_forgotten() -> None:
+def test_far_positives_still_have_a_loss() -> None:
     """e^(−10⁴) is 0 in every precision, but its logarithm is not."""
     x, y = torch.tensor([[0.0], [1.0], [100.0]]), torch.tensor([0, 1, 0])
     assert nca_loss(x, y).item() == pytest.approx((100**2 - 1 + 100**2 - 99**2) / 2)
@@ -49,6 +49,6 @@ def test_with_one_class_or_no_pair_the_loss_is_zero(labels: list[int]) -> None:
     assert gradient(nca_loss, x, y).abs().max() < 1e-6
 
 
-def test_a_scale_that_makes_no_sense_is_refused() -> None:
+def test_an_invalid_scale_is_refused() -> None:
     with pytest.raises(UserError, match="scale must be a finite number > 0"):
         NCALoss(scale=0.0)

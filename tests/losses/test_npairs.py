@@ -1,4 +1,4 @@
-"""The N-pairs loss: equal to Eq. 3, to the golden numbers, and to other implementations of both of its forms."""
+"""The N-pairs loss equals Eq. 3, the golden numbers, and other implementations of both of its forms."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ def of_stacked_pairs(loss: NPairsLoss) -> Loss:
 
 
 @pytest.mark.parametrize("file", golden_files("npairs_*.npz"), ids=lambda file: file.stem)
-def test_pairs_given_apart_have_the_golden_loss_and_gradient(file: Path) -> None:
+def test_separate_positives_have_the_golden_loss_and_gradient(file: Path) -> None:
     stored = np.load(file)
     x, y = torch.from_numpy(np.concatenate([stored["anchor"], stored["positive"]])), torch.from_numpy(stored["labels"])
     expected = {0.0: "eq3_dataterm"}
-    if "repeatlabels" not in file.stem:  # TensorFlow's loss is Eq. 3 only where labels are distinct
+    if "repeatlabels" not in file.stem:  # TensorFlow's loss equals Eq. 3 only if labels are distinct
         expected[float(stored["reg_lambda"])] = "oracle64"
         assert of_stacked_pairs(NPairsLoss())(x, y).item() == pytest.approx(stored["tf32_loss"], rel=1e-5)
     for regularization, key in expected.items():
@@ -46,13 +46,13 @@ def test_pairs_given_apart_have_the_golden_loss_and_gradient(file: Path) -> None
 
 @given(st.integers(0, 10_000), st.integers(2, 20), st.integers(1, 5), st.integers(1, 8), st.floats(0, 1))
 @settings(max_examples=40, deadline=None)
-def test_it_is_what_the_equation_says(seed: int, items: int, dim: int, classes: int, regularization: float) -> None:
+def test_it_equals_the_equation(seed: int, items: int, dim: int, classes: int, regularization: float) -> None:
     x, y = random_batch(seed, items, dim, classes)
     expected = oracle(x.numpy(), y.numpy(), regularization)
     assert n_pairs_loss(x, y, regularization).item() == pytest.approx(expected, rel=1e-9)
 
 
-def test_it_is_what_pytorch_metric_learning_computes() -> None:
+def test_it_equals_the_loss_of_pytorch_metric_learning() -> None:
     x, y = random_batch(items=30)
     other = NTXentLoss(temperature=1.0, distance=DotProductSimilarity(normalize_embeddings=False))
     loss = NPairsLoss(regularization=0.0)
@@ -74,14 +74,14 @@ def test_without_positive_pairs_or_negatives_there_is_neither_loss_nor_gradient(
     assert not gradient(n_pairs_loss, x, y).any()
 
 
-def test_the_module_is_the_function() -> None:
+def test_the_module_equals_the_function() -> None:
     x, y = random_batch()
     assert torch.equal(NPairsLoss(0.5)(x, y), n_pairs_loss(x, y, 0.5))
     assert torch.equal(NPairsLoss(0.5)(x, y, positives=x + 1), n_pairs_loss(x, y, 0.5, x + 1))
     assert repr(NPairsLoss()) == "NPairsLoss(regularization=0.002)"
 
 
-def test_what_makes_no_sense_is_refused() -> None:
+def test_invalid_arguments_are_refused() -> None:
     x, y = random_batch()
     with pytest.raises(UserError, match="regularization must be a finite number >= 0, got -1"):
         NPairsLoss(-1.0)

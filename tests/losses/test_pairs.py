@@ -1,4 +1,4 @@
-"""Losses over chosen pairs: equal to slow oracles, to pytorch-metric-learning with its miners, memory and wrapper."""
+"""Losses of chosen pairs equal slow references, and pytorch-metric-learning with its miners, memory and wrapper."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def test_given_pairs_are_compared_and_no_others(
 
 
 @pytest.mark.parametrize("name", OVER_PAIRS)
-def test_all_pairs_with_references_are_compared_if_none_are_named(name: str) -> None:
+def test_all_pairs_with_references_are_compared_without_a_miner(name: str) -> None:
     (x, y), (r, of_r) = random_batch(0), random_batch(1, items=7)
     pairs = some_pairs(y, of_r, 0, share=1.0)
     assert OVER_PAIRS[name]()(x, y, ref_emb=r, ref_labels=of_r).item() == pytest.approx(expected(name, x, r, *pairs))
@@ -134,7 +134,7 @@ def test_the_batch_is_its_own_reference(name: str) -> None:
 
 @pytest.mark.parametrize("name", EVERY)
 @pytest.mark.parametrize("lists", [3, 4])
-def test_a_miner_that_finds_nothing_leaves_no_loss_and_a_gradient_of_zeros(name: str, lists: int) -> None:
+def test_a_miner_that_finds_nothing_gives_zero_loss_and_gradient(name: str, lists: int) -> None:
     x, y = random_batch()
     loss = EVERY[name]().double()(x.requires_grad_(), y, (torch.zeros(0, dtype=torch.long),) * lists)
     loss.backward()
@@ -149,7 +149,7 @@ NAMES = [type(miner).__name__ for miner in MINERS]
 
 @pytest.mark.parametrize("miner", MINERS, ids=NAMES)
 @pytest.mark.parametrize("name", EVERY)
-def test_every_miner_serves_every_loss_over_pairs(name: str, miner: nn.Module) -> None:
+def test_every_miner_works_with_every_pair_loss(name: str, miner: nn.Module) -> None:
     torch.manual_seed(0)
     x, y = random_batch(items=30, dim=8)
     loss = EVERY[name]().double()(x.requires_grad_(), y, miner(x, y))
@@ -160,7 +160,7 @@ def test_every_miner_serves_every_loss_over_pairs(name: str, miner: nn.Module) -
 
 @pytest.mark.parametrize("miner", [MINERS[0], MINERS[3], MINERS[4]], ids=lambda miner: type(miner).__name__)
 @pytest.mark.parametrize("with_references", [False, True])
-def test_mined_contrastive_pairs_are_those_of_pytorch_metric_learning(miner: nn.Module, with_references: bool) -> None:
+def test_contrastive_with_mined_pairs_equals_pytorch_metric_learning(miner: nn.Module, with_references: bool) -> None:
     x, y = random_batch(items=30, dim=8)
     references = random_batch(1, items=20, dim=8) if with_references else (None, None)
     mined = miner(x, y, *references)
@@ -171,7 +171,7 @@ def test_mined_contrastive_pairs_are_those_of_pytorch_metric_learning(miner: nn.
 
 @pytest.mark.parametrize("miner", [MINERS[0], MINERS[2]], ids=lambda miner: type(miner).__name__)
 @pytest.mark.parametrize("with_references", [False, True])
-def test_mined_triplets_are_those_of_pytorch_metric_learning(miner: nn.Module, with_references: bool) -> None:
+def test_triplet_with_mined_triplets_equals_pytorch_metric_learning(miner: nn.Module, with_references: bool) -> None:
     x, y = random_batch(items=30, dim=8)
     references = random_batch(1, items=20, dim=8) if with_references else (None, None)
     mined = miner(x, y, *references)
@@ -183,7 +183,7 @@ def test_mined_triplets_are_those_of_pytorch_metric_learning(miner: nn.Module, w
     assert MarginLoss(margin=0.3)(x, y, mined, *references).item() == pytest.approx(margin.item(), rel=1e-6)
 
 
-def test_lifted_and_npairs_with_mined_pairs_are_those_of_pytorch_metric_learning() -> None:
+def test_lifted_and_npairs_with_mined_pairs_equal_pytorch_metric_learning() -> None:
     x, y = random_batch(items=30, dim=8)
     mined = miners.MultiSimilarityMiner()(x, y)
     plain = distances.LpDistance(normalize_embeddings=False)
@@ -205,7 +205,7 @@ def test_margin_draws_its_negatives_among_the_given_pairs() -> None:
 
 @pytest.mark.parametrize("mined", [False, True])
 @pytest.mark.parametrize("name", EVERY)
-def test_a_cross_batch_memory_holds_earlier_batches(name: str, mined: bool) -> None:
+def test_a_cross_batch_memory_contains_earlier_batches(name: str, mined: bool) -> None:
     torch.manual_seed(0)
     miner = miners.MultiSimilarityMiner() if mined else None
     memory = losses.CrossBatchMemory(for_pml(EVERY[name]()), embedding_size=3, memory_size=64, miner=miner)
@@ -217,7 +217,7 @@ def test_a_cross_batch_memory_holds_earlier_batches(name: str, mined: bool) -> N
         value.backward()
         assert x.grad is not None and x.grad.isfinite().all()
         values.append(value.item())
-    if name in OVER_PAIRS and not mined:  # the last batch against all three, itself left out
+    if name in OVER_PAIRS and not mined:  # the last batch against all three, without itself
         batches = [random_batch(seed) for seed in range(3)]
         r, of_r = torch.cat([x for x, _ in batches]), torch.cat([y for _, y in batches])
         (x, y), own = batches[-1], len(r) - len(batches[-1][1])
@@ -226,7 +226,7 @@ def test_a_cross_batch_memory_holds_earlier_batches(name: str, mined: bool) -> N
         assert values[-1] == pytest.approx(expected(name, x, r, positive, negative), rel=1e-4)
 
 
-def test_a_memory_that_is_made_by_name_takes_a_loss_from_here() -> None:
+def test_a_memory_made_by_name_accepts_a_nearkin_loss() -> None:
     memory = PMLLoss("CrossBatchMemory", loss=ContrastiveLoss(), embedding_size=3)
     x, y = random_batch()
     assert memory(x.float(), y).item() > 0
@@ -234,7 +234,7 @@ def test_a_memory_that_is_made_by_name_takes_a_loss_from_here() -> None:
 
 @pytest.mark.parametrize("name", [*EVERY, *WITHOUT_PAIRS])
 @pytest.mark.filterwarnings("ignore:DistributedLossWrapper is being used")
-def test_their_distributed_wrapper_takes_every_loss(name: str) -> None:
+def test_the_distributed_wrapper_accepts_every_loss(name: str) -> None:
     x, y = random_batch()
     loss = EVERY[name]() if name in EVERY else make_loss(name, **WITHOUT_PAIRS[name])
     values = []
@@ -245,7 +245,7 @@ def test_their_distributed_wrapper_takes_every_loss(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", WITHOUT_PAIRS)
-def test_a_loss_without_pairs_says_why_it_takes_none(name: str) -> None:
+def test_a_loss_without_pairs_says_why_it_does_not_accept_them(name: str) -> None:
     x, y = random_batch()
     loss = make_loss(name, **WITHOUT_PAIRS[name]).double()
     with pytest.raises(UserError, match=r"does not accept indices_tuple, because it .+; remove the miner"):
@@ -271,6 +271,6 @@ ROWS = torch.tensor([0, 1])
         ({"ref_emb": torch.full((2, 3), torch.nan), "ref_labels": ROWS}, "NaN"),
     ],
 )
-def test_pairs_that_make_no_sense_are_refused(pairs: dict[str, Any], message: str) -> None:
+def test_invalid_pairs_are_refused(pairs: dict[str, Any], message: str) -> None:
     with pytest.raises(UserError, match=message):
         compared(*random_batch(), **pairs)

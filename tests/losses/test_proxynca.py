@@ -1,4 +1,4 @@
-"""Proxy-NCA and the softmax baseline: equal to equations, golden numbers and others' code; what they learn learns."""
+"""Proxy-NCA and softmax equal their equations, golden numbers and other implementations; their parameters train."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ GOLDEN = [file for file in golden_files("p*.npz") if "proxynca/proxies" in np.lo
 
 
 @pytest.mark.parametrize("file", GOLDEN, ids=lambda file: file.stem)
-def test_loss_and_gradient_are_the_golden_ones(file: Path) -> None:
+def test_loss_and_gradient_equal_the_golden_ones(file: Path) -> None:
     stored = np.load(file)
     x, y = torch.from_numpy(stored["x"]), torch.from_numpy(stored["proxynca/label_index"])
     proxies = torch.from_numpy(stored["proxynca/proxies"])
@@ -42,7 +42,7 @@ def test_loss_and_gradient_are_the_golden_ones(file: Path) -> None:
 
 @given(st.integers(0, 10_000), st.integers(1, 20), st.integers(1, 5), st.integers(2, 8), st.floats(0.1, 4))
 @settings(max_examples=40, deadline=None)
-def test_it_is_what_the_equation_says(seed: int, items: int, dim: int, classes: int, scale: float) -> None:
+def test_it_equals_the_equation(seed: int, items: int, dim: int, classes: int, scale: float) -> None:
     x, y = random_batch(seed, items, dim, classes)
     proxies, _ = random_batch(seed + 1, classes, dim)
     for included in (False, True):
@@ -50,7 +50,7 @@ def test_it_is_what_the_equation_says(seed: int, items: int, dim: int, classes: 
         assert proxy_nca_loss(x, y, proxies, scale, included).item() == pytest.approx(expected, rel=1e-9, abs=1e-12)
 
 
-def test_with_the_positive_it_is_the_one_of_pytorch_metric_learning() -> None:
+def test_with_the_positive_it_equals_pytorch_metric_learning() -> None:
     x, y = random_batch(items=40, dim=8)
     theirs = losses.ProxyNCALoss(num_classes=4, embedding_size=8, softmax_scale=3.0).double()
     ours = ProxyNCALoss(classes=4, dim=8, scale=3.0, positive_in_denominator=True).double()
@@ -60,7 +60,7 @@ def test_with_the_positive_it_is_the_one_of_pytorch_metric_learning() -> None:
     assert torch.allclose(ours.proxies.grad, theirs.proxies.grad)
 
 
-def test_with_one_class_the_paper_compares_with_nothing() -> None:
+def test_with_one_class_the_loss_of_the_paper_is_zero() -> None:
     loss = ProxyNCALoss(classes=1, dim=2, positive_in_denominator=False)
     x, y = torch.randn(3, 2), torch.zeros(3, dtype=torch.long)
     assert loss(x, y).item() == 0.0
@@ -85,7 +85,7 @@ def test_softmax_is_a_linear_classifier_with_cross_entropy() -> None:
 
 
 @pytest.mark.parametrize("kind", [ProxyNCALoss, SoftmaxLoss])
-def test_what_they_were_not_built_for_is_refused(kind: type[ProxyNCALoss] | type[SoftmaxLoss]) -> None:
+def test_other_dimensions_and_labels_are_refused(kind: type[ProxyNCALoss] | type[SoftmaxLoss]) -> None:
     with pytest.raises(UserError, match="built for embeddings with 8 dimensions, got 2"):
         kind(classes=3, dim=8)(torch.randn(3, 2), torch.tensor([0, 1, 2]))
     with pytest.raises(UserError, match="labels must be in 0…2"):

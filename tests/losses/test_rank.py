@@ -1,4 +1,4 @@
-"""The NRA loss: equal to the equations, to the golden numbers, and finite wherever its input is."""
+"""The NRA loss equals the equations and the golden numbers, and is finite for finite input."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from nearkin.losses import RankApproximationLoss, rank_approximation_loss
 
 @pytest.mark.parametrize("file", golden_files("p*.npz"), ids=lambda file: file.stem)
 @pytest.mark.parametrize(("alpha", "key"), [(4.0, "nra_a4"), (1.0, "nra_a1")])
-def test_loss_and_gradient_are_the_golden_ones(file: Path, alpha: float, key: str) -> None:
+def test_loss_and_gradient_equal_the_golden_ones(file: Path, alpha: float, key: str) -> None:
     stored = np.load(file)
     x, y = torch.from_numpy(stored["x"]), torch.from_numpy(stored["labels"])
     loss = RankApproximationLoss(alpha)
@@ -30,14 +30,14 @@ def test_loss_and_gradient_are_the_golden_ones(file: Path, alpha: float, key: st
 
 @given(st.integers(0, 10_000), st.integers(2, 20), st.integers(1, 5), st.integers(1, 8), st.floats(0.5, 6))
 @settings(max_examples=60, deadline=None)
-def test_it_is_what_the_equations_say(seed: int, items: int, dim: int, classes: int, alpha: float) -> None:
+def test_it_equals_the_equations(seed: int, items: int, dim: int, classes: int, alpha: float) -> None:
     x, y = random_batch(seed, items, dim, classes)
     assert rank_approximation_loss(x, y, alpha).item() == pytest.approx(oracle(x.numpy(), y.numpy(), alpha), rel=1e-9)
 
 
 @given(st.integers(0, 10_000), st.integers(2, 20), st.integers(1, 5), st.integers(1, 8), st.floats(0.5, 6))
 @settings(max_examples=40, deadline=None)
-def test_with_gradient_everywhere_it_is_the_variant_that_is_documented(
+def test_gradient_everywhere_equals_the_documented_variant(
     seed: int, items: int, dim: int, classes: int, alpha: float
 ) -> None:
     x, y = random_batch(seed, items, dim, classes)
@@ -54,8 +54,8 @@ def test_without_anything_to_rank_the_loss_is_zero() -> None:
     assert rank_approximation_loss(torch.ones(4, 2), torch.tensor([0, 0, 1, 1])).item() == 0.0
 
 
-def test_where_only_nearest_negatives_and_farthest_positives_are_wrong_there_is_no_gradient() -> None:
-    """The paper's form, kept and documented: each anchor has the greatest loss there is, and no way to lower it."""
+def test_there_is_no_gradient_if_only_the_nearest_and_farthest_items_are_wrong() -> None:
+    """Documented behaviour of the paper's form: each anchor has the largest possible loss, but no gradient."""
     x, y = torch.tensor([[0.0], [0.1], [5.0]], dtype=torch.float64), torch.tensor([0, 1, 0])
     assert rank_approximation_loss(x, y).item() == pytest.approx(-5 / 3 * np.log(1e-4))  # five terms, each −log ε
     assert not gradient(rank_approximation_loss, x, y).any()
@@ -68,13 +68,13 @@ def test_there_is_a_gradient_where_the_paper_has_none() -> None:
     assert downhill[0] > 0 > downhill[3]  # the positive pair, each other's farthest, closes up
 
 
-def test_the_module_is_the_function() -> None:
+def test_the_module_equals_the_function() -> None:
     x, y = random_batch()
     assert torch.equal(RankApproximationLoss(2.0, 1e-3, True)(x, y), rank_approximation_loss(x, y, 2.0, 1e-3, True))
     assert repr(RankApproximationLoss()) == "RankApproximationLoss(alpha=4.0, eps=0.0001, gradient_everywhere=False)"
 
 
 @pytest.mark.parametrize(("alpha", "eps"), [(0.0, 1e-4), (-1.0, 1e-4), (4.0, 0.0)])
-def test_settings_that_make_no_sense_are_refused(alpha: float, eps: float) -> None:
+def test_invalid_settings_are_refused(alpha: float, eps: float) -> None:
     with pytest.raises(UserError, match="must be a finite number > 0"):
         rank_approximation_loss(torch.zeros(2, 2), torch.tensor([0, 1]), alpha, eps)

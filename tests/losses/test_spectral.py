@@ -1,4 +1,4 @@
-"""The DSCL loss: equal to the equations, to the golden numbers, and steady where the embeddings lose rank."""
+"""The DSCL loss equals the equations and the golden numbers, and is stable if the embeddings lose rank."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SINGLE = float(np.finfo(np.float32).eps)
 
 
 @pytest.mark.parametrize("file", golden_files("p*.npz"), ids=lambda file: file.stem)
-def test_loss_and_gradient_are_the_golden_ones(file: Path) -> None:
+def test_loss_and_gradient_equal_the_golden_ones(file: Path) -> None:
     stored = np.load(file)
     x, y = torch.from_numpy(stored["x"]), torch.from_numpy(stored["labels"])
     assert_loss_is(spectral_clustering_loss, x, y, float(stored["dscl/oracle64_loss"]))
@@ -26,7 +26,7 @@ def test_loss_and_gradient_are_the_golden_ones(file: Path) -> None:
 
 
 @pytest.mark.parametrize("file", golden_files("dscl_*.npz"), ids=lambda file: file.stem)
-def test_its_own_golden_files_are_met(file: Path) -> None:
+def test_it_equals_its_own_golden_files(file: Path) -> None:
     stored = np.load(file)
     x, y = torch.from_numpy(stored["F"]), torch.from_numpy(stored["labels"])
     empty = int(stored["k"]) - len(y.unique())  # the file counts classes without items, each of which adds 1
@@ -40,11 +40,12 @@ def test_its_own_golden_files_are_met(file: Path) -> None:
 
 @given(st.integers(0, 10_000), st.integers(1, 20), st.integers(1, 24), st.integers(1, 8), st.integers(1, 24))
 @settings(max_examples=60, deadline=None)
-def test_it_is_what_the_equations_say(seed: int, items: int, dim: int, classes: int, rank: int) -> None:
+def test_it_equals_the_equations(seed: int, items: int, dim: int, classes: int, rank: int) -> None:
     x, y = random_batch(seed, items, dim, classes)
     x = x[:, :rank] @ torch.from_numpy(np.random.default_rng(seed).normal(size=(min(rank, dim), dim)))
     singular = np.linalg.svd(x.numpy(), compute_uv=False)
-    assume(singular[0] < 1e4 * singular[min(items, dim, rank) - 1])  # the oracle's own rounding grows with its square
+    # The reference's own rounding error grows with the square of the condition number.
+    assume(singular[0] < 1e4 * singular[min(items, dim, rank) - 1])
     loss, expected = oracle(x.numpy(), y.numpy(), eps=1e-13)
     assert spectral_clustering_loss(x, y).item() == pytest.approx(loss, abs=1e-9)
     assert np.abs(gradient(spectral_clustering_loss, x, y).numpy() - expected).max() <= 1e-8 * (
@@ -54,7 +55,7 @@ def test_it_is_what_the_equations_say(seed: int, items: int, dim: int, classes: 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("smallest", [1.0, 1e-1, 1e-3, 1e-4, 1e-5, 1e-6, 1e-9, 0.0])
-def test_however_it_is_factored_it_is_what_the_equations_say(smallest: float, dtype: torch.dtype) -> None:
+def test_every_factorisation_equals_the_equations(smallest: float, dtype: torch.dtype) -> None:
     """One pass, two passes and an SVD, by the condition of the embeddings."""
     x, y = random_batch(items=40, dim=6)
     x[:, -1] = x[:, 0] + smallest * x[:, -1]
@@ -83,13 +84,13 @@ def test_linear_maps_do_not_matter() -> None:
 
 
 @pytest.mark.parametrize("scale", [0.0, 1e-44, 1e-38, 1e38])
-def test_at_the_ends_of_single_precision_it_stays_finite(scale: float) -> None:
+def test_it_stays_finite_at_the_limits_of_single_precision(scale: float) -> None:
     x, y = random_batch(items=20, dim=3)
     x = x.float() / x.abs().max().float() * scale
     assert spectral_clustering_loss(x, y).isfinite()
     assert gradient(spectral_clustering_loss, x, y).isfinite().all()
 
 
-def test_the_module_is_the_function() -> None:
+def test_the_module_equals_the_function() -> None:
     x, y = random_batch()
     assert torch.equal(SpectralClusteringLoss()(x, y), spectral_clustering_loss(x, y))

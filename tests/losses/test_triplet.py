@@ -1,4 +1,4 @@
-"""The semi-hard triplet loss: equal to its definition, to the golden numbers, and 0 where nothing can be compared."""
+"""The semi-hard triplet loss equals its definition and the golden numbers, and is 0 if nothing can be compared."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from nearkin.losses import TripletSemiHardLoss, triplet_semi_hard_loss
 
 @pytest.mark.parametrize("file", golden_files("p*.npz"), ids=lambda file: file.stem)
 @pytest.mark.parametrize("margin", [1.0, 0.2])
-def test_loss_and_gradient_are_the_golden_ones(file: Path, margin: float) -> None:
+def test_loss_and_gradient_equal_the_golden_ones(file: Path, margin: float) -> None:
     stored, key = np.load(file), f"triplet_m{margin}/oracle64"
     x, y = torch.from_numpy(stored["x"]), torch.from_numpy(stored["labels"])
     loss = TripletSemiHardLoss(margin, normalize=False)
@@ -29,7 +29,7 @@ def test_loss_and_gradient_are_the_golden_ones(file: Path, margin: float) -> Non
 
 @given(st.integers(0, 10_000), st.integers(2, 20), st.integers(1, 5), st.integers(1, 8), st.floats(0.01, 3))
 @settings(max_examples=40, deadline=None)
-def test_it_is_what_the_definition_says(seed: int, items: int, dim: int, classes: int, margin: float) -> None:
+def test_it_equals_the_definition(seed: int, items: int, dim: int, classes: int, margin: float) -> None:
     x, y = random_batch(seed, items, dim, classes)
     found = triplet_semi_hard_loss(x, y, margin, normalize=False).item()
     assert found == pytest.approx(oracle(x.numpy(), y.numpy(), margin), rel=1e-9)
@@ -39,9 +39,9 @@ def test_it_is_what_the_definition_says(seed: int, items: int, dim: int, classes
     ("negative", "expected"),
     [
         ([2.5, 9.0], 2**2 + 10 - 2.5**2),  # the nearest beyond the positive at 2
-        ([1.0, 2.5], 2**2 + 10 - 2.5**2),  # nearer ones are passed over
-        ([2.0, 2.5], 2**2 + 10 - 2.5**2),  # one as far as the positive is not farther
-        ([1.0, 1.5], 2**2 + 10 - 1.5**2),  # none is farther: the farthest
+        ([1.0, 2.5], 2**2 + 10 - 2.5**2),  # nearer ones are skipped
+        ([2.0, 2.5], 2**2 + 10 - 2.5**2),  # a negative at the same distance is not farther
+        ([1.0, 1.5], 2**2 + 10 - 1.5**2),  # no negative is farther: the farthest is used
     ],
 )
 def test_the_negative_is_the_next_beyond_the_positive_or_else_the_farthest(
@@ -49,11 +49,11 @@ def test_the_negative_is_the_next_beyond_the_positive_or_else_the_farthest(
 ) -> None:
     x = torch.tensor([[0.0, 0.0], [0.0, 2.0], *([-distance, 0.0] for distance in negative)], dtype=torch.float64)
     there = triplet_semi_hard_loss(x, torch.tensor([0, 0, 1, 2]), 10.0, normalize=False).item() * 2
-    back = max(0.0, 4 + 10 - min(4 + distance**2 for distance in negative))  # all negatives are farther from here
+    back = max(0.0, 4 + 10 - min(4 + distance**2 for distance in negative))  # all negatives are farther
     assert there == pytest.approx(expected + back)
 
 
-def test_lengths_do_not_matter_unless_asked_for() -> None:
+def test_lengths_matter_only_without_normalisation() -> None:
     x, y = random_batch()
     unit = x / x.norm(dim=1, keepdim=True)
     assert triplet_semi_hard_loss(x, y).item() == pytest.approx(triplet_semi_hard_loss(unit, y, normalize=False).item())
@@ -67,13 +67,13 @@ def test_without_positive_pairs_or_negatives_there_is_neither_loss_nor_gradient(
     assert not gradient(triplet_semi_hard_loss, x, y).any()
 
 
-def test_the_module_is_the_function() -> None:
+def test_the_module_equals_the_function() -> None:
     x, y = random_batch()
     assert torch.equal(TripletSemiHardLoss(0.5, False)(x, y), triplet_semi_hard_loss(x, y, 0.5, False))
     assert repr(TripletSemiHardLoss()) == "TripletSemiHardLoss(margin=0.2, normalize=True)"
 
 
-def test_settings_that_make_no_sense_are_refused() -> None:
+def test_invalid_settings_are_refused() -> None:
     with pytest.raises(UserError, match="margin must be a finite number > 0, got 0"):
         triplet_semi_hard_loss(*random_batch(), margin=0.0)
     with pytest.raises(UserError, match="margin must be a finite number > 0"):

@@ -1,4 +1,4 @@
-"""Divide and conquer: who learns what from which items, and that nobody else moves."""
+"""Divide and conquer: which learner trains on which items, and that no other learner changes."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def method_of(trainer: Trainer) -> DivideAndConquer:
 
 
 def parts_of(trainer: Trainer) -> dict[str, list[Tensor]]:
-    """Everything that learns and everything an optimiser remembers about it, by whom it belongs to."""
+    """All parameters and their optimiser state, by owner."""
     method, head = method_of(trainer), trainer.model.head
     found = {f"learner {k}": [*head.project[k].parameters()] for k in range(4)}
     for k in range(4):
@@ -59,7 +59,7 @@ def parts_of(trainer: Trainer) -> dict[str, list[Tensor]]:
 
 @pytest.mark.parametrize("wraps", ["margin", "proxy-nca"])
 @pytest.mark.parametrize("optimizer", ["adam", "adamw", "sgd", "rmsprop"])
-def test_a_step_moves_the_backbone_and_one_learner_and_nothing_of_the_others(
+def test_a_step_changes_only_the_backbone_and_one_learner(
     vectors: Path, tmp_path: Path, wraps: str, optimizer: str
 ) -> None:
     run = trainer(vectors, tmp_path / "run", wraps=wraps, optimizer=optimizer, weight_decay=0.1, finetune=0.25)
@@ -86,10 +86,10 @@ def test_a_step_moves_the_backbone_and_one_learner_and_nothing_of_the_others(
 
     run._step = checked  # type: ignore[method-assign]
     run.train()
-    assert len(seen) == 5  # four learners alone, and all together
+    assert len(seen) == 5  # four learners, and all together
 
 
-def test_a_learner_sees_its_own_slice_alone(vectors: Path, tmp_path: Path) -> None:
+def test_a_learner_sees_only_its_own_slice(vectors: Path, tmp_path: Path) -> None:
     run = trainer(vectors, tmp_path / "run", wraps="triplet")
     inputs = torch.randn(5, 6)
     run.learner.eval()
@@ -151,7 +151,7 @@ def test_a_cluster_too_small_for_a_batch_borrows_the_nearest_items() -> None:
 
 
 def test_a_large_cluster_that_borrows_keeps_its_own_items() -> None:
-    """A third of the items are alone in their class, and they are a cluster far from the others."""
+    """A third of the items are the only ones of their class, and form a cluster far from the others."""
     labels = torch.cat([torch.arange(40), 40 + torch.arange(80) // 4])
     points = torch.cat([torch.zeros(40, 2), torch.full((80, 2), 9.0)]) + torch.randn(
         120, 2, generator=torch.Generator().manual_seed(0)
@@ -171,7 +171,7 @@ def test_random_parts_are_even() -> None:
     assert before is not None and torch.bincount(before).tolist() == [16] * 4
 
 
-def test_parts_by_labels_hold_whole_classes() -> None:
+def test_parts_by_labels_contain_whole_classes() -> None:
     method = divided(BLOBS, LABELS, partition="labels")
     before = method.cluster_of
     assert before is not None
@@ -197,26 +197,26 @@ def test_the_last_epochs_are_joint(vectors: Path, tmp_path: Path, epochs: int, f
 
 
 @pytest.mark.parametrize(
-    ("partition", "every", "looked"),
+    ("partition", "every", "refreshed"),
     [("k-means", 2, [0, 2, 4]), ("k-means", 3, [0, 3]), ("random", 2, [0]), ("labels", 1, [0])],
 )
-def test_the_space_is_looked_at_every_so_many_epochs(
-    vectors: Path, tmp_path: Path, partition: str, every: int, looked: list[int]
+def test_the_space_is_refreshed_every_few_epochs(
+    vectors: Path, tmp_path: Path, partition: str, every: int, refreshed: list[int]
 ) -> None:
     run = trainer(vectors, tmp_path / "run", epochs=6, recluster_epochs=every, partition=partition, finetune=0.0)
     method, epochs = method_of(run), []
-    look = method.on_refresh
+    on_refresh = method.on_refresh
 
     def noted(space: Space) -> None:
         epochs.append(run.position.epoch)
-        look(space)
+        on_refresh(space)
 
     method.on_refresh = noted  # type: ignore[method-assign]
     run.train()
-    assert epochs == looked
+    assert epochs == refreshed
 
 
-def test_what_is_wrapped_decides_what_is_needed() -> None:
+def test_the_wrapped_method_decides_what_is_needed() -> None:
     proxies, spectral = (make_method("divide-and-conquer", wraps=name) for name in ("proxy-nca", "spectral"))
     assert (proxies.needs_pairs, proxies.usual_batch, proxies.normalize) == (False, 128, "always")
     assert (spectral.needs_pairs, spectral.usual_batch, spectral.normalize) == (True, 1260, "test")

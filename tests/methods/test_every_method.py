@@ -1,4 +1,4 @@
-"""What every method promises: it learns, survives a stop exactly, and refuses early what cannot work."""
+"""All methods learn, resume exactly, and refuse impossible settings before training."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def records(run: Run) -> list[dict[str, Any]]:
     return [{name: value for name, value in record.items() if name not in timed} for record in run.metrics]
 
 
-def test_the_promised_methods_are_there() -> None:
+def test_all_expected_methods_are_registered() -> None:
     papers = ["facility-location", "spectral", "divide-and-conquer", "magnet", "rank"]
     baselines = ["triplet", "lifted", "npairs", "contrastive", "margin", "nca", "proxy-nca", "softmax", "pml"]
     assert papers + baselines == NAMES
@@ -98,7 +98,7 @@ def test_its_config_repeats_the_run(vectors: Path, tmp_path: Path, method: str) 
 
 
 @pytest.mark.parametrize("method", NAMES)
-def test_it_can_be_embedded_in_pieces(vectors: Path, tmp_path: Path, method: str) -> None:
+def test_it_can_be_trained_in_micro_batches(vectors: Path, tmp_path: Path, method: str) -> None:
     changes = {"epochs": 2, "evaluate_every": 0, "optimizer": "sgd"}
     whole = loop.train(settings(vectors, method, **changes), tmp_path / "whole")
     pieces = loop.train(settings(vectors, method, **changes, micro_batch=6), tmp_path / "pieces")
@@ -107,7 +107,7 @@ def test_it_can_be_embedded_in_pieces(vectors: Path, tmp_path: Path, method: str
 
 
 @pytest.mark.parametrize("method", NAMES)
-def test_it_says_what_it_is(method: str) -> None:
+def test_every_description_is_filled_in(method: str) -> None:
     made = make_method(method)
     assert all((made.paper, made.batches, made.minimises, made.readout))
     assert type(made).__doc__ and all(f"{name}:" in str(type(made).__doc__) for name in made.settings())
@@ -117,7 +117,7 @@ def test_it_says_what_it_is(method: str) -> None:
     ("method", "changes", "expected"),
     [
         ("spectral", {"dim": 64}, r"always 0 unless a batch \(32 items\).*use dim=8"),
-        ("divide-and-conquer", {"learners": 3}, "3 learners cannot share 8 dimensions evenly; use dim=9"),
+        ("divide-and-conquer", {"learners": 3}, "dim=8 is not divisible by the number of learners, 3; use dim=9"),
         ("divide-and-conquer", {"wraps": "magnet"}, "cannot wrap 'magnet'.*wrap one of .*rank"),
         ("divide-and-conquer", {"wraps": "divide-and-conquer"}, "cannot wrap 'divide-and-conquer'"),
         ("divide-and-conquer", {"wraps": "tripled"}, "did you mean 'triplet'"),
@@ -155,7 +155,7 @@ def test_it_says_what_it_is(method: str) -> None:
         ("pml", {"loss_name": "CircelLoss"}, "did you mean 'pml:CircleLoss'"),
     ],
 )
-def test_what_cannot_work_is_refused_before_training(
+def test_impossible_settings_are_refused_before_training(
     vectors: Path, tmp_path: Path, method: str, changes: dict[str, Any], expected: str
 ) -> None:
     with pytest.raises(UserError, match=expected):
@@ -164,7 +164,7 @@ def test_what_cannot_work_is_refused_before_training(
 
 
 @pytest.mark.parametrize("method", NAMES)
-def test_data_that_it_cannot_learn_from_are_refused(tmp_path: Path, method: str) -> None:
+def test_data_without_enough_classes_or_pairs_are_refused(tmp_path: Path, method: str) -> None:
     np.savez(tmp_path / "one.npz", vectors=np.eye(64), labels=np.zeros(64, int))
     with pytest.raises(UserError, match=r"only one class|cannot be drawn|cannot fill"):
         make_trainer(settings(tmp_path / "one.npz", method, split="all"), Run(tmp_path / "run"))
@@ -175,13 +175,13 @@ def test_data_that_it_cannot_learn_from_are_refused(tmp_path: Path, method: str)
 
 
 @pytest.mark.parametrize("method", NAMES)
-def test_small_data_get_smaller_batches_by_themselves(tmp_path: Path, method: str) -> None:
+def test_small_data_get_smaller_batches_automatically(tmp_path: Path, method: str) -> None:
     np.savez(tmp_path / "few.npz", vectors=np.eye(48)[:, :20], labels=np.arange(48) // 6)
     changes = {"batch_size": 0, "dim": 4, "epochs": 1}
     loop.train(settings(tmp_path / "few.npz", method, **changes), tmp_path / "run")
 
 
-def test_the_refusal_of_all_sizes_speaks_of_the_usual_one(tmp_path: Path) -> None:
+def test_the_error_names_the_default_batch_size_if_no_size_works(tmp_path: Path) -> None:
     np.savez(tmp_path / "few.npz", vectors=np.eye(48)[:, :20], labels=np.arange(48) // 2)
     with pytest.raises(UserError, match="a batch of 16 items from 4 classes cannot be drawn"):
         make_trainer(settings(tmp_path / "few.npz", "facility-location", batch_size=0), Run(tmp_path / "run"))
@@ -195,13 +195,13 @@ def test_all_losses_of_pytorch_metric_learning_can_be_prepared() -> None:
         method.prepare(classes=5, dim=8, epochs=1)
 
 
-def test_a_run_of_a_method_that_is_not_known_here_can_be_evaluated(vectors: Path, tmp_path: Path) -> None:
+def test_a_run_of_an_unknown_method_can_be_evaluated(vectors: Path, tmp_path: Path) -> None:
     run = loop.train(settings(vectors, "triplet"), tmp_path / "run")
     run.config_file.write_text(run.config_file.read_text().replace('"triplet"', '"mine"'))
     assert "recall@1" in evaluate(run, recall_at=(1,)).scores
 
 
-def test_a_cluster_size_of_ones_own_decides_the_batch(vectors: Path, tmp_path: Path) -> None:
+def test_per_cluster_decides_the_default_batch_size(vectors: Path, tmp_path: Path) -> None:
     trainer = make_trainer(settings(vectors, "magnet", per_cluster=7, batch_size=0), Run(tmp_path / "run"))
     assert trainer.sampler.batch_size == 84
 
@@ -230,7 +230,7 @@ def test_a_spectral_run_is_evaluated_with_singular_vectors_too(vectors: Path, tm
 
 
 def test_the_read_out_belongs_to_the_model_that_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The second epoch is the best; what is buffers after it must come back in the end."""
+    """The second epoch is the best; its buffers must be restored at the end."""
     np.savez(tmp_path / "x.npz", vectors=np.random.default_rng(0).normal(size=(320, 6)), labels=np.arange(320) // 8)
     buffers: list[Any] = []
     scores = iter([0.1, 0.9, 0.2, 0.3])

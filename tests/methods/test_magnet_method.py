@@ -1,4 +1,4 @@
-"""Magnet as its paper trains it: the index, the draw, the running variance, the read-out."""
+"""The training of Magnet: the cluster index, the sampling, the running variance, the read-out."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_small_classes_get_fewer_clusters() -> None:
 
 def test_the_number_of_clusters_can_be_chosen_for_each_class() -> None:
     index = magnet(clusters=5, per_cluster=3, choose_clusters=True).batch_sampler.index
-    assert index.class_of.tolist() == [4, 4, 7, 7, 9, 9]  # two clouds each, and so many were found
+    assert index.class_of.tolist() == [4, 4, 7, 7, 9, 9]  # two clouds each, and two clusters were found
 
 
 def stepped(method: Magnet, steps: int = 1) -> tuple[list[Batch], list[Tensor], list[Tensor]]:
@@ -63,7 +63,7 @@ def stepped(method: Magnet, steps: int = 1) -> tuple[list[Batch], list[Tensor], 
     return batches, embedded, losses
 
 
-def test_a_step_is_the_loss_of_its_clusters_and_is_remembered_for_the_draw() -> None:
+def test_a_step_computes_the_loss_of_its_clusters_and_records_it_for_sampling() -> None:
     method = magnet(per_cluster=3)
     (batch,), (embeddings,), (loss,) = stepped(method)
     clusters = torch.from_numpy(method.batch_sampler.index.cluster_of[batch.items.numpy()])
@@ -91,7 +91,7 @@ def test_the_variance_is_a_running_average_of_the_batches() -> None:
     assert method.buffers == {"variance": pytest.approx(average)}
 
 
-def test_what_it_knows_survives_a_stop() -> None:
+def test_its_state_survives_an_interruption() -> None:
     method = magnet(per_cluster=3)
     stepped(method, steps=3)
     other = make_method("magnet", per_cluster=3)
@@ -104,7 +104,7 @@ def test_what_it_knows_survives_a_stop() -> None:
     np.testing.assert_array_equal(other.batch_sampler.losses.known_at(99), method.batch_sampler.losses.known_at(99))
 
 
-def test_the_running_variance_decides_how_far_clusters_are_heard() -> None:
+def test_the_running_variance_decides_how_far_clusters_vote() -> None:
     """One cluster of class 4 nearby, three of class 7 a little farther: a wide σ lets the three win."""
     near, far = torch.tensor([[1.0, 0.0]]), torch.tensor([[-1.2, 0.0], [0.0, 1.2], [0.0, -1.2]])
     known = Space.of(torch.cat([near.repeat(6, 1), far.repeat_interleave(2, 0)]), torch.tensor([4] * 6 + [7] * 6))
@@ -117,12 +117,12 @@ def test_the_running_variance_decides_how_far_clusters_are_heard() -> None:
     assert errors == [0.0, 1.0]
 
 
-def test_more_clusters_than_items_are_no_matter() -> None:
+def test_more_clusters_than_items_are_allowed() -> None:
     index = magnet(clusters=10**9, per_cluster=3, choose_clusters=True).batch_sampler.index
     assert index.class_of.tolist() == [4, 4, 7, 7, 9, 9]
 
 
-def test_classes_are_read_off_the_nearest_clusters() -> None:
+def test_classes_are_predicted_from_the_nearest_clusters() -> None:
     method = magnet(per_cluster=3)
     shifted = Space.of(space().embeddings + 0.1, space().labels)
     assert method.read_out(shifted, space(), clustering=None) == {"soft_knn_error": 0.0, "nearest_cluster_error": 0.0}

@@ -1,4 +1,4 @@
-"""What a search may try is what a method really has, around what it does by itself."""
+"""The ranges of tuning belong to settings of the methods and contain their defaults."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from nearkin.methods.ranges import Between, OneOf, Range
 
 
 @pytest.mark.parametrize("name", [method.name for method in known_methods()])
-def test_every_range_is_of_a_real_setting_and_holds_its_default(name: str) -> None:
+def test_every_range_belongs_to_a_setting_and_contains_its_default(name: str) -> None:
     method = make_method(name)
     settings = method.settings()
     for setting, where in method.ranges.items():

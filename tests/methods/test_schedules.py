@@ -1,4 +1,4 @@
-"""What falls, grows or is averaged on the way: γ of facility location, its sub-batches, spectral's read-out."""
+"""The decay of γ in facility location, its sub-batches, and the read-out of spectral."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def batch() -> tuple[Tensor, Batch]:
     return embeddings, Batch(torch.zeros(32), LABELS, torch.arange(32), step=0)
 
 
-def test_gamma_falls_once_an_epoch_from_its_start_whenever_one_asks() -> None:
+def test_gamma_decays_once_per_epoch_as_a_function_of_the_epoch() -> None:
     method = make_method("facility-location", gamma=8.0, gamma_decay=0.5)
     assert isinstance(method.loss, FacilityLocationLoss)
     for epoch, gamma in ((0, 8.0), (3, 1.0), (1, 4.0)):
@@ -35,7 +35,7 @@ def test_gamma_falls_once_an_epoch_from_its_start_whenever_one_asks() -> None:
 
 
 @pytest.mark.parametrize("wraps", ["", "divide-and-conquer"])
-def test_gamma_falls_in_a_run(tmp_path: Path, wraps: str) -> None:
+def test_gamma_decays_during_a_run(tmp_path: Path, wraps: str) -> None:
     np.savez(tmp_path / "x.npz", vectors=np.random.default_rng(0).normal(size=(96, 5)), labels=np.arange(96) // 8)
     common = {"epochs": 3, "batch_size": 16, "dim": 8, "backbone": "linear", "evaluate_every": 0, "device": "cpu"}
     own = {"gamma": 8.0, "gamma_decay": 0.5}
@@ -63,7 +63,7 @@ def test_the_loss_is_averaged_over_random_subsets() -> None:
     torch.testing.assert_close(found, wanted)
 
 
-def test_batches_hold_the_chosen_share_of_classes() -> None:
+def test_batches_have_the_chosen_ratio_of_classes() -> None:
     labels = np.repeat(np.arange(40), 12)
     for ratio in (0.25, 0.5, 0.75):
         sampler = make_method("facility-location", class_ratio=ratio).sampler(labels, 32, seed=0)
@@ -74,7 +74,7 @@ def test_batches_hold_the_chosen_share_of_classes() -> None:
 
 
 def test_spectral_is_also_measured_with_singular_vectors() -> None:
-    """A stretched space hides its classes from distances, and not from singular vectors."""
+    """A stretched space hides its classes from distances, but not from singular vectors."""
     generator = torch.Generator().manual_seed(0)
     points = torch.nn.functional.one_hot(LABELS, 8) + 0.3 * torch.randn(32, 8, generator=generator)
     stretched = Space.of(points @ torch.diag(10.0 ** torch.linspace(0, 3, 8)), LABELS)

@@ -1,4 +1,4 @@
-"""The model card: everything a reader asks for, as Markdown that stays whole whatever names hold."""
+"""The model card: complete, and valid Markdown for any names."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from nearkin.models import Embedder, EmbeddingModel, ModelSpec
 from nearkin.models.card import Training, escaped, model_card
 
 GREY = Preprocess(size=16, resize=20, channels=1, mean=(0.5,), std=(0.25,))
-PICTURES = ModelSpec("small", 8, "always", GREY, slices=2)
+IMAGES = ModelSpec("small", 8, "always", GREY, slices=2)
 TRAINING = Training(
     data="shoes",
     splits={"train": (6, 48), "test": (5, 40)},
@@ -67,10 +67,10 @@ def tables(card: str) -> list[list[list[str]]]:
     return found
 
 
-def test_a_card_says_all_that_is_known() -> None:
-    card = model_card(PICTURES, TRAINING)
+def test_a_card_has_all_facts() -> None:
+    card = model_card(IMAGES, TRAINING)
     properties, data, scores, training = ({row[0]: row[1:] for row in table} for table in tables(card))
-    assert properties["input"] == ["grey images: short side resized to 20 (bicubic), centre crop 16 × 16"]
+    assert properties["input"] == ["grey images: shorter side resized to 20 (bicubic), centre crop 16 × 16"]
     assert properties["pixels"] == ["scaled to 0…1, mean 0.5, std 0.25"]
     assert properties["output"] == ["8 dimensions, float32, unit length"]
     assert properties["learners"] == ["2, 4 dimensions each"]
@@ -81,26 +81,28 @@ def test_a_card_says_all_that_is_known() -> None:
         and scores["queries"] == ["–", "–", "24"]
     )
     assert training == {"setting": ["value"], "method": ["rank"], "alpha": ["2.0"], "epochs": ["5"]}
-    assert "not trained on any of the test classes" in card
+    assert "The test classes were not seen in training." in card
     assert "nearkin 0.1.0, torch 2.13.0" in card and "2026-01-31" in card
     assert "## Limits" in card and "optimistic" not in card
 
 
 def test_front_matter_is_what_hubs_read() -> None:
-    front = yaml.safe_load(model_card(PICTURES, TRAINING).split("---\n")[1])
+    front = yaml.safe_load(model_card(IMAGES, TRAINING).split("---\n")[1])
     assert front["library_name"] == "nearkin" and front["tags"] == ["metric-learning", "image-similarity"]
     vectors = yaml.safe_load(model_card(ModelSpec("mlp", 8, features=3), TRAINING).split("---\n")[1])
     assert vectors == {"library_name": "nearkin", "tags": ["metric-learning"]}
 
 
 def test_scores_chosen_on_test_are_called_optimistic() -> None:
-    assert "optimistic" in model_card(PICTURES, replace(TRAINING, chosen_on_test=True))
-    assert "trained on some or all of the test classes" in model_card(PICTURES, replace(TRAINING, new_classes=False))
+    assert "optimistic" in model_card(IMAGES, replace(TRAINING, chosen_on_test=True))
+    assert "test classes were seen in training, with other items" in model_card(
+        IMAGES, replace(TRAINING, new_classes=False)
+    )
 
 
-def test_what_was_not_measured_is_said() -> None:
+def test_a_card_says_what_was_not_measured() -> None:
     card = model_card(
-        PICTURES, replace(TRAINING, before={}, after={}, verdict="Not measured.", splits={"train": (6, 48)})
+        IMAGES, replace(TRAINING, before={}, after={}, verdict="Not measured.", splits={"train": (6, 48)})
     )
     assert "Not measured" in card and "test classes" not in card.split("## Limits")[0]
 
@@ -108,18 +110,18 @@ def test_what_was_not_measured_is_said() -> None:
 @pytest.mark.parametrize(
     ("normalize", "said"), [("test", "unit length (not normalised in"), ("never", "float32, not normalised")]
 )
-def test_the_length_of_embeddings_is_said(normalize: str, said: str) -> None:
-    assert said in model_card(replace(PICTURES, normalize=normalize), TRAINING)
+def test_a_card_says_how_embeddings_are_normalized(normalize: str, said: str) -> None:
+    assert said in model_card(replace(IMAGES, normalize=normalize), TRAINING)
 
 
 def test_a_card_says_that_there_is_no_head() -> None:
-    said = "| head | none: the embedding is the features of the backbone |"
+    said = "| head | none: the embedding is the backbone's feature vector |"
     assert said in model_card(ModelSpec("mlp", 512, features=3, head="none"), TRAINING)
     assert said not in model_card(ModelSpec("mlp", 512, features=3), TRAINING)
 
 
-@pytest.mark.parametrize("spec", [PICTURES, ModelSpec("mlp", 8, features=3)])
-def test_the_python_lines_work(spec: ModelSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("spec", [IMAGES, ModelSpec("mlp", 8, features=3)])
+def test_the_python_example_works(spec: ModelSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Embedder(EmbeddingModel(spec)).save(Path("MODEL"))
     for name in ("a.jpg", "b.jpg"):
@@ -137,8 +139,8 @@ def test_the_python_lines_work(spec: ModelSpec, tmp_path: Path, monkeypatch: pyt
 @example("\\|`<script>` ![x](y) &amp; C#")
 @example("trailing #")
 @example("ends with \\")
-def test_any_name_is_shown_as_it_is_and_breaks_nothing(name: str) -> None:
-    card = model_card(PICTURES, replace(TRAINING, data=name, settings={"loss": name, name: 1}, method=name))
+def test_any_name_is_shown_unchanged(name: str) -> None:
+    card = model_card(IMAGES, replace(TRAINING, data=name, settings={"loss": name, name: 1}, method=name))
     plain = " ".join("".join(c if c.isprintable() else " " for c in name).split())
     assert tables(card)[3][1:] == [["method", plain], ["loss", plain], [plain, "1"]]
     heading = next(shown(token) for token in tokens(card) if token.type == "inline")

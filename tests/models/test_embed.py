@@ -1,4 +1,4 @@
-"""A dataset becomes a Space in one way; averages over random views are those of each view embedded by itself."""
+"""Embedding a dataset into a Space, and averages over random views."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from nearkin.models.embed import embed_dataset
 from nearkin.models.model import Head
 
 GREY = Preprocess(size=16, resize=24, channels=1, mean=(0.5,), std=(0.5,))
-PICTURES = ImageArray(np.random.default_rng(0).integers(0, 255, (7, 20, 20), dtype=np.uint8))
+IMAGES = ImageArray(np.random.default_rng(0).integers(0, 255, (7, 20, 20), dtype=np.uint8))
 
 
 def small_model(normalize: str = "always", preprocess: Preprocess = GREY) -> EmbeddingModel:
@@ -38,15 +38,15 @@ def seeds_of_views(views: int, seed: int) -> list[int]:
 
 
 def slow_means(model: EmbeddingModel, views: int, augment: str, seed: int) -> Tensor:
-    """Picture by picture and view by view, one forward pass each."""
+    """One forward pass for each image and view."""
     transform, means = make_transform(GREY, augment), []
     model.eval()
-    for number, pixels in enumerate(PICTURES.pixels):
-        picture = Image.fromarray(pixels).convert("RGB")
+    for number, pixels in enumerate(IMAGES.pixels):
+        image = Image.fromarray(pixels).convert("RGB")
         outputs = []
         for view_seed in seeds_of_views(views, seed):
             with seeded(view_seed + number):
-                outputs.append(model(transform(picture)[None])[0].detach().double())
+                outputs.append(model(transform(image)[None])[0].detach().double())
         mean = torch.stack(outputs).mean(0)
         means.append(mean if model.spec.normalize == "never" else mean / mean.norm())
     return torch.stack(means).float()
@@ -56,7 +56,7 @@ def slow_means(model: EmbeddingModel, views: int, augment: str, seed: int) -> Te
 @pytest.mark.parametrize("normalize", ["always", "test", "never"])
 def test_an_embedding_is_the_mean_over_its_views(normalize: str, augment: str) -> None:
     model = small_model(normalize)
-    found = embedded(model, PICTURES, views=5, augment=augment, seed=3)
+    found = embedded(model, IMAGES, views=5, augment=augment, seed=3)
     torch.testing.assert_close(found, slow_means(model, 5, augment, seed=3), rtol=1e-4, atol=1e-5)
     lengths_are_one = torch.allclose(found.norm(dim=1), torch.ones(7), atol=1e-5)
     assert lengths_are_one == (normalize != "never")
@@ -64,14 +64,14 @@ def test_an_embedding_is_the_mean_over_its_views(normalize: str, augment: str) -
 
 @pytest.mark.parametrize("use_cache", [True, False])
 @pytest.mark.parametrize("training", [True, False])
-def test_a_space_holds_what_the_model_gives_and_the_dataset_knows(use_cache: bool, training: bool) -> None:
+def test_a_space_has_the_embeddings_and_the_labels_of_the_dataset(use_cache: bool, training: bool) -> None:
     model = small_model("test").train(training)
     masks = {"is_query": np.arange(7) < 3, "is_gallery": np.arange(7) > 1}
-    dataset = Dataset("x", PICTURES, np.array([0, 0, 1, 1, 2, 2, 2]), ["a", "b", "c"], **masks)
+    dataset = Dataset("x", IMAGES, np.array([0, 0, 1, 1, 2, 2, 2]), ["a", "b", "c"], **masks)
     space = embed_dataset(model, dataset, batch_size=3, use_cache=use_cache)
     assert model.training == training and not space.embeddings.requires_grad
     transform = make_transform(GREY)
-    images = torch.stack([transform(Image.fromarray(each).convert("RGB")) for each in PICTURES.pixels])
+    images = torch.stack([transform(Image.fromarray(each).convert("RGB")) for each in IMAGES.pixels])
     torch.testing.assert_close(space.embeddings, model.eval()(images).detach())
     assert space.labels.tolist() == dataset.labels.tolist() and space.items.tolist() == list(range(7))
     assert space.queries.tolist() == [0, 1, 2] and space.gallery.tolist() == [2, 3, 4, 5, 6]
@@ -108,30 +108,30 @@ def test_views_do_not_depend_on_batches_or_workers(
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
 
 
-def test_equal_pictures_are_seen_differently_and_seeds_matter() -> None:
-    twins = ImageArray(PICTURES.pixels[[0, 0]])
+def test_equal_images_get_different_views_and_seeds_matter() -> None:
+    twins = ImageArray(IMAGES.pixels[[0, 0]])
     model = small_model()
     first, second = (embedded(model, twins, augment="resized-crop-flip", seed=seed) for seed in (0, 1))
     assert not torch.allclose(first[0], first[1], atol=1e-4)
     assert not torch.allclose(first, second, atol=1e-4)
 
 
-def test_the_mean_over_many_views_settles() -> None:
+def test_the_mean_over_many_views_converges() -> None:
     model = small_model("never")
 
     def spread(views: int) -> float:
-        draws = [embedded(model, PICTURES, views=views, augment="resized-crop-flip", seed=seed) for seed in range(6)]
+        draws = [embedded(model, IMAGES, views=views, augment="resized-crop-flip", seed=seed) for seed in range(6)]
         return torch.stack(draws).std(0).mean().item()
 
     assert spread(16) < 0.5 * spread(1), "about a quarter"
 
 
 @pytest.mark.parametrize("training", [True, False])
-def test_the_model_and_the_random_state_stay_as_they_were(training: bool) -> None:
+def test_the_mode_and_the_random_state_do_not_change(training: bool) -> None:
     model = small_model().train(training)
     weights = {name: value.clone() for name, value in model.state_dict().items()}
     state = torch.get_rng_state()
-    found = embedded(model, PICTURES, views=2, augment="crop-flip")
+    found = embedded(model, IMAGES, views=2, augment="crop-flip")
     assert model.training == training and not found.requires_grad
     assert torch.equal(torch.get_rng_state(), state)
     assert all(torch.equal(value, weights[name]) for name, value in model.state_dict().items())
@@ -140,17 +140,17 @@ def test_the_model_and_the_random_state_stay_as_they_were(training: bool) -> Non
 @pytest.mark.parametrize(
     ("views", "augment", "expected"),
     [
-        (0, "crop-flip", "views=0 must be at least 1"),
-        (4, "none", "all 4 views are the same"),
+        (0, "crop-flip", "views must be an integer >= 1, got 0"),
+        (4, "none", "4 views without augmentation are all the same"),
         (4, "crop-flop", "did you mean 'crop-flip'"),
     ],
 )
-def test_views_that_make_no_sense_are_refused(views: int, augment: str, expected: str) -> None:
+def test_invalid_views_are_refused(views: int, augment: str, expected: str) -> None:
     with pytest.raises(UserError, match=expected):
-        embedded(small_model(), PICTURES, views=views, augment=augment)
+        embedded(small_model(), IMAGES, views=views, augment=augment)
 
 
-def test_vectors_have_no_random_views() -> None:
+def test_vectors_cannot_be_augmented() -> None:
     linear = EmbeddingModel(ModelSpec("linear", 2, features=3))
-    with pytest.raises(UserError, match="no random views"):
+    with pytest.raises(UserError, match="cannot be augmented"):
         embedded(linear, Vectors(np.eye(3, dtype=np.float32)), views=4, augment="crop-flip")

@@ -1,4 +1,4 @@
-"""What an embedder promises: order, form, unit length, batches by itself, and nothing needed but the model folder."""
+"""The embedder: order, shape and length of embeddings, batches, saving and loading."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def colour_embedder(normalize: str = "always") -> Embedder:
     return Embedder(EmbeddingModel(ModelSpec("small", 8, normalize, COLOUR)))
 
 
-def pictures(count: int = 7) -> list[Image.Image]:
+def make_images(count: int = 7) -> list[Image.Image]:
     """Of different sizes, shapes and modes."""
     rng = np.random.default_rng(0)
     modes = ("RGB", "L", "RGBA")
@@ -41,7 +41,7 @@ def pictures(count: int = 7) -> list[Image.Image]:
 
 
 def one_by_one(model: EmbeddingModel, images: Sequence[Image.Image]) -> np.ndarray:
-    """The slow way: every picture alone through transform and model."""
+    """The slow way: transform and model for one image at a time."""
     transform = make_transform(COLOUR)
     white = [Image.alpha_composite(Image.new("RGBA", i.size, "white"), i.convert("RGBA")) for i in images]
     with torch.no_grad():
@@ -49,8 +49,8 @@ def one_by_one(model: EmbeddingModel, images: Sequence[Image.Image]) -> np.ndarr
 
 
 @pytest.mark.parametrize("batch_size", [1, 2, 7, 256])
-def test_pictures_of_mixed_sizes_are_embedded_in_order_whatever_the_batch_size(batch_size: int, tmp_path: Path) -> None:
-    embedder, images = colour_embedder(), pictures()
+def test_images_of_mixed_sizes_are_embedded_in_order_for_any_batch_size(batch_size: int, tmp_path: Path) -> None:
+    embedder, images = colour_embedder(), make_images()
     expected = one_by_one(embedder.model, images)
     paths = [tmp_path / f"{n}.png" for n in range(len(images))]
     for image, path in zip(images, paths, strict=True):
@@ -65,7 +65,7 @@ def test_pictures_of_mixed_sizes_are_embedded_in_order_whatever_the_batch_size(b
 
 @settings(max_examples=25)
 @given(count=st.integers(1, 9), batch_size=st.integers(1, 12))
-def test_vectors_in_any_batches_give_the_same(count: int, batch_size: int) -> None:
+def test_the_batch_size_does_not_change_embeddings_of_vectors(count: int, batch_size: int) -> None:
     torch.manual_seed(0)
     embedder = Embedder(EmbeddingModel(ModelSpec("mlp", 3, features=4)))
     values = np.random.default_rng(count).normal(size=(count, 4))
@@ -74,14 +74,14 @@ def test_vectors_in_any_batches_give_the_same(count: int, batch_size: int) -> No
 
 
 @pytest.mark.parametrize(("normalize", "unit"), [("always", True), ("test", True), ("never", False)])
-def test_embeddings_have_unit_length_unless_trained_without(normalize: str, unit: bool) -> None:
+def test_embeddings_have_unit_length_unless_normalize_is_never(normalize: str, unit: bool) -> None:
     embedder = colour_embedder(normalize)
     embedder.model.train()  # as a training loop leaves it
-    lengths = np.linalg.norm(embedder.encode(pictures()), axis=1)
+    lengths = np.linalg.norm(embedder.encode(make_images()), axis=1)
     assert np.allclose(lengths, 1, atol=1e-5) == unit
 
 
-def test_arrays_of_other_sizes_and_colours_fit_too() -> None:
+def test_arrays_of_other_sizes_and_channels_are_converted() -> None:
     embedder = colour_embedder()
     grey = np.random.default_rng(0).integers(0, 256, (3, 30, 24), dtype=np.uint8)
     expected = one_by_one(embedder.model, [Image.fromarray(each) for each in grey])
@@ -103,7 +103,7 @@ class OnDemand(Sequence[Image.Image]):
         return Image.new("RGB", (20, 20), (place, 0, 0))
 
 
-def test_pictures_are_asked_for_batch_by_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_images_are_loaded_batch_by_batch(monkeypatch: pytest.MonkeyPatch) -> None:
     embedder, data, seen = colour_embedder(), OnDemand(10), list[int]()
     forward = embedder.model.head.forward
 
@@ -117,7 +117,7 @@ def test_pictures_are_asked_for_batch_by_batch(monkeypatch: pytest.MonkeyPatch) 
 
 
 @pytest.mark.parametrize("progress", [True, False])
-def test_the_bar_counts_batches_and_can_be_left_out(progress: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_progress_bar_counts_batches_and_can_be_turned_off(progress: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     bars = []
 
     def track(items: Iterable[Any], what: str, total: int) -> Iterator[Any]:
@@ -125,17 +125,17 @@ def test_the_bar_counts_batches_and_can_be_left_out(progress: bool, monkeypatch:
         yield from items
 
     monkeypatch.setattr(embedder, "track", track)
-    colour_embedder().encode(pictures(7), batch_size=3, progress=progress)
+    colour_embedder().encode(make_images(7), batch_size=3, progress=progress)
     assert bars == ([("embedding", 3)] if progress else [])
 
 
-def test_one_batch_has_no_bar(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_batch_has_no_progress_bar(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(embedder, "track", None)
-    assert colour_embedder().encode(pictures(3), batch_size=3).shape == (3, 8)
+    assert colour_embedder().encode(make_images(3), batch_size=3).shape == (3, 8)
 
 
-def test_a_tensor_on_the_models_device_where_asked_for() -> None:
-    embedder, images = colour_embedder(), pictures(3)
+def test_convert_to_tensor_returns_a_tensor_on_the_models_device() -> None:
+    embedder, images = colour_embedder(), make_images(3)
     found = embedder.encode(images, convert_to_tensor=True)
     assert isinstance(found, torch.Tensor) and found.device == embedder.device and not found.requires_grad
     assert np.array_equal(found.numpy(), embedder.encode(images))
@@ -143,14 +143,14 @@ def test_a_tensor_on_the_models_device_where_asked_for() -> None:
 
 
 @pytest.mark.parametrize("training", [True, False])
-def test_encoding_leaves_the_model_in_its_mode(training: bool) -> None:
+def test_encoding_does_not_change_the_mode_of_the_model(training: bool) -> None:
     embedder = colour_embedder()
     embedder.model.train(training)
-    embedder.encode(pictures(1))
+    embedder.encode(make_images(1))
     assert embedder.model.training == training
 
 
-def test_it_says_what_it_is() -> None:
+def test_repr_describes_the_model() -> None:
     embedder = colour_embedder()
     assert (embedder.dim, embedder.device, embedder.to("cpu")) == (8, torch.device("cpu"), embedder)
     assert repr(embedder) == ("Embedder(backbone='small', input=(3, 16, 16), dim=8, normalize='always', device='cpu')")
@@ -182,14 +182,14 @@ class TestSimilarity:
             self.embedder().similarity(self.b, np.ones((3, 5)))
 
 
-def test_a_folder_may_be_a_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_may_be_a_string(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     embedder = colour_embedder()
     embedder.save("kept")
-    assert np.array_equal(nearkin.load("kept").encode(pictures()), embedder.encode(pictures()))
+    assert np.array_equal(nearkin.load("kept").encode(make_images()), embedder.encode(make_images()))
 
 
-def test_a_model_folder_works_without_its_run_or_data_from_anywhere(photos: Path, tmp_path: Path) -> None:
+def test_a_model_folder_works_without_its_run_and_data(photos: Path, tmp_path: Path) -> None:
     run = nearkin.train(
         photos, out=tmp_path / "run", epochs=1, backbone="small", image_size=16, batch_size=9, workers=0, device="cpu"
     )
@@ -206,12 +206,12 @@ def test_a_model_folder_works_without_its_run_or_data_from_anywhere(photos: Path
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-def test_embeddings_come_back_from_the_device_where_the_model_is() -> None:
-    expected = colour_embedder().encode(pictures())
-    assert np.allclose(colour_embedder().to("cuda").encode(pictures()), expected, atol=1e-2)
+def test_embeddings_are_computed_on_the_models_device() -> None:
+    expected = colour_embedder().encode(make_images())
+    assert np.allclose(colour_embedder().to("cuda").encode(make_images()), expected, atol=1e-2)
 
 
-def test_a_model_that_gives_nan_is_refused() -> None:
+def test_a_model_that_returns_nan_is_refused() -> None:
     model = EmbeddingModel(ModelSpec("linear", 4, features=3, normalize="never"))
     with torch.no_grad():
         next(model.head.parameters())[0, 0] = torch.inf  # as weights that are finite may overflow to

@@ -1,4 +1,4 @@
-"""Features are computed once for a file and a backbone, whoever asks; and a cache that fails costs nothing but time."""
+"""The feature cache: features are computed once per file and backbone, and a failing cache only costs time."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def embeddings(model: EmbeddingModel, items: Items) -> torch.Tensor:
     return embed_dataset(model, dataset, workers=0).embeddings
 
 
-def test_rows_are_those_of_the_backbone_and_computed_once(
+def test_features_are_those_of_the_backbone_and_computed_once(
     photos: Path, model: EmbeddingModel, computed: list[int]
 ) -> None:
     everything = files(photos)
@@ -85,7 +85,7 @@ def test_rows_are_those_of_the_backbone_and_computed_once(
     assert computed == [4, 33]  # all three of the first were known then
 
 
-def test_embeddings_are_the_head_on_the_same_rows(photos: Path, model: EmbeddingModel, computed: list[int]) -> None:
+def test_embeddings_use_cached_features(photos: Path, model: EmbeddingModel, computed: list[int]) -> None:
     items = files(photos)
     model.train()
     cached_features(model, items, workers=0)
@@ -99,7 +99,9 @@ def test_embeddings_are_the_head_on_the_same_rows(photos: Path, model: Embedding
 
 
 @pytest.mark.parametrize("what", ["weights", "statistics", "preprocess"])
-def test_another_backbone_has_other_rows(photos: Path, model: EmbeddingModel, computed: list[int], what: str) -> None:
+def test_another_backbone_has_other_features(
+    photos: Path, model: EmbeddingModel, computed: list[int], what: str
+) -> None:
     items = files(photos)
     cached_features(model, items, workers=0)
     if what == "weights":
@@ -114,7 +116,7 @@ def test_another_backbone_has_other_rows(photos: Path, model: EmbeddingModel, co
     assert computed == [36, 36]
 
 
-def test_a_changed_file_is_computed_again_and_a_link_is_the_file_it_leads_to(
+def test_a_changed_file_is_computed_again_and_a_link_shares_the_row_of_its_target(
     photos: Path, model: EmbeddingModel, computed: list[int]
 ) -> None:
     items = files(photos)
@@ -127,7 +129,7 @@ def test_a_changed_file_is_computed_again_and_a_link_is_the_file_it_leads_to(
     assert computed == [36, 1]
 
 
-def test_pictures_in_memory_are_known_by_their_pixels(model: EmbeddingModel, computed: list[int]) -> None:
+def test_images_in_memory_are_identified_by_their_pixels(model: EmbeddingModel, computed: list[int]) -> None:
     pixels = np.random.default_rng(0).integers(0, 256, (6, 16, 16, 3), dtype=np.uint8)
     cached_features(model, ImageArray(pixels))
     shuffled = ImageArray(np.concatenate([pixels[::-1], 255 - pixels[:1]]))
@@ -135,7 +137,7 @@ def test_pictures_in_memory_are_known_by_their_pixels(model: EmbeddingModel, com
     assert computed == [6, 1]
 
 
-def test_what_was_computed_before_an_error_is_kept(photos: Path, model: EmbeddingModel, computed: list[int]) -> None:
+def test_features_computed_before_an_error_are_kept(photos: Path, model: EmbeddingModel, computed: list[int]) -> None:
     items = files(photos)
     broken = items.paths[20]
     content = broken.read_bytes()
@@ -147,7 +149,7 @@ def test_what_was_computed_before_an_error_is_kept(photos: Path, model: Embeddin
     assert computed == [36, 36 - 18]  # three batches came before the broken file's
 
 
-def test_of_several_who_ask_at_once_one_computes(
+def test_of_several_concurrent_users_one_computes(
     photos: Path, model: EmbeddingModel, computed: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Threads stand for processes: a lock on a file is the same for both."""
@@ -183,7 +185,7 @@ def spoilt(how: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("how", ["no folder", "full disk", "damaged"])
-def test_a_cache_that_fails_is_one_warning(
+def test_a_failing_cache_warns_once(
     photos: Path,
     folder: Path,
     model: EmbeddingModel,
@@ -195,7 +197,7 @@ def test_a_cache_that_fails_is_one_warning(
     if how == "damaged":
         cached_features(model, items, workers=0)
     spoilt(how, folder, monkeypatch)
-    monkeypatch.setattr(feature_cache, "KEPT_AFTER", 0.0)
+    monkeypatch.setattr(feature_cache, "WRITE_SECONDS", 0.0)
     for _ in range(2):
         torch.testing.assert_close(cached_features(model, items, 6, workers=0), plain(model, items))
     assert len(caplog.records) == 1 and "continuing without the cache" in caplog.text
@@ -204,7 +206,7 @@ def test_a_cache_that_fails_is_one_warning(
         cached_features(model, items, workers=0)
 
 
-def test_a_cache_that_can_only_be_read_is_read(
+def test_a_read_only_cache_is_read(
     photos: Path, model: EmbeddingModel, computed: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     items = files(photos)
@@ -219,7 +221,7 @@ def test_a_cache_that_can_only_be_read_is_read(
     assert computed == [36]
 
 
-def test_files_used_long_ago_make_room(folder: Path, model: EmbeddingModel, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_used_long_ago_are_removed(folder: Path, model: EmbeddingModel, monkeypatch: pytest.MonkeyPatch) -> None:
     folder.mkdir(parents=True)
     now = time.time()
     for name, age in (("old", 300), ("older", 400), ("recent", 100)):
@@ -234,12 +236,12 @@ def test_files_used_long_ago_make_room(folder: Path, model: EmbeddingModel, monk
         assert file.stat().st_mtime >= now - 1  # used again
 
 
-def test_the_cache_can_be_switched_off(
+def test_the_cache_can_be_turned_off(
     photos: Path, folder: Path, model: EmbeddingModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("NEARKIN_CACHE_GB", "0")
     torch.testing.assert_close(cached_features(model, files(photos), workers=0), plain(model, files(photos)))
     assert not folder.exists()
     monkeypatch.setenv("NEARKIN_CACHE_GB", "much")
-    with pytest.raises(UserError, match="NEARKIN_CACHE_GB=much must be a number of gigabytes"):
+    with pytest.raises(UserError, match=r"NEARKIN_CACHE_GB must be a number of gigabytes, .* got much"):
         cached_features(model, files(photos), workers=0)

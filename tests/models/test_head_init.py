@@ -1,4 +1,4 @@
-"""A head made from features: their main directions, whoever computes them."""
+"""Initializing a head with the main directions of features."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch.nn.functional import normalize
 
-from nearkin.models.head_init import MOST_ITEMS, init_head
+from nearkin.models.head_init import MAX_ITEMS, init_head
 from nearkin.models.model import Head
 
 
@@ -34,7 +34,7 @@ def test_a_head_as_wide_as_the_features_keeps_all_distances() -> None:
     )
 
 
-def test_learners_joined_are_as_far_apart_as_one_and_share_the_main_direction() -> None:
+def test_several_learners_keep_the_distances_of_one_and_share_the_main_direction() -> None:
     x, one, two = features(), Head(6, 4, "never"), Head(6, 4, "never", slices=2)
     init_head(one, x)
     init_head(two, x)
@@ -44,7 +44,7 @@ def test_learners_joined_are_as_far_apart_as_one_and_share_the_main_direction() 
     assert all(0.01 < share[0] < 0.99 for share in shares)
 
 
-def test_what_is_longer_than_the_features_starts_small_but_not_zero() -> None:
+def test_dimensions_beyond_the_features_start_small_but_not_zero() -> None:
     head = Head(6, 9, "never")
     init_head(head, features())
     rest = head.project[0].weight[6:]
@@ -52,16 +52,16 @@ def test_what_is_longer_than_the_features_starts_small_but_not_zero() -> None:
 
 
 @pytest.mark.parametrize("scale", [1e-6, 1e6])
-def test_the_same_for_features_of_any_scale(scale: float) -> None:
+def test_the_scale_of_features_does_not_matter(scale: float) -> None:
     head, scaled = Head(6, 3, "never"), Head(6, 3, "never")
     init_head(head, features())
     init_head(scaled, features() * np.float32(scale))
     assert torch.allclose(head.project[0].weight, scaled.project[0].weight, atol=1e-5)
 
 
-def test_of_many_features_a_sample_is_taken() -> None:
+def test_many_features_are_sampled() -> None:
     head = Head(2, 1, "never")
-    many = np.zeros((MOST_ITEMS + 1000, 2), dtype=np.float32)
+    many = np.zeros((MAX_ITEMS + 1000, 2), dtype=np.float32)
     many[:, 1] = 1.0
     init_head(head, many)
     assert head.project[0].weight.tolist() == [[0.0, 1.0]]

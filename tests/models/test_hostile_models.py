@@ -1,4 +1,4 @@
-"""A model from a stranger is refused in one sentence: nothing waits, nothing is read outside of its folder."""
+"""Hostile models are refused in one sentence: nothing blocks, and nothing outside the folder is read."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_a_strangers_model_is_refused_at_once(name: str, made: Path, tmp_path: Path) -> None:
+def test_a_hostile_model_is_refused_at_once(name: str, made: Path, tmp_path: Path) -> None:
     shutil.copytree(made, tmp_path / "model")
     victim = tmp_path / "victim.txt"
     victim.write_text("private")
@@ -47,7 +47,7 @@ def test_a_model_in_the_hubs_cache_is_read_through_its_links(made: Path, tmp_pat
 
 
 @pytest.mark.parametrize("name", ["model.json", "model.safetensors"])
-def test_links_of_the_hubs_cache_that_lead_out_of_it_are_not_followed(name: str, made: Path, tmp_path: Path) -> None:
+def test_links_that_lead_out_of_the_hubs_cache_are_not_followed(name: str, made: Path, tmp_path: Path) -> None:
     snapshot = downloaded(made, tmp_path)
     blob = (snapshot / name).resolve()
     blob.unlink()

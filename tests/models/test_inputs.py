@@ -1,4 +1,4 @@
-"""Whatever a user has of an image or a vector is the same input, and what is not one is refused in one sentence."""
+"""Images and vectors in every form become the same input; anything else is refused in one sentence."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_an_image_to_be_resized_is_the_same_in_every_form(tmp_path: Path) -> Non
         assert torch.equal(one(form), expected)
 
 
-def test_an_image_of_the_models_input_size_is_taken_as_it_is() -> None:
+def test_an_image_of_the_models_input_size_is_used_as_it_is() -> None:
     expected = chw(FITTING)
     assert torch.equal(one(FITTING), expected) and torch.equal(one(expected), expected)
     for scaled in (FITTING / 255, chw(FITTING) / 255, (chw(FITTING) / 255).requires_grad_()):
@@ -64,7 +64,7 @@ def test_an_image_of_the_models_input_size_is_taken_as_it_is() -> None:
 
 
 @pytest.mark.parametrize("preprocess", [COLOUR, GREY], ids=["colour", "grey"])
-def test_grey_images_need_no_channels(preprocess: Preprocess) -> None:
+def test_grey_images_need_no_channel_dimension(preprocess: Preprocess) -> None:
     grey = LARGE[..., 0]
     expected = make_transform(preprocess)(Image.fromarray(grey).convert("RGB"))
     for form in (grey, grey[..., None], torch.from_numpy(grey), torch.from_numpy(grey)[None]):
@@ -75,12 +75,12 @@ def test_grey_images_need_no_channels(preprocess: Preprocess) -> None:
         torch.testing.assert_close(one(fitting / 255, GREY), torch.from_numpy(fitting)[None] / 255)
 
 
-def test_transparent_arrays_are_laid_on_white() -> None:
+def test_transparent_arrays_get_a_white_background() -> None:
     clear = np.dstack([LARGE, np.zeros(LARGE.shape[:2], np.uint8)])
     assert (one(clear) == 255).all()
 
 
-def test_many_images_of_any_kind_come_in_their_order(tmp_path: Path) -> None:
+def test_images_of_mixed_kinds_keep_their_order(tmp_path: Path) -> None:
     embedder, path = images(), tmp_path / "x.png"
     Image.fromarray(LARGE).save(path)
     mixed = [path, Image.fromarray(FITTING), FITTING, chw(LARGE), str(path), FITTING / 255]
@@ -118,12 +118,12 @@ def test_vectors_in_every_form() -> None:
 
 
 @pytest.mark.parametrize("nothing", [[], (), np.empty(0), np.empty((0, 4)), torch.empty(0, 4)], ids=str)
-def test_no_vectors_have_no_embeddings(nothing: Any) -> None:
+def test_an_empty_list_of_vectors_has_no_embeddings(nothing: Any) -> None:
     assert vectors().encode(nothing).shape == (0, 3)
 
 
 @pytest.mark.parametrize("nothing", [[], np.empty((0, 16, 16, 3), np.uint8), ImageFiles([]), []], ids=str)
-def test_no_images_have_no_embeddings(nothing: Any) -> None:
+def test_an_empty_list_of_images_has_no_embeddings(nothing: Any) -> None:
     assert images().encode(nothing).shape == (0, 8)
     assert images().encode(nothing, convert_to_tensor=True).shape == (0, 8)
 
@@ -131,28 +131,28 @@ def test_no_images_have_no_embeddings(nothing: Any) -> None:
 @pytest.mark.parametrize(
     ("data", "expected"),
     [
-        (iter([Path("x.png")]), r"not list_iterator; for an iterator: encode\(list\(items\)\)"),
-        (b"x.png", "an item or a list of items, not bytes"),
-        (None, "not NoneType"),
-        ({"a": LARGE}, "not dict"),
+        (iter([Path("x.png")]), r"got list_iterator; for an iterator, use encode\(list\(items\)\)"),
+        (b"x.png", "one item or a list, got bytes"),
+        (None, "got NoneType"),
+        ({"a": LARGE}, "got dict"),
         ([Path("x.png"), b"x.png"], r"x\.png: no such file"),
-        ([LARGE, b"x.png"], "item 1 is a bytes; an image is a path, a Pillow image, an array or a tensor"),
+        ([LARGE, b"x.png"], "item 1 is a bytes; use a path, a Pillow image, an array or a tensor"),
         ([LARGE, (LARGE, 3)], "item 1 is a tuple"),
-        (np.array(3), r"one image as array has shape \(height, width, 3\) or \(height, width\), not \(\)"),
-        (np.zeros(7, np.uint8), r"not \(7,\)"),
-        (torch.zeros(2, 2, 3, 4, 5), r"\(3, height, width\) or \(height, width\), not \(2, 2, 3, 4, 5\)"),
-        (torch.zeros(16, 16, 3), r"as tensor has shape \(3, height, width\)"),
-        (np.zeros((2, 3, 16, 16), np.uint8), r"as array has shape \(height, width, 3\).* not \(3, 16, 16\)"),
-        ([np.zeros((2, 16, 16, 3), np.uint8)], r"not \(2, 16, 16, 3\)"),
-        (FITTING.astype(int), r"uint8 \(0…255\) or floating point \(0…1\), not int64"),
-        (LARGE / 255, r"16 × 16 pixels and 3 channels, not \(30, 24, 3\); uint8 images are resized"),
-        (FITTING.astype(float), r"must be in 0…1, not \d+…\d+; do not standardise them"),
+        (np.array(3), r"an image array must have shape \(height, width, 3\) or \(height, width\), got \(\)"),
+        (np.zeros(7, np.uint8), r"got \(7,\)"),
+        (torch.zeros(2, 2, 3, 4, 5), r"\(3, height, width\) or \(height, width\), got \(2, 2, 3, 4, 5\)"),
+        (torch.zeros(16, 16, 3), r"image tensor must have shape \(3, height, width\)"),
+        (np.zeros((2, 3, 16, 16), np.uint8), r"image array must have shape \(height, width, 3\).* got \(3, 16, 16\)"),
+        ([np.zeros((2, 16, 16, 3), np.uint8)], r"got \(2, 16, 16, 3\)"),
+        (FITTING.astype(int), r"uint8 \(0…255\) or floating point \(0…1\), got int64"),
+        (LARGE / 255, r"16 × 16 pixels and 3 channels, got \(30, 24, 3\); uint8 images are resized"),
+        (FITTING.astype(float), r"must be in 0…1, got \d+…\d+; do not standardise them"),
         ((chw(FITTING) / 255 - 0.45) / 0.22, "do not standardise them"),
-        (np.full((16, 16, 3), np.nan), "must be in 0…1, not nan"),
+        (np.full((16, 16, 3), np.nan), "must be in 0…1, got nan"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_what_is_not_an_image_is_one_sentence(data: Any, expected: str) -> None:
+def test_items_that_are_not_images_are_refused_in_one_sentence(data: Any, expected: str) -> None:
     with pytest.raises(UserError, match=expected) as caught:
         images().encode(data)
     assert "\n" not in str(caught.value)
@@ -161,31 +161,31 @@ def test_what_is_not_an_image_is_one_sentence(data: Any, expected: str) -> None:
 @pytest.mark.parametrize(
     ("data", "expected"),
     [
-        (np.ones((5, 9)), "reads vectors of 4 features, not 9"),
-        ([1.0, 2.0], "reads vectors of 4 features, not 2"),
-        (np.ones((2, 4, 1)), r"not \(2, 4, 1\)$"),
-        (np.array(1.0), r"reads feature vectors: numbers of shape \(features,\) or \(n, features\)"),
-        ([[1.0], [1.0, 2.0]], "not list$"),
-        ("x.png", "not text$"),
-        (Path("x.png"), "not PosixPath$"),
-        (Image.new("L", (4, 4)), "not Image$"),
-        (["x.png"], "not text$"),
-        ([[1.0, 2.0, 3.0, 4.0], [1.0, 2.0, np.nan, 4.0]], "1 of 2 vectors contain NaN or infinity, the first in row 1"),
-        (torch.tensor([1.0, 2.0, 3.0, torch.inf]), "1 of 1 vectors contain NaN or infinity, the first in row 0"),
+        (np.ones((5, 9)), "takes vectors of 4 features, got 9"),
+        ([1.0, 2.0], "takes vectors of 4 features, got 2"),
+        (np.ones((2, 4, 1)), r"got \(2, 4, 1\)$"),
+        (np.array(1.0), r"takes feature vectors, numbers of shape \(features,\) or \(n, features\)"),
+        ([[1.0], [1.0, 2.0]], "got list$"),
+        ("x.png", "got text$"),
+        (Path("x.png"), "got PosixPath$"),
+        (Image.new("L", (4, 4)), "got Image$"),
+        (["x.png"], "got text$"),
+        ([[1.0, 2.0, 3.0, 4.0], [1.0, 2.0, np.nan, 4.0]], "1 of 2 vectors contain NaN or infinity, first in row 1"),
+        (torch.tensor([1.0, 2.0, 3.0, torch.inf]), "1 of 1 vectors contain NaN or infinity, first in row 0"),
     ],
 )
-def test_what_is_not_a_vector_is_one_sentence(data: Any, expected: str) -> None:
+def test_items_that_are_not_vectors_are_refused_in_one_sentence(data: Any, expected: str) -> None:
     with pytest.raises(UserError, match=expected):
         vectors().encode(data)
 
 
-def test_a_path_may_begin_at_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_path_may_start_with_a_tilde(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     Image.fromarray(LARGE).save(tmp_path / "x.png")
     assert images().encode("~/x.png").shape == (8,) and images().encode(["~/x.png", LARGE]).shape == (2, 8)
 
 
-def test_images_that_cannot_be_read_are_one_sentence(tmp_path: Path) -> None:
+def test_unreadable_images_are_refused_in_one_sentence(tmp_path: Path) -> None:
     (tmp_path / "broken.png").write_bytes(b"broken")
     with pytest.raises(UserError, match=r"broken\.png: not an image .* this file or leave it out$"):
         images().encode(tmp_path / "broken.png")
@@ -200,5 +200,5 @@ def test_images_that_cannot_be_read_are_one_sentence(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("wrong", [{"batch_size": 0}, {"batch_size": -2}, {"workers": -1}])
 def test_impossible_batches_are_refused(wrong: dict[str, int]) -> None:
-    with pytest.raises(UserError, match="must be positive"):
+    with pytest.raises(UserError, match="batch_size must be >= 1 and workers >= 0, got"):
         images().encode(LARGE, **wrong)  # type: ignore[call-overload]

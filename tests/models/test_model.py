@@ -1,4 +1,4 @@
-"""Standardising, the backbone's check, heads: what makes a model of items an embedding."""
+"""The embedding model: standardising, checking the backbone, heads."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ TIMM = "test_resnet.r160_in1k"  # 0.5 million parameters
 
 
 @pytest.mark.parametrize(("normalize", "training", "test"), [("always", 1, 1), ("test", 0, 1), ("never", 0, 0)])
-def test_embeddings_have_unit_length_where_and_when_wanted(normalize: str, training: bool, test: bool) -> None:
+def test_normalize_decides_when_embeddings_have_unit_length(normalize: str, training: bool, test: bool) -> None:
     model = small_model(normalize)
     for mode, unit in ((True, training), (False, test)):
         lengths = model.train(mode)(pixels()).norm(dim=1)
@@ -34,8 +34,8 @@ def test_frozen_batch_norm_keeps_its_statistics() -> None:
     assert any(module.training for module in model.modules())
 
 
-def test_a_picture_size_that_a_backbone_cannot_take_is_one_sentence() -> None:
-    with pytest.raises(UserError, match="does not take images of 33 pixels"):
+def test_an_unsuitable_image_size_is_refused_in_one_sentence() -> None:
+    with pytest.raises(UserError, match="fails on images of 33 pixels"):
         EmbeddingModel(ModelSpec("test_vit", 8, "always", preprocess_of("test_vit", 33)))
 
 
@@ -43,16 +43,19 @@ def test_a_picture_size_that_a_backbone_cannot_take_is_one_sentence() -> None:
     ("spec", "expected"),
     [
         (ModelSpec("resnet5", 8, "always", GREY), "did you mean 'resnet50'"),
-        (ModelSpec("mlp", 8, "always", GREY), "reads feature vectors"),
-        (ModelSpec("small", 8, "always", None, 4), "reads images"),
+        (ModelSpec("mlp", 8, "always", GREY), "takes feature vectors"),
+        (ModelSpec("small", 8, "always", None, 4), "takes images"),
         (ModelSpec("linear", 8, "sometimes", None, 4), "normalisation 'sometimes' is unknown"),
-        (ModelSpec("linear", 0, "always", None, 4), "at least one dimension"),
+        (ModelSpec("linear", 0, "always", None, 4), "dim must be an integer >= 1, got 0"),
         (ModelSpec("linear", 4, "always", None, 4, head="bent"), "head 'bent' is unknown"),
-        (ModelSpec("linear", 3, "always", None, 4, head="none"), "the backbone's 4 features for one learner, not 3"),
-        (ModelSpec("linear", 4, "always", None, 4, slices=2, head="none"), "not 4 dimensions for 2"),
+        (
+            ModelSpec("linear", 3, "always", None, 4, head="none"),
+            "width of the backbone's features, 4, .* got dim=3 and slices=1",
+        ),
+        (ModelSpec("linear", 4, "always", None, 4, slices=2, head="none"), "slices must be 1, got dim=4 and slices=2"),
     ],
 )
-def test_models_that_cannot_be_are_refused(spec: ModelSpec, expected: str) -> None:
+def test_impossible_models_are_refused(spec: ModelSpec, expected: str) -> None:
     with pytest.raises(UserError, match=expected):
         EmbeddingModel(spec)
 

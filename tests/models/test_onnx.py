@@ -1,4 +1,4 @@
-"""A model as an ONNX file gives what torch gives, says what it needs, and is not written where it would differ."""
+"""The exported ONNX file agrees with torch, describes its input, and is not written if it differs."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def difference(file: Path, model: EmbeddingModel, inputs: torch.Tensor) -> float
 
 
 @pytest.mark.parametrize("batch", [1, 3, 20])
-def test_the_file_gives_what_torch_gives_for_any_batch(
+def test_the_file_agrees_with_torch_for_any_batch_size(
     small: tuple[Path, EmbeddingModel, Exported], batch: int
 ) -> None:
     _, model, exported = small
@@ -87,7 +87,7 @@ def test_every_kind_of_model_can_be_exported(spec: ModelSpec, tmp_path: Path) ->
     assert difference(exported.file, model, inputs_of(spec, 3)) < 1e-4
 
 
-def test_it_is_one_valid_file_that_says_what_it_needs(small: tuple[Path, EmbeddingModel, Exported]) -> None:
+def test_it_is_one_valid_file_that_describes_its_input(small: tuple[Path, EmbeddingModel, Exported]) -> None:
     folder, _, exported = small
     assert sorted(path.name for path in folder.iterdir()) == ["model.onnx"]
     assert exported.megabytes == pytest.approx(exported.file.stat().st_size / 1e6)
@@ -102,16 +102,16 @@ def test_it_is_one_valid_file_that_says_what_it_needs(small: tuple[Path, Embeddi
     assert shape == ["batch", 3, 16, 16]
 
 
-def test_a_few_lines_run_it_without_nearkin(
+def test_the_file_runs_without_nearkin(
     small: tuple[Path, EmbeddingModel, Exported], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder, model, _ = small
     monkeypatch.chdir(folder)
     rng = np.random.default_rng(0)
-    pictures = tmp_path
+    folder = tmp_path
     for n, (height, width) in enumerate([(40, 31), (25, 60), (16, 16)]):
-        Image.fromarray(rng.integers(0, 256, (height, width, 3), dtype=np.uint8)).save(pictures / f"{n}.png")
-    paths = sorted(pictures.glob("*.png"))
+        Image.fromarray(rng.integers(0, 256, (height, width, 3), dtype=np.uint8)).save(folder / f"{n}.png")
+    paths = sorted(folder.glob("*.png"))
     scope: dict[str, Any] = {"paths": paths}
     exec(WITHOUT_NEARKIN, scope)
     assert np.allclose(scope["embeddings"], Embedder(model).encode(paths), atol=1e-5)
@@ -166,7 +166,7 @@ def test_long_embeddings_are_compared_relative_to_their_length(tmp_path: Path) -
     assert Embedder(model).export(tmp_path / "m.onnx").largest_difference < 1e-6
 
 
-def test_what_onnxruntime_cannot_run_is_one_sentence(
+def test_a_model_that_onnxruntime_cannot_run_is_refused_in_one_sentence(
     small: tuple[Path, EmbeddingModel, Exported], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(exporter, "_converted", Converted(b"no model"))
@@ -183,7 +183,7 @@ def test_a_model_too_large_for_one_file_is_refused(
         Embedder(small[1]).export(tmp_path / "m.onnx")
 
 
-def test_a_network_that_cannot_be_exported_is_one_sentence(
+def test_a_network_that_cannot_be_exported_is_refused_in_one_sentence(
     small: tuple[Path, EmbeddingModel, Exported], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fails(*_: object, **__: object) -> None:
@@ -194,7 +194,7 @@ def test_a_network_that_cannot_be_exported_is_one_sentence(
         Embedder(small[1]).export(tmp_path / "m.onnx")
 
 
-def test_without_the_extra_one_sentence_says_what_to_install(
+def test_a_missing_extra_is_named_in_one_sentence(
     small: tuple[Path, EmbeddingModel, Exported], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(exporter, "find_spec", lambda name: None if name == "onnxscript" else object())

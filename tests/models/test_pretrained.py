@@ -1,4 +1,4 @@
-"""A pretrained network by name is a model like any other: loaded, indexed, measured, exported."""
+"""A pretrained network by name is a model like any other: it can be loaded, indexed, evaluated and exported."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def weights(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("name", [NAME, f"timm:{NAME}", f"timm:{NAME}.r160_in1k"])
-def test_the_embedding_is_the_networks_own_features_at_unit_length(name: str, weights: Path) -> None:
+def test_the_embedding_is_the_networks_features_at_unit_length(name: str, weights: Path) -> None:
     pixels = np.random.default_rng(0).integers(0, 256, (2, 160, 160, 3), dtype=np.uint8)
     embedder = package.load(name, weights=weights)
     network = load_timm().create_model(NAME, num_classes=0).eval()
@@ -49,7 +49,7 @@ def test_googlenet_is_a_model_too(tmp_path: Path) -> None:
     assert embedder.encode(np.zeros((1, 224, 224, 3), np.uint8)).shape == (1, 1024)
 
 
-def test_without_a_file_the_imagenet_weights_are_fetched(weights: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_file_the_imagenet_weights_are_downloaded(weights: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
 
     def downloaded(name: str) -> dict[str, torch.Tensor]:
@@ -76,7 +76,7 @@ def test_without_a_file_the_imagenet_weights_are_fetched(weights: Path, monkeypa
         ("my-flowers-of-2026", "my-flowers-of-2026 has no model"),
     ],
 )
-def test_a_wrong_name_is_one_sentence_with_the_nearest(
+def test_an_unknown_name_comes_with_a_suggestion(
     name: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -85,16 +85,16 @@ def test_a_wrong_name_is_one_sentence_with_the_nearest(
     assert message in str(caught.value) and "\n" not in str(caught.value)
 
 
-def test_a_folder_goes_before_a_network_of_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_takes_precedence_over_a_network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     assert network_name(NAME) == NAME
     Path(NAME).mkdir()
     assert network_name(NAME) is None and network_name(f"timm:{NAME}") == NAME
 
 
-def test_weights_are_for_networks_by_name_and_must_be_some(weights: Path, tmp_path: Path) -> None:
+def test_weights_need_a_network_by_name_and_must_not_be_none(weights: Path, tmp_path: Path) -> None:
     package.load(NAME, weights).save(tmp_path / "model")
-    with pytest.raises(UserError, match="has its own weights; leave out weights"):
+    with pytest.raises(UserError, match="with its own weights; leave out weights"):
         package.load(tmp_path / "model", weights)
     with pytest.raises(UserError, match="random embeddings"):
         package.load(NAME, "none")
@@ -110,7 +110,7 @@ def test_every_command_that_takes_a_model_takes_a_name(nearkin: Command, weights
     assert outcome.code == 0 and "class3" in outcome.out, outcome.err
 
 
-def test_a_network_by_name_is_measured_and_embeds(nearkin: Command, weights: Path, photos: Path) -> None:
+def test_a_network_by_name_can_be_evaluated_and_embeds(nearkin: Command, weights: Path, photos: Path) -> None:
     outcome = nearkin("evaluate", NAME, "--weights", weights, "--data", photos)
     assert outcome.code == 0 and "Recall@1" in outcome.out, outcome.err
     outcome = nearkin("evaluate", NAME, "--weights", weights)
@@ -121,7 +121,7 @@ def test_a_network_by_name_is_measured_and_embeds(nearkin: Command, weights: Pat
         np.testing.assert_allclose(np.linalg.norm(found["vectors"], axis=1), 1, atol=1e-5)
 
 
-def test_a_network_by_name_is_exported(nearkin: Command, weights: Path) -> None:
+def test_a_network_by_name_can_be_exported(nearkin: Command, weights: Path) -> None:
     pytest.importorskip("onnxruntime")
     outcome = nearkin("export", f"timm:{NAME}", "--weights", weights)
     assert outcome.code == 0 and outcome.out.startswith(f"{NAME}.onnx"), outcome.err

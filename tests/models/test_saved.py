@@ -1,4 +1,4 @@
-"""A model folder from anyone is data: nothing in it runs, nothing is fetched, and what is wrong is one sentence."""
+"""Model folders are data: no code is executed, nothing is downloaded, and every error is one sentence."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class Payload:
 
 @pytest.mark.parametrize("protocol", [0, 2, 5])
 @pytest.mark.parametrize("file", ["model.safetensors", "model.json"])
-def test_a_pickle_in_place_of_a_file_is_never_run(
+def test_a_pickle_in_place_of_a_file_is_never_executed(
     model: Path, file: str, protocol: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(model)
@@ -106,7 +106,7 @@ def test_a_pickle_in_place_of_a_file_is_never_run(
         "",
     ],
 )
-def test_a_backbone_from_elsewhere_is_neither_fetched_nor_opened(
+def test_a_backbone_from_elsewhere_is_neither_downloaded_nor_opened(
     model: Path, backbone: str, calls: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for source in ("load_model_config_from_hf", "load_model_config_from_path"):
@@ -152,7 +152,7 @@ def test_a_backbone_from_elsewhere_is_neither_fetched_nor_opened(
     ],
     ids=str,
 )
-def test_a_description_that_cannot_be_is_refused(model: Path, changes: dict[str, Any]) -> None:
+def test_an_impossible_spec_is_refused(model: Path, changes: dict[str, Any]) -> None:
     rewrite(model, **changes)
     refused(model)
 
@@ -166,7 +166,7 @@ json_values = st.recursive(
 
 @settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
-def test_any_other_description_is_a_user_error_or_the_same_model(model: Path, saved: Path, data: st.DataObject) -> None:
+def test_any_other_spec_is_a_user_error_or_the_same_model(model: Path, saved: Path, data: st.DataObject) -> None:
     description = json.loads((saved / "model.json").read_text())
     places = [description, description["spec"], description["spec"]["preprocess"]]
     place = data.draw(st.sampled_from(places))
@@ -186,7 +186,7 @@ def test_any_other_description_is_a_user_error_or_the_same_model(model: Path, sa
 
 @given(content=st.binary(max_size=200) | json_values.map(lambda value: json.dumps(value).encode()))
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_any_bytes_for_a_description_are_a_user_error(model: Path, content: bytes) -> None:
+def test_any_bytes_as_model_json_are_a_user_error(model: Path, content: bytes) -> None:
     (model / "model.json").write_bytes(content)
     refused(model)
 
@@ -226,14 +226,14 @@ def test_a_huge_network_is_refused_before_it_takes_time_or_memory(tmp_path: Path
     assert seconds < 5 and megabytes < 300
 
 
-def test_a_picture_too_large_to_try_is_not_tried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_network_with_a_large_input_is_not_tried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Such a model loads as every other, tables beside its weights included."""
     half = (0.5,) * 3
     native = Preprocess(size=160, resize=160, channels=3, mean=half, std=half)
     spec = ModelSpec("test_vit", 4, "always", native)
     model = EmbeddingModel(spec).eval()
     Embedder(model).save(tmp_path)
-    pictures = torch.randint(0, 256, (2, 3, 160, 160), dtype=torch.uint8)
+    images = torch.randint(0, 256, (2, 3, 160, 160), dtype=torch.uint8)
     tried: list[tuple[int, ...]] = []
     kind = type(model.backbone)
     forward = kind.forward
@@ -248,7 +248,7 @@ def test_a_picture_too_large_to_try_is_not_tried(tmp_path: Path, monkeypatch: py
         tried.clear()
         loaded = Embedder.load(tmp_path).model
         assert tried == tries
-        assert torch.equal(loaded(pictures), model(pictures))
+        assert torch.equal(loaded(images), model(images))
 
 
 @pytest.mark.parametrize("largest_tried", [16, 15])
@@ -263,7 +263,7 @@ def test_a_model_without_a_head_has_the_dimensions_of_its_backbone(
     refused(tmp_path)
 
 
-def test_learners_that_the_file_does_not_hold_are_not_made(model: Path) -> None:
+def test_learners_that_are_not_in_the_file_are_not_built(model: Path) -> None:
     rewrite(model, dim=10**9, slices=10**9)
     weights = load_file(model / "model.safetensors")
     weights["head.project.999999999.weight"] = torch.zeros(1, 256)
@@ -319,13 +319,13 @@ def test_a_model_without_a_head_is_saved_and_loaded(tmp_path: Path) -> None:
     assert np.array_equal(loaded.encode(images), embedder.encode(images))
 
 
-def test_a_model_without_anything_to_learn_is_a_model(tmp_path: Path) -> None:
+def test_a_model_without_parameters_is_saved_and_loaded(tmp_path: Path) -> None:
     vectors = np.array([[3.0, 4.0]], dtype=np.float32)
     Embedder(EmbeddingModel(ModelSpec("linear", 0, features=2, head="none"))).save(tmp_path)
     np.testing.assert_allclose(Embedder.load(tmp_path).encode(vectors), vectors / 5)
 
 
-def test_a_description_from_before_heads_had_names_means_a_linear_one(tmp_path: Path) -> None:
+def test_a_spec_without_head_means_a_linear_one(tmp_path: Path) -> None:
     embedder = Embedder(grey_model())
     embedder.save(tmp_path)
     description = json.loads((tmp_path / "model.json").read_text())
@@ -347,7 +347,7 @@ def test_a_saved_model_gives_the_same_embeddings(tmp_path: Path) -> None:
     assert sorted(path.name for path in (tmp_path / "model").iterdir()) == ["model.json", "model.safetensors"]
 
 
-def test_what_is_no_model_is_refused(tmp_path: Path) -> None:
+def test_a_folder_without_a_model_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="has no model"):
         Embedder.load(tmp_path)
     Embedder(grey_model()).save(tmp_path)
@@ -360,5 +360,5 @@ def test_a_newer_format_is_refused(tmp_path: Path) -> None:
     Embedder(grey_model()).save(tmp_path)
     description = json.loads((tmp_path / "model.json").read_text())
     (tmp_path / "model.json").write_text(json.dumps({**description, "format": 99}))
-    with pytest.raises(UserError, match="newer nearkin"):
+    with pytest.raises(UserError, match="newer version of nearkin"):
         Embedder.load(tmp_path)

@@ -22,7 +22,7 @@ TIMM = "test_resnet.r160_in1k"  # 0.5 million parameters
 
 
 @pytest.mark.parametrize("suffix", [".safetensors", ".pth"])
-def test_weights_come_from_a_local_file_even_with_a_classifier_and_in_half(tmp_path: Path, suffix: str) -> None:
+def test_a_weights_file_may_have_a_classifier_and_half_precision(tmp_path: Path, suffix: str) -> None:
     source = timm.create_model(TIMM, pretrained=False, num_classes=7).half()
     file = tmp_path / f"weights{suffix}"
     if suffix == ".pth":
@@ -35,7 +35,7 @@ def test_weights_come_from_a_local_file_even_with_a_classifier_and_in_half(tmp_p
         assert torch.equal(value.float(), source.state_dict()[name].float())
 
 
-def test_a_saved_model_serves_as_weights(tmp_path: Path) -> None:
+def test_a_saved_model_can_be_used_as_weights(tmp_path: Path) -> None:
     Embedder(small_model()).save(tmp_path)
     fresh = EmbeddingModel(ModelSpec("small", 99, "always", GREY))
     load_weights(fresh.backbone, "small", str(tmp_path / "model.safetensors"))
@@ -45,7 +45,7 @@ def test_a_saved_model_serves_as_weights(tmp_path: Path) -> None:
 
 def test_weights_of_another_model_are_refused(tmp_path: Path) -> None:
     save_file({"conv.weight": torch.zeros(2)}, tmp_path / "x.safetensors")
-    with pytest.raises(UserError, match="do not fit backbone"):
+    with pytest.raises(UserError, match="do not match backbone"):
         load_weights(timm.create_model(TIMM, num_classes=0), TIMM, str(tmp_path / "x.safetensors"))
 
 
@@ -54,7 +54,7 @@ class Evil:
         return Path.touch, (Path("executed"),)  # type: ignore[return-value]
 
 
-def test_a_pickle_with_code_is_refused_not_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_pickle_with_code_is_refused_not_executed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("evil.pth").write_bytes(pickle.dumps(Evil(), protocol=2))
     torch.save({"weight": Evil()}, "evil.pt")
@@ -64,7 +64,7 @@ def test_a_pickle_with_code_is_refused_not_run(tmp_path: Path, monkeypatch: pyte
     assert not Path("executed").exists()
 
 
-def test_nothing_but_the_refusal_is_said_of_a_pickle(tmp_path: Path, recwarn: pytest.WarningsRecorder) -> None:
+def test_a_pickle_is_refused_without_warnings(tmp_path: Path, recwarn: pytest.WarningsRecorder) -> None:
     (tmp_path / "odd.pth").write_bytes(pickle.dumps({"a": 1}, protocol=4))  # of which torch says much
     with pytest.raises(UserError, match="is not a readable weights file"):
         read_weights(tmp_path / "odd.pth")
@@ -76,7 +76,9 @@ def test_a_failed_download_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> N
         raise ConnectionError("no route to host")
 
     monkeypatch.setattr(timm, "create_model", offline)
-    with pytest.raises(UserError, match=r"could not be downloaded \(no route to host\).*give a file: weights=\"FILE\""):
+    with pytest.raises(
+        UserError, match=r"could not be downloaded \(no route to host\).*use a local file: weights=\"FILE\""
+    ):
         weights._downloaded(TIMM)
 
 
@@ -121,7 +123,7 @@ class TestInitFrom:
         rows = torch.randn(4, 3)
         torch.testing.assert_close(model.eval()(rows), trained(rows))
         other = wrap_backbone(nn.Linear(3, 6), dim=2, features=3)
-        with pytest.raises(UserError, match="do not fit this backbone"):
+        with pytest.raises(UserError, match="do not match this backbone"):
             init_from(other, Embedder(trained))
 
     @pytest.mark.parametrize(
@@ -133,7 +135,7 @@ class TestInitFrom:
                 "has 8 embedding dimensions, not 16; leave out dim, or use dim=8",
             ),
             (ModelSpec("small", 0, preprocess=GREY, head="none"), "has 8 embedding dimensions, not 256"),
-            (ModelSpec("small", 8, preprocess=preprocess_of("small", 16)), "do not fit this backbone"),
+            (ModelSpec("small", 8, preprocess=preprocess_of("small", 16)), "do not match this backbone"),
         ],
     )
     def test_another_model_is_one_sentence_and_changes_nothing(
@@ -148,7 +150,7 @@ class TestInitFrom:
 
     def test_other_features_are_one_sentence(self) -> None:
         trained, model = (EmbeddingModel(ModelSpec("mlp", 2, features=number)) for number in (3, 4))
-        with pytest.raises(UserError, match="init reads vectors of 3 features, not 4"):
+        with pytest.raises(UserError, match="init takes vectors of 3 features, got 4"):
             init_from(model, Embedder(trained))
 
     def test_what_is_not_a_model_is_one_sentence(self, tmp_path: Path) -> None:

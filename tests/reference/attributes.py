@@ -8,7 +8,7 @@ import numpy as np
 
 
 def concentration(x, table, size, queries, gallery):
-    """For each attribute (items, share, chance), means over the queries that have it; ties by lowest gallery place."""
+    """(items, share, chance) of each attribute: means over the queries that have it; ties go to the lowest row."""
     found = []
     for attribute in range(table.shape[1]):
         shares, chances = [], []

@@ -1,4 +1,4 @@
-"""Batches that the tests of every loss share: golden files, random ones, and the degenerate ones that break losses."""
+"""Batches for the tests of all losses: golden files, random batches, and degenerate ones that break losses."""
 
 from __future__ import annotations
 
@@ -31,19 +31,19 @@ def gradient(loss: Loss, x: Tensor, y: Tensor) -> Tensor:
 
 
 def assert_loss_is(loss: Loss, x: Tensor, y: Tensor, expected: float) -> None:
-    """The golden loss, in float32 and in float64."""
+    """Checks the loss against a golden value, in float32 and float64."""
     for dtype, tolerance in ((torch.float32, 1e-5), (torch.float64, 1e-9)):
         found = loss(x.to(dtype), y).item()
         assert abs(found - expected) <= tolerance * abs(expected) + tolerance * 1e-3
 
 
 def assert_gradient_is(loss: Loss, x: Tensor, y: Tensor, expected: np.ndarray) -> None:
-    """The golden gradient, in float32 and in float64; errors are measured against its largest entry."""
+    """Checks the gradient against a golden one, in float32 and float64; errors are relative to its largest entry."""
     for dtype, tolerance in ((torch.float32, 1e-5), (torch.float64, 1e-9)):
-        if expected.dtype == np.float32:  # the larger ones are stored rounded
+        if expected.dtype == np.float32:  # larger golden gradients are stored in float32
             tolerance = max(tolerance, 1e-7)
         error = np.abs(gradient(loss, x.to(dtype), y).double().numpy() - expected).max()
-        assert error <= tolerance * np.abs(expected).max() + tolerance * 1e-3  # known zeros carry rounding
+        assert error <= tolerance * np.abs(expected).max() + tolerance * 1e-3  # zeros have rounding errors
 
 
 def _degenerate() -> dict[str, tuple[Tensor, Tensor]]:

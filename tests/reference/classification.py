@@ -6,7 +6,7 @@ import numpy as np
 
 
 def soft_labels(queries, centroids, labels, variance, nearest, exclude=None):
-    """The label of every query; sums of exponentials relative to the nearest, equal sums to the lowest label."""
+    """The label of every query; exponentials relative to the nearest, ties go to the lowest label."""
     found = []
     for number, query in enumerate(queries):
         squares = ((query - centroids) ** 2).sum(1)

@@ -21,6 +21,6 @@ def contrastive_loss(x: np.ndarray, y: np.ndarray, margin: float = 1.0, squared:
 
 
 def _mean(losses: list[float], squared: bool) -> float:
-    """Over all pairs of Eq. 4, or over those that have a loss; a kind without pairs adds 0."""
+    """Mean over all pairs (Eq. 4), or over those with a loss; 0 without pairs."""
     terms = [loss**2 / 2 for loss in losses] if squared else [loss for loss in losses if loss > 0]
     return sum(terms) / len(terms) if terms else 0.0

@@ -1,4 +1,4 @@
-"""Distances of all pairs by two loops, and the spectral decay of Roth et al. 2020 as their code has it."""
+"""Distances of all pairs with two loops, and the spectral decay of Roth et al. 2020 as in their code."""
 
 from __future__ import annotations
 

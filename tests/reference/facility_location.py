@@ -16,14 +16,14 @@ def agreement(name: str, y: np.ndarray, assignment: np.ndarray) -> float:
 
 def assign(d: np.ndarray, chosen: list[int]) -> np.ndarray:
     nearest = np.array([min(range(len(chosen)), key=lambda k: (d[i, chosen[k]], k)) for i in range(len(d))])
-    nearest[chosen] = np.arange(len(chosen))  # a facility is its own, even beside a twin
+    nearest[chosen] = np.arange(len(chosen))  # a facility belongs to itself, even if it has a duplicate
     return nearest
 
 
 class Problem:
     def __init__(self, d: np.ndarray, y: np.ndarray, gamma: float, margin: str = "nmi") -> None:
         self.d, self.y, self.gamma, self.margin = d, y, gamma, margin
-        self.doubtful = False  # whether a choice hung on rounding
+        self.doubtful = False  # whether rounding decided a choice
 
     def margin_of(self, chosen: list[int]) -> float:
         return self.gamma * (1 - agreement(self.margin, self.y, assign(self.d, chosen)))

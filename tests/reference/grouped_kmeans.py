@@ -1,4 +1,4 @@
-"""One k-means per group by a plain loop over the groups; and BIC by its formula."""
+"""One k-means per group in a plain loop, and BIC from its formula."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from sklearn.cluster import KMeans
 
 
 def inertia_per_group(x, groups, k, seed=0):
-    """(G,) by ascending group; k is clipped to the number of distinct points."""
+    """(G,) inertia by ascending group; k is clipped to the number of distinct points."""
     inertias = []
     for group in np.unique(groups):
         members = x[groups == group].astype(np.float64)
@@ -19,14 +19,14 @@ def inertia_per_group(x, groups, k, seed=0):
 
 
 def squares_within_group(x, groups, centroids, group_of):
-    """(N, C) squared distances of every item to every centroid; infinite to those of other groups."""
+    """(N, C) squared distances of items to centroids; infinite for centroids of other groups."""
     squares = ((x[:, None].astype(np.float64) - centroids[None]) ** 2).sum(2)
     squares[groups[:, None] != group_of[None]] = np.inf
     return squares
 
 
 def fewest_by_bic(inertias, sizes, d):
-    """The number of clusters 1, 2, … with the least BIC, given the inertia and the clusters' sizes of each."""
+    """The number of clusters (1, 2, …) with the lowest BIC, given the inertia and cluster sizes for each."""
     best, least = 1, math.inf
     for k, (inertia, members) in enumerate(zip(inertias, sizes, strict=True), start=1):
         n = sum(members)

@@ -1,7 +1,7 @@
 """Galleries, models and runs as an attacker would send them.
 
-Each function takes a folder that nearkin made well, which it spoils, and a file of the victim's, outside of it, that no
-command may change, delete or show. All are deterministic:
+Each function damages a valid folder. It also takes a file of the victim outside that folder, which no command may
+change, delete or show. All functions are deterministic:
 
     shutil.copytree(good, copy)
     GALLERIES["super-journal"](copy, victim)
@@ -30,7 +30,7 @@ DEEP = "[" * 100_000
 
 @contextmanager
 def at_once() -> Iterator[None]:
-    """Fails where something waits, as a FIFO makes it."""
+    """Fails if the code blocks, as on a FIFO."""
 
     def too_long(*_: object) -> None:
         raise TimeoutError
@@ -47,7 +47,7 @@ def at_once() -> Iterator[None]:
 def journal(
     folder: Path, victim: Path, head: bytes = JOURNAL_MAGIC, names_victim: bool = True, page: int = 4096
 ) -> None:
-    """A rollback journal that undoes nothing, and at its end names a super-journal for SQLite to delete."""
+    """A rollback journal that undoes nothing, but names a super-journal for SQLite to delete."""
     items = folder / "items.sqlite"
     size = items.stat().st_size // 4096
     begin = (head + struct.pack(">5I", 0, 1, size, 512, page)).ljust(512, b"\0")
@@ -67,7 +67,7 @@ def link(name: str, folder: Path, victim: Path) -> None:
 
 
 def link_to_a_copy(name: str, folder: Path, victim: Path) -> None:
-    """What the link leads to is right: only that it is followed shows."""
+    """The target of the link is valid; the error is to follow it."""
     moved = victim.with_name(f"copy-of-{Path(name).name}")
     (folder / name).rename(moved)
     (folder / name).symlink_to(moved)
@@ -86,7 +86,7 @@ def binary(name: str, content: bytes, folder: Path, _: Path) -> None:
 
 
 def sql(commands: str, folder: Path, victim: Path) -> None:
-    """Changes items.sqlite; ``{victim}`` stands for that file."""
+    """Changes items.sqlite; ``{victim}`` in the commands is the victim's file."""
     with _items(folder) as db:
         db.executescript("PRAGMA ignore_check_constraints = ON; PRAGMA writable_schema = ON;")
         db.executescript(commands.replace("{victim}", str(victim)))
@@ -103,7 +103,7 @@ def patch(name: str, offset: int, content: bytes, folder: Path, _: Path) -> None
 
 
 def values(name: str, changes: dict[str, Any], folder: Path, victim: Path) -> None:
-    """Other values in a JSON file; a key ``a.b`` is inside of ``a``."""
+    """Changes values in a JSON file; a key ``a.b`` is ``b`` in ``a``."""
     whole = json.loads((folder / name).read_text(encoding="utf-8"))
     for key, value in changes.items():
         *above, last = key.split(".")
@@ -128,7 +128,7 @@ def picture_link(folder: Path, victim: Path) -> None:
 
 
 def entangled_pages(folder: Path, _: Path) -> None:
-    """A tree whose inner nodes all lead to the same pages: to walk through it takes practically for ever."""
+    """A tree whose inner nodes all lead to the same pages: walking through it takes practically forever."""
     with _items(folder) as db:
         roots = [root for (root,) in db.execute("SELECT rootpage FROM sqlite_master WHERE name LIKE 'items%'")]
         size, kinds = db.execute("PRAGMA page_size").fetchone()[0], {}
@@ -148,7 +148,7 @@ def entangled_pages(folder: Path, _: Path) -> None:
 
 def _inner_page(size: int, child: int, table: bool) -> bytes:
     cells = 300
-    cell = struct.pack(">I", child) + (b"\1" if table else b"\3\2\1\1")  # of an index: a payload of two integers
+    cell = struct.pack(">I", child) + (b"\1" if table else b"\3\2\1\1")  # in an index: a payload of two integers
     start = size - cells * len(cell)
     head = struct.pack(">BHHHBI", 5 if table else 2, 0, cells, start, 0, child)
     places = b"".join(struct.pack(">H", start + place * len(cell)) for place in range(cells))
@@ -226,7 +226,7 @@ def _header(tensors: dict[str, Any], data: int = 0) -> bytes:
 
 
 def not_finite(folder: Path, _: Path) -> None:
-    """Weights of the right shape that are all NaN."""
+    """Weights of the right shape, all NaN."""
     file = folder / "model.safetensors"
     content = bytearray(file.read_bytes())
     start = 8 + struct.unpack("<Q", content[:8])[0]
@@ -235,7 +235,7 @@ def not_finite(folder: Path, _: Path) -> None:
 
 
 def sparse(folder: Path, _: Path) -> None:
-    """A file of a terabyte that takes no room."""
+    """A sparse file of a terabyte, which takes no space on the disk."""
     size = 2**40
     head = json.dumps({"x": {"dtype": "U8", "shape": [size], "data_offsets": [0, size]}}).encode()
     with (folder / "model.safetensors").open("wb") as file:

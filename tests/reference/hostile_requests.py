@@ -1,7 +1,8 @@
-"""Requests that no honest client sends: each function yields the same ones every time, as the bytes on the wire.
+"""Hostile HTTP requests, as bytes; every function is deterministic.
 
-A server answers each with one sentence and a status below 500, or closes the connection; it never logs a traceback
-and goes on answering others. `send` sends one; `every_request` yields all of them, then as many mutations.
+The server must answer each with one sentence and a status below 500, or close the connection. It must not log a
+traceback, and it must keep answering others. `send` sends one request; `every_request` yields all of them, then
+mutations.
 """
 
 from __future__ import annotations
@@ -81,9 +82,9 @@ PATHS = [
     "/%zz",
     "/" + "a" * 5000,
     "/" + "../" * 2000,
-    "/api/items/..%2f1/picture",
-    "/api/items//picture",
-    "/api/items/1/picture/../../../health",
+    "/api/items/..%2f1/image",
+    "/api/items//image",
+    "/api/items/1/image/../../../health",
     "/api/items/1/thumbnail/",
     "/page/../../app.py",
     "/CON",
@@ -129,9 +130,9 @@ class HostileRequest:
 
     Args:
         name: what is wrong with it.
-        raw: head and body, as they are sent.
-        aborted: whether the connection is cut once ``raw`` was sent, without waiting for an answer.
-        pause: seconds between two bytes; 0 sends all at once.
+        raw: head and body, as sent.
+        aborted: whether to close the connection after ``raw``, without waiting for an answer.
+        pause: seconds between two bytes; 0: send everything at once.
     """
 
     name: str
@@ -143,7 +144,7 @@ class HostileRequest:
 def request(
     method: str = "GET", target: str = "/api/health", headers: dict[str, str] | None = None, body: bytes = b""
 ) -> bytes:
-    """A request on the wire; nothing is checked or quoted.
+    """The bytes of a request; nothing is checked or quoted.
 
     >>> request("GET", "/", {"A": "b"})
     b'GET / HTTP/1.1\\r\\nHost: 127.0.0.1\\r\\nConnection: close\\r\\nA: b\\r\\n\\r\\n'
@@ -162,46 +163,46 @@ def part(disposition: str, content: bytes, more: str = "") -> bytes:
 
 
 def form(
-    picture: bytes, fields: dict[str, str] | None = None, content_type: str | None = None, end: bytes = b"--x--\r\n"
+    image: bytes, fields: dict[str, str] | None = None, content_type: str | None = None, end: bytes = b"--x--\r\n"
 ) -> bytes:
-    """A search by picture, as a browser sends it unless told otherwise."""
-    body = part('form-data; name="file"; filename="a.png"', picture)
+    """A search by image, by default as a browser sends it."""
+    body = part('form-data; name="file"; filename="a.png"', image)
     for name, value in (fields or {}).items():
         body += part(f'form-data; name="{name}"', value.encode("utf-8", "surrogatepass"))
     kind = f"multipart/form-data; boundary={BOUNDARY}" if content_type is None else content_type
     return request("POST", "/api/search", {"Content-Type": kind}, body + end)
 
 
-def malformed_forms(picture: bytes) -> Iterator[HostileRequest]:
-    """Forms that end too early, have too much, or are none."""
+def malformed_forms(image: bytes) -> Iterator[HostileRequest]:
+    """Forms that end too early, have too many parts, or are not forms."""
     file = 'form-data; name="file"; filename="a"'
     bodies = {
         "empty": b"",
         "only its end": b"--x--\r\n",
-        "no end": part(file, picture),
-        "no first boundary": picture,
-        "boundary cut": part(file, picture) + b"--",
-        "line feeds only": part(file, picture).replace(b"\r\n", b"\n") + b"--x--\n",
+        "no end": part(file, image),
+        "no first boundary": image,
+        "boundary cut": part(file, image) + b"--",
+        "line feeds only": part(file, image).replace(b"\r\n", b"\n") + b"--x--\n",
         "header without colon": b"--x\r\nContent-Disposition\r\n\r\n\r\n--x--\r\n",
         "header without end": b"--x\r\nContent-Disposition: " + b"a" * 70_000,
         "many headers": b"--x\r\n" + b"A: b\r\n" * 9000 + b"\r\n\r\n--x--\r\n",
         "no disposition": b"--x\r\n\r\nabc\r\n--x--\r\n",
         "no name": part("form-data", b"abc") + b"--x--\r\n",
         "empty name": part('form-data; name=""', b"abc") + b"--x--\r\n",
-        "name not UTF-8": part(file, picture).replace(b'name="file"', b'name="\xff\xfe"') + b"--x--\r\n",
-        "file name not UTF-8": part(file, picture).replace(b'"a"', b'"\xff\xfe"') + b"--x--\r\n",
-        "file name with a path": part('form-data; name="file"; filename="../../../etc/cron.d/x"', picture) + b"--x--",
-        "file name with NUL": part('form-data; name="file"; filename="a\0b"', picture) + b"--x--\r\n",
-        "file name encoded": part("form-data; name=\"file\"; filename*=idna''%ff", picture) + b"--x--\r\n",
+        "name not UTF-8": part(file, image).replace(b'name="file"', b'name="\xff\xfe"') + b"--x--\r\n",
+        "file name not UTF-8": part(file, image).replace(b'"a"', b'"\xff\xfe"') + b"--x--\r\n",
+        "file name with a path": part('form-data; name="file"; filename="../../../etc/cron.d/x"', image) + b"--x--",
+        "file name with NUL": part('form-data; name="file"; filename="a\0b"', image) + b"--x--\r\n",
+        "file name encoded": part("form-data; name=\"file\"; filename*=idna''%ff", image) + b"--x--\r\n",
         "text as file": part('form-data; name="file"', b"abc") + b"--x--\r\n",
-        "two files": part(file, picture) * 2 + b"--x--\r\n",
-        "k twice": part(file, picture) + part('form-data; name="k"', b"1") * 2 + b"--x--\r\n",
+        "two files": part(file, image) * 2 + b"--x--\r\n",
+        "k twice": part(file, image) + part('form-data; name="k"', b"1") * 2 + b"--x--\r\n",
         "many fields": part('form-data; name="a"', b"b") * 5000 + b"--x--\r\n",
         "a field of 2 MB": part('form-data; name="label"', bytes(2_000_000)) + b"--x--\r\n",
-        "a form in the form": part(file, part(file, picture)) + b"--x--\r\n",
-        "part with a length": part(file, picture, "Content-Length: -1\r\n") + b"--x--\r\n",
-        "part in base64": part(file, picture, "Content-Transfer-Encoding: base64\r\n") + b"--x--\r\n",
-        "part of an odd type": part(file, picture, "Content-Type: text/plain; charset=idna\r\n") + b"--x--\r\n",
+        "a form in the form": part(file, part(file, image)) + b"--x--\r\n",
+        "part with a length": part(file, image, "Content-Length: -1\r\n") + b"--x--\r\n",
+        "part in base64": part(file, image, "Content-Transfer-Encoding: base64\r\n") + b"--x--\r\n",
+        "part of an odd type": part(file, image, "Content-Type: text/plain; charset=idna\r\n") + b"--x--\r\n",
         "nothing but zeros": bytes(100_000),
     }
     headers = {"Content-Type": f"multipart/form-data; boundary={BOUNDARY}"}
@@ -209,31 +210,31 @@ def malformed_forms(picture: bytes) -> Iterator[HostileRequest]:
         yield HostileRequest(f"form: {name}", request("POST", "/api/search", headers, body))
 
 
-def wrong_types(picture: bytes) -> Iterator[HostileRequest]:
-    """Content types that are none, or name a character set that cannot decode."""
+def wrong_types(image: bytes) -> Iterator[HostileRequest]:
+    """Invalid content types, and character sets that cannot decode."""
     for kind in TYPES:
-        yield HostileRequest(f"type: {kind[:60]}", form(picture, content_type=kind))
+        yield HostileRequest(f"type: {kind[:60]}", form(image, content_type=kind))
     for charset in CHARSETS:
         for kind in (
             f"multipart/form-data; charset={charset}; boundary=x",
             f"multipart/form-data; boundary=x; charset={charset}",
         ):
             name = f"charset: {charset[:60]!r}"
-            yield HostileRequest(name, form(picture, {"label": "ü\0"}, kind))
+            yield HostileRequest(name, form(image, {"label": "ü\0"}, kind))
 
 
-def bad_labels(picture: bytes) -> Iterator[HostileRequest]:
-    """Labels that no item has, in the query and in the form."""
+def bad_labels(image: bytes) -> Iterator[HostileRequest]:
+    """Unknown labels, in the query and in the form."""
     for label in LABELS:
         quoted = quote(label.encode("utf-8", "surrogatepass"))
         for target in (f"/api/items?label={quoted}", f"/api/items/1/neighbours?label={quoted}"):
             yield HostileRequest(f"label: {label[:40]!r}", request(target=target))
-        yield HostileRequest(f"label in a form: {label[:40]!r}", form(picture, {"label": label}))
+        yield HostileRequest(f"label in a form: {label[:40]!r}", form(image, {"label": label}))
     yield HostileRequest("label that is not UTF-8", request(target="/api/items?label=%ff%fe"))
 
 
-def bad_queries(picture: bytes) -> Iterator[HostileRequest]:
-    """Numbers that are none or out of range, and queries without end."""
+def bad_queries(image: bytes) -> Iterator[HostileRequest]:
+    """Numbers that are invalid or out of range, and endless query strings."""
     for number in NUMBERS:
         quoted = quote(number.encode("utf-8", "surrogatepass"))
         for target in (
@@ -242,9 +243,9 @@ def bad_queries(picture: bytes) -> Iterator[HostileRequest]:
             f"/api/items/1/thumbnail?size={quoted}",
         ):
             yield HostileRequest(f"number: {number[:40]!r}", request(target=target))
-        yield HostileRequest(f"number in a form: {number[:40]!r}", form(picture, {"k": number}))
+        yield HostileRequest(f"number in a form: {number[:40]!r}", form(image, {"k": number}))
     for id in IDS:
-        for kind in ("neighbours", "thumbnail", "picture"):
+        for kind in ("neighbours", "thumbnail", "image"):
             yield HostileRequest(f"item: {id[:40]}", request(target=f"/api/items/{quote(id, safe='%;.')}/{kind}"))
     for query in (
         "&" * 5000,
@@ -263,21 +264,21 @@ def bad_queries(picture: bytes) -> Iterator[HostileRequest]:
 
 
 def path_tricks() -> Iterator[HostileRequest]:
-    """Paths that lead out of the page's folder, or are none."""
+    """Paths that are invalid or lead out of the page's folder."""
     for path in PATHS:
         yield HostileRequest(f"path: {path[:60]}", request(target=path))
 
 
-def wrong_methods(picture: bytes) -> Iterator[HostileRequest]:
-    """Every method at every kind of address."""
+def wrong_methods(image: bytes) -> Iterator[HostileRequest]:
+    """Every HTTP method at every kind of address."""
     for method in ("POST", "PUT", "DELETE", "PATCH", "OPTIONS", "TRACE", "CONNECT", "HEAD", "get", "FOO", "X" * 3000):
-        for target in ("/", "/page.js", "/api/search", "/api/health", "/api/items/1/picture", "/nothing"):
+        for target in ("/", "/page.js", "/api/search", "/api/health", "/api/items/1/image", "/nothing"):
             yield HostileRequest(f"method: {method[:20]} {target}", request(method, target, body=b"abc"))
-    yield HostileRequest("method: a form by PUT", form(picture).replace(b"POST", b"PUT", 1))
+    yield HostileRequest("method: a form by PUT", form(image).replace(b"POST", b"PUT", 1))
 
 
 def odd_headers() -> Iterator[HostileRequest]:
-    """Heads that are too large, contradict themselves, or come from elsewhere."""
+    """Headers that are too large, contradict each other, or come from another site."""
     headers: dict[str, dict[str, str]] = {
         "a large one": {"X": "a" * 60_000},
         "many": {f"X-{number}": "a" for number in range(2000)},
@@ -335,26 +336,26 @@ def odd_headers() -> Iterator[HostileRequest]:
     yield HostileRequest("many requests on one connection", request(headers={"Connection": "keep-alive"}) * 300)
 
 
-def aborted(picture: bytes, count: int = 20) -> Iterator[HostileRequest]:
-    """An honest search that is broken off: before its first byte, in the head, in the body, before the answer."""
-    whole = form(picture)
+def aborted(image: bytes, count: int = 20) -> Iterator[HostileRequest]:
+    """A valid search that is aborted: before its first byte, in the head, in the body, before the answer."""
+    whole = form(image)
     for place in range(count):
         yield HostileRequest(f"aborted after {place}/{count}", whole[: len(whole) * place // count], aborted=True)
     yield HostileRequest("aborted before the answer", whole, aborted=True)
-    yield HostileRequest("aborted before a picture", request(target="/api/items/1/picture"), aborted=True)
+    yield HostileRequest("aborted before an image", request(target="/api/items/1/image"), aborted=True)
 
 
-def slow(picture: bytes, pause: float = 1.0) -> Iterator[HostileRequest]:
-    """A head and a body that hardly arrive."""
-    whole = form(picture)
+def slow(image: bytes, pause: float = 1.0) -> Iterator[HostileRequest]:
+    """A head and a body that arrive very slowly."""
+    whole = form(image)
     yield HostileRequest("slow head", whole, pause=pause)
     yield HostileRequest("slow body", whole.replace(b"Connection: close", b"Connection: keep-alive"), pause=pause)
 
 
-def mutations(picture: bytes, count: int, seed: int = 0) -> Iterator[HostileRequest]:
-    """Requests of all kinds with some bytes changed, removed, doubled or inserted."""
+def mutations(image: bytes, count: int, seed: int = 0) -> Iterator[HostileRequest]:
+    """Requests of all kinds with some bytes changed, removed, repeated or inserted."""
     rng = random.Random(seed)
-    begin = [HostileRequest("search", form(picture, {"k": "3", "label": "a"})), *_single(picture)]
+    begin = [HostileRequest("search", form(image, {"k": "3", "label": "a"})), *_single(image)]
     for _ in range(count):
         chosen = rng.choice(begin)
         raw = bytearray(chosen.raw)
@@ -364,19 +365,19 @@ def mutations(picture: bytes, count: int, seed: int = 0) -> Iterator[HostileRequ
         yield replace(chosen, name=f"mutated {chosen.name}", raw=bytes(raw))
 
 
-def every_request(picture: bytes, mutated: int = 0, seed: int = 0) -> Iterator[HostileRequest]:
-    """All of the above but the slow ones, which take their time; then so many mutations."""
-    return chain(_single(picture), aborted(picture), mutations(picture, mutated, seed))
+def every_request(image: bytes, mutated: int = 0, seed: int = 0) -> Iterator[HostileRequest]:
+    """All of the above except the slow ones, then ``mutated`` mutations."""
+    return chain(_single(image), aborted(image), mutations(image, mutated, seed))
 
 
-def _single(picture: bytes) -> Iterator[HostileRequest]:
+def _single(image: bytes) -> Iterator[HostileRequest]:
     kinds = (malformed_forms, wrong_types, bad_labels, bad_queries, wrong_methods)
-    return chain(path_tricks(), odd_headers(), *(kind(picture) for kind in kinds))
+    return chain(path_tricks(), odd_headers(), *(kind(image) for kind in kinds))
 
 
 @dataclass(frozen=True)
 class Answer:
-    """What came back; status 0 where the connection was closed without an answer."""
+    """The answer; status 0 if the connection was closed without one."""
 
     status: int
     head: bytes
@@ -388,8 +389,8 @@ def send(address: tuple[str, int], hostile: HostileRequest, timeout: float = 5.0
     """Sends one request and reads the answer.
 
     Args:
-        timeout: seconds after which it gives up; an answer must have begun within a fifth of that, or the request is
-            taken for one that the server waits for the rest of, and ended.
+        timeout: seconds before giving up. If no answer has started within a fifth of it, the server may be waiting for
+            more, so the sending side is closed.
     """
     began, received = time.monotonic(), b""
     with socket.create_connection(address, timeout) as connection:
@@ -416,7 +417,7 @@ def send(address: tuple[str, int], hostile: HostileRequest, timeout: float = 5.0
 
 
 def _is_whole(received: bytes) -> bool:
-    """Whether an answer has come in full: a server may keep the connection open."""
+    """Whether the answer is complete: a server may keep the connection open."""
     head, _, body = received.partition(b"\r\n\r\n")
     length = re.search(rb"\r\ncontent-length: (\d+)", head, re.IGNORECASE)
     return length is not None and len(body) >= int(length[1])

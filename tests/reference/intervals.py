@@ -1,4 +1,4 @@
-"""Bootstrap intervals and sign-flip tests, one draw after the other, with the random numbers of numpy's default."""
+"""Bootstrap intervals and sign-flip tests, one draw at a time, with numpy's default random generator."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ import numpy as np
 
 
 def groups_of(values, classes=None):
-    """The values that are drawn or flipped together: each alone, or those of one class."""
+    """Groups of values that are drawn or flipped together: single values, or those of a class."""
     if classes is None:
         return [[value] for value in values]
     return [[value for value, c in zip(values, classes, strict=True) if c == one] for one in sorted(set(classes))]
 
 
 def bootstrap_interval(groups, level, resamples, random):
-    """The percentiles of the mean over all values of the groups drawn."""
+    """Percentiles of the mean over all values of the drawn groups."""
     means = []
     for _ in range(resamples):
         drawn = [value for g in random.integers(len(groups), size=len(groups)) for value in groups[g]]
@@ -25,7 +25,7 @@ def bootstrap_interval(groups, level, resamples, random):
 
 
 def percentile(values, share):
-    """Linear between the two nearest of the sorted values."""
+    """Linear interpolation between the two nearest sorted values."""
     place = share * (len(values) - 1)
     below = math.floor(place)
     above = min(below + 1, len(values) - 1)
@@ -34,7 +34,7 @@ def percentile(values, share):
 
 
 def flipped_totals(groups, flips):
-    """The total for each row of flips: 1 turns the sign of all values of a group."""
+    """The total for each row of flips; 1 flips the sign of all values of a group."""
     sums = [math.fsum(group) for group in groups]
     return [math.fsum(-s if flip else s for s, flip in zip(sums, row, strict=True)) for row in flips]
 
@@ -46,7 +46,7 @@ def sign_flip_p_value(groups, resamples, random):
 
 
 def exact_p_value(groups):
-    """The share of all 2^G flips that give a total as large as the observed one."""
+    """The share of all 2^G flips with a total at least as large as the observed one."""
     flips = list(itertools.product([0, 1], repeat=len(groups)))
     return _as_large(groups, flips) / len(flips)
 

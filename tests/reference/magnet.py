@@ -27,7 +27,7 @@ def magnet_losses(
         if not impostors:
             losses.append(0.0)
             continue
-        near = min(impostors)  # taken out of the sum, which would underflow
+        near = min(impostors)  # factored out of the sum, which would underflow
         log_sum = -near / (2 * spread) + math.log(sum(math.exp((near - d) / (2 * spread)) for d in impostors))
         losses.append(max(0.0, own[i] / (2 * spread) + alpha + log_sum))
     return losses

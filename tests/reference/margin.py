@@ -11,7 +11,7 @@ import numpy as np
 def margin_loss(
     x: np.ndarray, triplets: Iterable[tuple[int, int, int]], beta: np.ndarray, margin: float = 0.2, nu: float = 0.0
 ) -> float:
-    """β for every item of the batch."""
+    """The loss, with one β per item of the batch."""
     x = np.asarray(x, dtype=np.float64)
     total, active = 0.0, 0
     for a, p, n in triplets:

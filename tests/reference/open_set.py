@@ -1,4 +1,4 @@
-"""Votes and the line between known and unknown, item by item and straight from their definitions."""
+"""Votes and the threshold between known and unknown, item by item, straight from their definitions."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ import numpy as np
 
 
 def nearest(vectors: np.ndarray, query: np.ndarray, rows: list[int], k: int) -> list[tuple[float, int]]:
-    """(distance, row) of the k nearest of some rows."""
+    """(distance, row) of the k nearest among ``rows``."""
     return sorted((float(np.sqrt(((vectors[row] - query) ** 2).sum())), row) for row in rows)[:k]
 
 
 def vote(found: list[tuple[float, int]], labels: list[str]) -> tuple[str, float, float]:
-    """The label with most votes, its share, and how far its nearest item is."""
+    """The label with most votes, its share, and the distance of its nearest item."""
     present = dict.fromkeys(labels[row] for _, row in found if labels[row])
     if not present:
         return "", 0.0, math.inf
@@ -23,7 +23,7 @@ def vote(found: list[tuple[float, int]], labels: list[str]) -> tuple[str, float,
 
 
 def calibrate(vectors: np.ndarray, labels: list[str], false_accepts: float, k: int) -> dict[str, float | None]:
-    """What nearkin.search.matching.calibrate measures, with every labelled item asked."""
+    """What nearkin.search.matching.calibrate computes, with every labelled item as a query."""
     everything = range(len(labels))
     asked = [row for row in everything if labels[row]]
     others = {row: [each for each in everything if each != row] for row in asked}
@@ -31,7 +31,7 @@ def calibrate(vectors: np.ndarray, labels: list[str], false_accepts: float, k: i
     for row in asked:
         left = [each for each in everything if labels[each] != labels[row]]
         strangers.append(vote(nearest(vectors, vectors[row], left, k), labels)[2])
-    # Just below some stranger's distance is where the line can lie; the farthest that lets few enough of them in.
+    # The threshold is just below the distance of an unknown item: the largest that accepts few enough of them.
     lines = [math.nextafter(distance, -math.inf) for distance in strangers]
     few = [line for line in lines if sum(d <= line for d in strangers) <= false_accepts * len(strangers) + 1e-9]
     threshold = max(few)

@@ -1,4 +1,4 @@
-"""The losses over pairs as their definitions say, for named pairs of anchors and references, one pair at a time."""
+"""Pair losses straight from their definitions, for given pairs of anchors and references, one pair at a time."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def triplet(x: np.ndarray, r: np.ndarray, positive: Pairs, negative: Pairs, marg
 
 
 def lifted(x: np.ndarray, r: np.ndarray, positive: Pairs, negative: Pairs, within: bool, margin: float = 1.0) -> float:
-    """Within a batch the other end of a pair is an anchor as well; a reference has the anchors it is paired with."""
+    """Within a batch, both items of a pair are anchors; a reference only has the anchors it is paired with."""
     losses = []
     for i, j in positive:
         of_other = [(a, k) for a, k in negative if (a == j if within else k == j)]

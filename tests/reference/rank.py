@@ -34,7 +34,7 @@ def rank_approximation_loss(x: np.ndarray, y: np.ndarray, alpha: float = 4.0, ep
 
 
 def straightened_term(rank: float, alpha: float, eps: float) -> float:
-    """−log(w + ε) from ¼ upwards, and the straight line that continues it below."""
+    """−log(w + ε) from ¼ on, and its tangent below."""
     if rank >= 0.25:
         return -math.log(transfer(rank, alpha) + eps)
     slope = alpha * 0.5 ** (alpha - 1) / (transfer(0.25, alpha) + eps)

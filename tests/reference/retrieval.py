@@ -1,4 +1,4 @@
-"""Retrieval straight from its definitions: numpy loops in float64, every ranking sorted in full."""
+"""Retrieval straight from its definitions: numpy loops in float64, every ranking fully sorted."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import numpy as np
 
 
 def ranked_gallery(x, queries, gallery):
-    """For each query all gallery rows but itself, by distance, then by position in the gallery."""
+    """For each query, all gallery rows except itself, by distance, then by row."""
     rankings = []
     for q in queries:
         others = [g for g in gallery if g != q]
@@ -15,7 +15,7 @@ def ranked_gallery(x, queries, gallery):
 
 
 def relevance(labels, queries, rankings):
-    """For each query the ranking as a list of booleans: is this one of my class?"""
+    """For each query, whether each item of its ranking has the same class."""
     return [[labels[g] == labels[q] for g in ranking] for q, ranking in zip(queries, rankings, strict=True)]
 
 
@@ -42,7 +42,7 @@ def average_precision(relevant):
 
 
 def scores(x, labels, queries, gallery, recall_ks):
-    """The means over the queries with at least one positive, under the names that nearkin gives them."""
+    """The means over the queries with at least one positive, with nearkin's names."""
     lists = relevance(labels, queries, ranked_gallery(x, queries, gallery))
     scored = [relevant for relevant in lists if any(relevant)]
     return {
@@ -56,7 +56,7 @@ def scores(x, labels, queries, gallery, recall_ks):
 
 
 def nearest(queries, gallery, k, exclude):
-    """(distances, rows) of the k nearest gallery rows, equal distances by row; exclude holds -1 for none."""
+    """(distances, rows) of the k nearest gallery rows, ties by row; exclude is -1 for none."""
     distances, rows = [], []
     for query, own in zip(queries, exclude, strict=True):
         row_distances = [np.sqrt(((query - other) ** 2).sum()) for other in gallery]

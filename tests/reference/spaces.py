@@ -1,4 +1,4 @@
-"""Points whose distances float32 cannot tell apart, while float64 holds them without any rounding."""
+"""Points whose distances float32 cannot tell apart, but float64 computes without rounding."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ DEVICES = [
 
 @st.composite
 def difficult_points(draw, least=2, most=40):
-    """(n, dim): tight groups, duplicates, far from the origin, outliers, of any size; float32 or float64.
+    """(n, dim) tight groups, duplicates, points far from the origin, outliers, at any scale; float32 or float64.
 
-    Coordinates are whole multiples of a power of two, of 24 bits (26 in float64), so that squares of differences and
-    their sums are exact in float64, whatever their order.
+    Coordinates are integer multiples of a power of two with 24 bits (26 in float64), so that squared differences and
+    their sums are exact in float64, in any order.
     """
     n, dim = draw(st.integers(least, most)), draw(st.integers(1, 3))
     dtype, bits = draw(st.sampled_from([(torch.float32, 23), (torch.float64, 25)]))

@@ -1,4 +1,4 @@
-"""What was found, as a picture."""
+"""The figure of search results."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from nearkin.errors import UserError
 from nearkin.reports.hits import draw_hits
 from nearkin.search import Entry, Hit, SearchResult
 
-GONE = (0xDD, 0xDD, 0xDD)
+MISSING = (0xDD, 0xDD, 0xDD)
 
 
 def hit(label: str, distance: float, path: str = "/photos/1.jpg") -> Hit:
@@ -24,25 +24,25 @@ def share_of(colour: tuple[int, int, int], file: Path) -> float:
 
 
 def coloured(path: Path, side: int) -> Image.Image | None:
-    """A picture in the colour that the file is named after; None for any other name."""
+    """An image in the colour that the file is named after; None for any other name."""
     colours = {"green": (0, 255, 0), "red": (255, 0, 0)}
     return Image.new("RGB", (side, side), colours[path.stem]) if path.stem in colours else None
 
 
-def test_the_picture_shows_the_query_and_what_was_found(tmp_path: Path) -> None:
+def test_the_figure_shows_the_query_and_its_hits(tmp_path: Path) -> None:
     results = [SearchResult("green.png", [hit("re$d$", 0.5, "red.png")])]
     draw_hits(tmp_path / "found.png", results, coloured, "in g$ $.index")
     assert share_of((0, 255, 0), tmp_path / "found.png") > 0.02 and share_of((255, 0, 0), tmp_path / "found.png") > 0.02
-    assert share_of(GONE, tmp_path / "found.png") < 0.001
+    assert share_of(MISSING, tmp_path / "found.png") < 0.001
 
 
-def test_a_vanished_file_is_a_grey_tile(tmp_path: Path) -> None:
+def test_a_missing_file_is_a_grey_tile(tmp_path: Path) -> None:
     results = [SearchResult("green.png", [hit("a", 0.5, "red.png"), hit("b", 1.5, "gone.png")])]
     results += [SearchResult("red.png", [hit("a", 0.5, "red.png")])]
     draw_hits(tmp_path / "found.png", results, coloured)
-    assert share_of(GONE, tmp_path / "found.png") > 0.02
+    assert share_of(MISSING, tmp_path / "found.png") > 0.02
 
 
-def test_a_name_that_is_not_a_picture_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="is not the name of a picture; end it with one of"):
+def test_an_unsupported_figure_format_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"cannot save a figure as .*found\.txt; use a name that ends in one of"):
         draw_hits(tmp_path / "found.txt", [], coloured)

@@ -1,4 +1,4 @@
-"""A score reads the same in the terminal, on the page of a run and on a model's card."""
+"""A score reads the same in the terminal, in a run report and in a model card."""
 
 from __future__ import annotations
 

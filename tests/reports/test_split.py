@@ -1,4 +1,4 @@
-"""Single classes and queries of a split: counted again, slowly."""
+"""Scores per class, confusions and hardest queries, compared with a slow count."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from nearkin.reports.split import class_scores, confusions, worst_queries
 from nearkin.space import Space
 
 
-def test_class_scores_and_confusions_are_those_of_a_slow_count() -> None:
+def test_class_scores_and_confusions_match_a_slow_count() -> None:
     generator = torch.Generator().manual_seed(0)
     labels = torch.randint(0, 7, (40,), generator=generator)
-    labels[0] = 9  # alone in its class: nothing to find, and nobody's fault
+    labels[0] = 9  # alone in its class, so it has no positive
     is_query = torch.rand(40, generator=generator) < 0.7
     space = Space(torch.randn(40, 2, generator=generator), labels, torch.arange(40), is_query)
     evaluation = evaluate(space, clustering=None)
@@ -37,7 +37,7 @@ def test_class_scores_and_confusions_are_those_of_a_slow_count() -> None:
         {label: np.mean(found) for label, found in right.items()}
     )
     assert all(row.items == int((labels == label).sum()) for label, row in rows.items())
-    pairs = confusions(space, evaluation, most=100)
+    pairs = confusions(space, evaluation, limit=100)
     assert {(each.label, each.other): each.count for each in pairs} == confused
     assert all((labels[each.query], labels[each.neighbour]) == (each.label, each.other) for each in pairs)
     assert [each.count for each in pairs] == sorted(confused.values(), reverse=True)

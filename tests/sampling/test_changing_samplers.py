@@ -1,4 +1,4 @@
-"""Samplers that draw by what training found: parts of a division, neighbourhoods of clusters, cached losses."""
+"""Samplers that change during training: parts of a partition, neighbourhoods of clusters, cached losses."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ class TestPartition:
         sampler.divide([np.arange(0, 40), np.arange(40, 96)])
         return sampler
 
-    def test_every_batch_is_from_the_part_it_is_said_to_be(self) -> None:
+    def test_every_batch_comes_from_the_reported_part(self) -> None:
         sampler = self.divided()
         for step, batch in enumerate([*sampler, *sampler]):
             part = sampler.part_of(step)
             assert set(batch) <= set(sampler.parts[part].tolist())
             assert set(Counter(LABELS[batch]).values()) == {2}  # as the inner sampler promises
 
-    def test_parts_are_drawn_uniformly_whatever_their_size_and_not_in_turns(self) -> None:
+    def test_parts_are_drawn_uniformly_at_random_whatever_their_size(self) -> None:
         sampler = PartitionSampler(np.repeat(np.arange(100), 40), 4, groups_of_two)
         sampler.divide([np.arange(0, 400), np.arange(400, 4000)])
         drawn = [sampler.part_of(step) for step in range(1000)]
@@ -55,13 +55,13 @@ class TestPartition:
         assert sampler.can_fill_a_batch(np.arange(32))
         assert not sampler.can_fill_a_batch(np.arange(24))  # three classes give six items, not eight
         singles = np.arange(0, 96, 8)  # one item of each class
-        assert not sampler.can_fill_a_batch(singles)  # full, but without a pair
+        assert not sampler.can_fill_a_batch(singles)  # fills a batch, but has no pairs
         assert PartitionSampler(LABELS, 8, groups_of_two, needs_pairs=False).can_fill_a_batch(singles)
         rarely_paired = PartitionSampler(np.r_[np.arange(80), np.repeat(np.arange(80, 88), 2)], 8, groups_of_two)
-        assert rarely_paired.can_fill_a_batch(np.r_[np.arange(30), 80, 81])  # as rarely as all of them
+        assert rarely_paired.can_fill_a_batch(np.r_[np.arange(30), 80, 81])  # as rarely as among all items
         assert not rarely_paired.can_fill_a_batch(np.arange(30))
         one_class = PartitionSampler(LABELS, 4, lambda labels, size, seed: GroupSampler(labels, size, 4, seed))
-        assert not one_class.can_fill_a_batch(np.arange(8))  # full, but nothing to tell apart
+        assert not one_class.can_fill_a_batch(np.arange(8))  # fills a batch, but has only one class
 
 
 def clusters_on_a_line() -> ClusterIndex:
@@ -82,7 +82,7 @@ class TestNeighbourhoods:
         index = sampler.index
         for batch in [*sampler, *sampler]:
             clusters = index.cluster_of[batch].reshape(4, 3)
-            assert (clusters == clusters[:, :1]).all()  # three of each, side by side
+            assert (clusters == clusters[:, :1]).all()  # three of each, adjacent
             assert len(set(batch)) == 12
             seed, *impostors = clusters[:, 0]
             assert index.class_of[seed] not in index.class_of[impostors]
@@ -90,7 +90,7 @@ class TestNeighbourhoods:
             others = index.class_of != index.class_of[seed]
             assert sorted(distance[impostors]) == sorted(distance[others])[:3]
 
-    def test_two_impostors_may_be_of_one_class_but_none_is_of_the_seeds(self) -> None:
+    def test_impostors_can_share_a_class_but_never_that_of_the_seed(self) -> None:
         sampler = NeighbourhoodSampler(np.array([0, 0, 1, 1, 1, 1, 0, 0]), 6, 2)
         index = ClusterIndex(
             np.array([0, 0, 1, 1, 2, 2, 3, 3]), np.array([[0.0], [1.0], [2.0], [0.5]]), np.array([0, 1, 1, 0])
@@ -98,7 +98,7 @@ class TestNeighbourhoods:
         sampler.refresh(index)
         assert sampler.neighbourhood(0).tolist() == [0, 1, 2]
 
-    def test_clusters_smaller_than_asked_for_give_items_twice(self) -> None:
+    def test_small_clusters_repeat_items(self) -> None:
         sampler = self.sampler(batch_size=24, per_cluster=6)  # clusters have four items
         for batch in sampler:
             assert len(batch) == 24
@@ -117,13 +117,13 @@ class TestNeighbourhoods:
         sampler.refresh(clusters_on_a_line())
         assert sampler.seed_probabilities(1)[7] > 0.15
 
-    def test_too_few_impostors_make_larger_shares(self) -> None:
+    def test_with_few_impostors_each_cluster_gives_more_items(self) -> None:
         sampler = NeighbourhoodSampler(np.repeat([0, 1], 20), 16, 2)
         (batch, *_) = sampler
         assert len(set(batch)) == 16
         assert Counter(np.repeat([0, 1], 20)[batch]) == {0: 8, 1: 8}
 
-    def test_a_batch_that_clusters_cannot_make_is_refused(self) -> None:
+    def test_a_batch_that_clusters_cannot_fill_is_refused(self) -> None:
         with pytest.raises(UserError, match="multiple of per_cluster=5"):
             NeighbourhoodSampler(LABELS, 12, 5)
 
@@ -139,16 +139,16 @@ class TestNeighbourhoods:
             (3.0 + SMOOTHING * average) / (0.5 + SMOOTHING * average)
         )
 
-    def test_a_loss_of_zero_is_known_and_an_unknown_one_is_average(self) -> None:
+    def test_a_zero_loss_is_known_and_an_unknown_loss_counts_as_average(self) -> None:
         sampler = self.sampler()
         cluster_of = sampler.index.cluster_of
         sampler.losses.record(0, np.flatnonzero(cluster_of == 0), np.zeros(4))
         sampler.losses.record(1, np.flatnonzero(cluster_of == 1), np.full(4, 2.0))
         probabilities = sampler.seed_probabilities(2 + LAG)
-        assert 0 < probabilities[0] < 0.02 * probabilities[1]  # done with, hardly drawn, never out of the draw
+        assert 0 < probabilities[0] < 0.02 * probabilities[1]  # low loss: rarely drawn, but never excluded
         assert probabilities[5] == pytest.approx(probabilities[1] * (1 + SMOOTHING) / (2 + SMOOTHING))
 
-    def test_without_any_loss_all_clusters_are_alike(self) -> None:
+    def test_without_losses_all_clusters_are_equally_likely(self) -> None:
         sampler = self.sampler()
         assert sampler.seed_probabilities(0) == pytest.approx(np.full(24, 1 / 24))
         sampler.losses.record(0, np.arange(96), np.zeros(96))
@@ -182,19 +182,19 @@ class TestNeighbourhoods:
             assert queue[:stop] + continued == drawn
 
 
-def test_losses_count_later_than_batches_are_read_ahead() -> None:
+def test_losses_count_only_after_the_batches_that_are_read_ahead() -> None:
     assert LAG > AHEAD
 
 
-@given(heard=st.lists(st.integers(0, 3), min_size=1, max_size=90), ahead=st.integers(0, 32))
+@given(recorded=st.lists(st.integers(0, 3), min_size=1, max_size=90), ahead=st.integers(0, 32))
 @settings(max_examples=40, deadline=None)
-def test_what_is_known_does_not_depend_on_how_far_reading_is_ahead(heard: list[int], ahead: int) -> None:
-    """Against the plain definition: the latest loss of every item from steps at least LAG before."""
+def test_known_losses_do_not_depend_on_how_far_batches_are_read_ahead(recorded: list[int], ahead: int) -> None:
+    """Compares with the definition: the latest loss of each item that is at least LAG steps old."""
     cached = CachedLosses(items=4)
-    for step, item in enumerate(heard):
+    for step, item in enumerate(recorded):
         reading = step + ahead
         expected = np.full(4, np.nan)
         for before in range(min(step, reading - LAG + 1)):
-            expected[heard[before]] = before
+            expected[recorded[before]] = before
         np.testing.assert_array_equal(cached.known_at(reading), expected)
         cached.record(step, np.array([item]), np.array([float(step)]))

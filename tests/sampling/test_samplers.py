@@ -1,4 +1,4 @@
-"""Batches: of the promised make, the same for the same seed and epoch, resumable anywhere."""
+"""Batches have the documented composition, depend only on seed and epoch, and can be resumed anywhere."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def make(request: pytest.FixtureRequest) -> Make:
     return SAMPLERS[request.param]
 
 
-def test_batches_follow_from_seed_and_epoch(make: Make) -> None:
+def test_seed_and_epoch_determine_the_batches(make: Make) -> None:
     first, again, other = make(1), make(1), make(2)
     epochs = [list(first), list(first)]
     assert epochs == [list(again), list(again)]
@@ -79,7 +79,7 @@ def test_an_epoch_can_be_left_and_continued_anywhere(make: Make) -> None:
     assert continued.state_dict() == {"epoch": 1, "position": 0}
 
 
-def test_it_serves_a_data_loader(make: Make) -> None:
+def test_it_works_with_a_data_loader(make: Make) -> None:
     items = torch.arange(200)
     loader = DataLoader(torch.utils.data.TensorDataset(items), batch_sampler=make(0))
     sampler = make(0)
@@ -88,7 +88,7 @@ def test_it_serves_a_data_loader(make: Make) -> None:
         assert [batch[0].tolist() for batch in loader] == list(sampler), f"epoch {epoch}"
 
 
-def test_worker_processes_that_read_ahead_get_the_same_batches_from_one_line() -> None:
+def test_worker_processes_that_read_ahead_get_the_same_batches() -> None:
     labels = ["cat", "dog", "owl", "yak"] * 64
     dataset = [(torch.tensor(item), label) for item, label in enumerate(labels)]
     loader = DataLoader(
@@ -121,29 +121,29 @@ def test_an_epoch_can_be_chosen(make: Make) -> None:
         np.array([f"class {label:02d}" for label in LABELS], dtype=object),
         LABELS - 100,
     ],
-    ids=["list", "tensor", "float column", "texts", "objects", "negative"],
+    ids=["list", "tensor", "float column", "strings", "objects", "negative"],
 )
-def test_labels_may_be_of_any_kind(kind: str, given: Any) -> None:
+def test_labels_can_have_any_type(kind: str, given: Any) -> None:
     assert list(EVERY_SAMPLER[kind](given)) == list(EVERY_SAMPLER[kind](LABELS)) != []
 
 
-def test_no_name_is_one_of_torchs_item_samplers() -> None:
+def test_no_sampler_has_the_name_of_a_torch_sampler() -> None:
     theirs = {name for name in vars(torch.utils.data) if name.endswith("Sampler")}
     assert "RandomSampler" in theirs
     assert not theirs & set(nearkin.sampling.__all__)
 
 
-def test_random_batches_meet_every_item_about_once() -> None:
+def test_random_batches_contain_every_item_about_once() -> None:
     counts = Counter(item for batch in RandomBatchSampler(LABELS, 25) for item in batch)
     assert set(counts.values()) == {1} and len(counts) == 200
 
 
-def test_groups_hold_n_of_each_class() -> None:
+def test_batches_have_n_items_of_each_class() -> None:
     for batch in GroupSampler(LABELS, 32, per_class=4):
         assert sorted(Counter(LABELS[batch].tolist()).values()) == [4] * 8
 
 
-def test_short_classes_are_made_up_for_by_more_classes() -> None:
+def test_more_classes_fill_the_batch_if_classes_are_small() -> None:
     labels = np.array([0, 0, 1, 2, 2, 2, 2, 3, 3, 3, 3, 4])
     sampler = GroupSampler(labels, batch_size=10, per_class=4)
     for epoch in range(20):
@@ -155,13 +155,13 @@ def test_short_classes_are_made_up_for_by_more_classes() -> None:
             assert len(counts) >= 3
 
 
-def test_groups_meet_every_class_equally_often() -> None:
+def test_every_class_is_drawn_equally_often() -> None:
     sampler = GroupSampler(LABELS, 20, per_class=5)  # 4 of 20 classes a batch, 10 batches: every class twice
     counts = Counter(LABELS[item] for batch in sampler for item in batch)
     assert set(counts.values()) == {10}
 
 
-def test_pairs_stand_side_by_side_and_singletons_stay_out() -> None:
+def test_pairs_are_adjacent_and_singletons_are_excluded() -> None:
     labels = np.array([0, 0, 1, 1, 1, 2, 3, 3, 4])
     for batch in PairSampler(labels, 6):
         pairs = labels[batch].reshape(-1, 2)
@@ -177,7 +177,7 @@ def test_pairs_stand_side_by_side_and_singletons_stay_out() -> None:
     st.integers(0, 99),
 )
 @settings(max_examples=100, deadline=None)
-def test_the_class_ratio_is_held(sizes: list[int], batch_size: int, lowest: float, more: float, seed: int) -> None:
+def test_the_class_ratio_is_kept(sizes: list[int], batch_size: int, lowest: float, more: float, seed: int) -> None:
     labels = np.repeat(np.arange(len(sizes)), sizes)
     try:
         sampler = ClassRatioSampler(labels, batch_size, lowest, min(1.0, lowest + more), seed)
@@ -189,7 +189,7 @@ def test_the_class_ratio_is_held(sizes: list[int], batch_size: int, lowest: floa
         assert sampler.fewest <= classes <= sampler.most
 
 
-def test_the_shares_of_all_processes_make_the_batch_in_order() -> None:
+def test_the_shares_of_all_processes_form_the_batch_in_order() -> None:
     batch = np.arange(12)
     shares = [share_of(batch, rank, 3) for rank in range(3)]
     assert np.concatenate(shares).tolist() == batch.tolist()
@@ -212,19 +212,19 @@ def test_the_shares_of_all_processes_make_the_batch_in_order() -> None:
         (lambda: ClassRatioSampler([0, 0, 1, 1], 4, 0.5, 0.2), "lowest <= highest <= 1, got 0.5 and 0.2"),
     ],
 )
-def test_what_cannot_work_is_refused(make_wrong: Callable[[], object], expected: str) -> None:
+def test_impossible_batches_are_refused(make_wrong: Callable[[], object], expected: str) -> None:
     with pytest.raises(UserError, match=expected):
         make_wrong()
 
 
-def test_whoever_takes_exactly_the_batches_of_an_epoch_gets_the_next_one_then() -> None:
+def test_the_next_epoch_starts_after_exactly_the_batches_of_one() -> None:
     asks_once_more, counts = (GroupSampler(np.arange(40) // 4, batch_size=8, per_class=4) for _ in range(2))
     for _ in range(3):
         assert list(asks_once_more) == list(islice(counts, len(counts)))
     assert (counts.epoch, counts.position) == (3, 0)
 
 
-def test_a_saved_place_behind_the_last_batch_is_the_start_of_the_next_epoch() -> None:
+def test_a_saved_position_after_the_last_batch_is_the_start_of_the_next_epoch() -> None:
     old, new = (GroupSampler(np.arange(40) // 4, batch_size=8, per_class=4) for _ in range(2))
     old.load_state_dict({"epoch": 0, "position": len(old)})
     new.epoch = 1

@@ -95,8 +95,8 @@ def test_queries_without_a_path_are_numbered(model: Embedder, file: Path) -> Non
     [
         ([], "no queries given"),
         (np.zeros((3, 8, 8, 3), np.float32), "must have the model's input size"),
-        (np.zeros(7, np.int64), r"one image as array has shape .*, not \(7,\)"),
-        ([np.zeros(4), Image.new("RGB", (8, 8))], "one image as array"),
+        (np.zeros(7, np.int64), r"an image array must have shape .*, got \(7,\)"),
+        ([np.zeros(4), Image.new("RGB", (8, 8))], "an image array must have shape"),
         (["nowhere.jpg"], "nowhere.jpg: no such file"),
     ],
 )

@@ -1,4 +1,4 @@
-"""A model that needs no training: a picture's mean colour is its vector. And pictures of one colour to try it with."""
+"""A model that needs no training: it embeds an image as its mean colour. And images of one colour to try it with."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PER_LABEL = 8
 
 
 class MeanColour:
-    """An embedder whose calls can be counted; one colour it cannot bear."""
+    """An embedder that counts its calls, and fails for one colour."""
 
     POISON = (1, 2, 3)
     model = SimpleNamespace(spec=SimpleNamespace(dim=3, preprocess=Preprocess(8, 8, 3, (0.0,) * 3, (1.0,) * 3)))
@@ -33,13 +33,13 @@ class MeanColour:
         self.may_go_on = threading.Event()
         self.may_go_on.set()
 
-    def encode(self, pictures: Sequence[Tensor], progress: bool = True) -> npt.NDArray[np.float32]:
+    def encode(self, images: Sequence[Tensor], progress: bool = True) -> npt.NDArray[np.float32]:
         assert not progress
-        self.calls.append(len(pictures))
+        self.calls.append(len(images))
         self.may_go_on.wait(10)
-        colours = [np.asarray(picture, dtype=np.float32).mean(axis=(1, 2)) for picture in pictures]
+        colours = [np.asarray(image, dtype=np.float32).mean(axis=(1, 2)) for image in images]
         if any(np.allclose(colour, self.POISON) for colour in colours):
-            raise RuntimeError("the model failed at /secret/place")
+            raise RuntimeError("the model failed in /secret/folder")
         return np.stack(colours) / 255
 
 
@@ -48,21 +48,21 @@ def colour_of(label: str, number: int) -> tuple[int, int, int]:
     return red + number, green + 2 * number, blue + 3 * number
 
 
-def picture_bytes(colour: tuple[int, int, int] = (200, 30, 30), kind: str = "PNG", side: int = 32) -> bytes:
+def image_bytes(colour: tuple[int, int, int] = (200, 30, 30), kind: str = "PNG", side: int = 32) -> bytes:
     encoded = BytesIO()
     Image.new("RGB", (side, side), colour).save(encoded, kind)
     return encoded.getvalue()
 
 
 def make_gallery(folder: Path, embedder: MeanColour) -> Gallery:
-    """A real gallery in a real store: 24 pictures; ids count from 1 in the order of the labels."""
+    """A real gallery of 24 images in a real store. Ids start at 1, in the order of the labels."""
     entries, vectors = [], []
     for place, label in enumerate(LABELS):
-        pictures = folder / "secret" / f"folder{place}"
-        pictures.mkdir(parents=True)
+        images = folder / "secret" / f"folder{place}"
+        images.mkdir(parents=True)
         for number in range(PER_LABEL):
-            path = pictures / f"<i>{number}.png"
-            path.write_bytes(picture_bytes(colour_of(label, number), side=96))
+            path = images / f"<i>{number}.png"
+            path.write_bytes(image_bytes(colour_of(label, number), side=96))
             entries.append(Entry(str(path), label, path.stat().st_size, path.stat().st_mtime_ns))
             vectors.append(np.asarray(colour_of(label, number), dtype=np.float32) / 255)
     store = LocalStore(folder / "secret" / "gallery.index", dim=3)

@@ -1,4 +1,4 @@
-"""A gallery of its own for every test, and its API.
+"""A new gallery for every test, and its API.
 
 Not a conftest.py: a second one would hide the first from tests that import from it.
 """
@@ -32,7 +32,7 @@ def gallery(tmp_path: Path, embedder: MeanColour) -> Iterator[Gallery]:
 
 @pytest.fixture
 def client(gallery: Gallery) -> Iterator[TestClient]:
-    from fastapi.testclient import TestClient  # here: the other tests run without the serve extra
+    from fastapi.testclient import TestClient  # the other tests run without the serve extra
 
     from nearkin.serve.app import make_app
 

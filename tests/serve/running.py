@@ -13,7 +13,7 @@ from nearkin.serve.server import http_server, listen
 
 @contextmanager
 def running(app: FastAPI) -> Iterator[tuple[str, int]]:
-    """Where it listens."""
+    """Yields the address of the server."""
     listening = listen("127.0.0.1", 0)
     server = http_server(app)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})

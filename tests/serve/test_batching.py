@@ -1,4 +1,4 @@
-"""The batcher: fewer calls than requests, everyone's own result, no failure harms others, and it can be closed."""
+"""The batcher makes fewer calls than requests, isolates failures, and can be closed."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_one_that_fails_does_not_fail_the_others() -> None:
     assert isinstance(failed, ZeroDivisionError)
 
 
-def test_a_request_alone_is_answered_after_a_moment_and_later_ones_too() -> None:
+def test_single_requests_are_answered_one_after_the_other() -> None:
     async def ask() -> list[str]:
         batcher = Batcher(lambda words: [word.upper() for word in words])
         return [await batcher("a"), await batcher("b")]
@@ -48,7 +48,7 @@ def test_a_request_alone_is_answered_after_a_moment_and_later_ones_too() -> None
     assert asyncio.run(asyncio.wait_for(ask(), 5)) == ["A", "B"]
 
 
-def test_one_who_gave_up_is_passed_over() -> None:
+def test_a_cancelled_request_is_skipped() -> None:
     seen: list[str] = []
 
     def remember(words: list[str]) -> list[str]:
@@ -67,7 +67,7 @@ def test_one_who_gave_up_is_passed_over() -> None:
     assert seen == ["patient"]
 
 
-def test_closing_ends_the_waiting_of_all_without_waiting_for_the_model() -> None:
+def test_closing_cancels_all_requests_without_waiting_for_the_model() -> None:
     release = threading.Event()
 
     def slowly(items: list[int]) -> list[int]:

@@ -1,4 +1,4 @@
-"""A real server and clients that mean no good: others are answered meanwhile, and its log stays short."""
+"""A real server and hostile clients: others are still answered, and the log stays short."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from http.client import HTTPConnection
 
 import pytest
 from reference.hostile_requests import HostileRequest, aborted, every_request, form, request, send
-from serve.colours import picture_bytes
+from serve.colours import image_bytes
 from serve.running import running
 
 from nearkin.search import Gallery
 from nearkin.serve import app as serve_app
-from nearkin.serve import connections, places, server
+from nearkin.serve import connections, server, slots
 from nearkin.serve.app import make_app
 
 Address = tuple[str, int]
-HALF_A_HEAD = b"GET /api/health HTTP/1.1\r\nHost: 127"
+INCOMPLETE_HEADERS = b"GET /api/health HTTP/1.1\r\nHost: 127"
 
 
 @pytest.fixture
@@ -32,7 +32,7 @@ def address(gallery: Gallery) -> Iterator[Address]:
 
 @contextmanager
 def quiet(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
-    """Nothing may be logged as an error, neither here nor by uvicorn, which keeps its own log."""
+    """No errors may be logged, neither by nearkin nor by uvicorn, which has its own logger."""
     logger = logging.getLogger("uvicorn")
     logger.addHandler(caplog.handler)
     try:
@@ -43,7 +43,7 @@ def quiet(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
 
 
 def answers(address: Address, raw: bytes) -> int:
-    """The status of an answer that must come within two seconds."""
+    """The status of a response that must come within two seconds."""
     answer = send(address, HostileRequest("honest", raw), timeout=10)
     assert answer.seconds < 2
     return answer.status
@@ -59,21 +59,25 @@ def is_closed(client: socket.socket, within: float) -> bool:
         return False
 
 
-def test_half_sent_heads_keep_nobody_out(address: Address, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_incomplete_headers_do_not_block_others(address: Address, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connections, "max_connections", lambda: 10)
     with ExitStack() as held:
         clients = [held.enter_context(socket.create_connection(address)) for _ in range(30)]
         for client in clients:
-            client.sendall(HALF_A_HEAD)
+            client.sendall(INCOMPLETE_HEADERS)
         assert answers(address, request()) == 200
         assert all(is_closed(client, 1) for client in clients[:19])
         assert not is_closed(clients[-1], 0.01)
 
 
-def test_a_head_has_a_deadline_that_more_bytes_do_not_move(address: Address, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connections, "HEAD_SECONDS", 0.3)
+def test_headers_have_a_deadline_that_more_bytes_do_not_extend(
+    address: Address, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connections, "HEADER_SECONDS", 0.3)
     with socket.create_connection(address) as client, socket.create_connection(address) as second:
-        second.sendall(request(headers={"Connection": "keep-alive"}) + HALF_A_HEAD)  # the next head on a connection
+        second.sendall(
+            request(headers={"Connection": "keep-alive"}) + INCOMPLETE_HEADERS
+        )  # the next headers on a connection
         for _ in range(3):
             client.sendall(b"a")
             time.sleep(0.05)
@@ -86,7 +90,7 @@ def test_a_head_has_a_deadline_that_more_bytes_do_not_move(address: Address, mon
             raise ConnectionResetError
 
 
-def test_who_does_not_read_the_answer_is_cut_off(address: Address, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_client_that_does_not_read_is_disconnected(address: Address, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connections, "READ_SECONDS", 0.2)
     with socket.socket() as client:
         client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
@@ -99,7 +103,7 @@ def test_who_does_not_read_the_answer_is_cut_off(address: Address, monkeypatch: 
     assert answers(address, request()) == 200
 
 
-def test_the_second_piece_of_an_answer_does_not_wait_for_the_first_to_be_confirmed(address: Address) -> None:
+def test_the_second_piece_of_a_response_does_not_wait_for_an_acknowledgement(address: Address) -> None:
     client, seconds = HTTPConnection(*address), []
     for _ in range(40):
         began = time.perf_counter()
@@ -107,13 +111,13 @@ def test_the_second_piece_of_an_answer_does_not_wait_for_the_first_to_be_confirm
         client.getresponse().read()
         seconds.append(time.perf_counter() - began)
     client.close()
-    assert min(seconds[20:]) < 0.03  # confirmations wait 40 ms, but not those of the first packets
+    assert min(seconds[20:]) < 0.03  # acknowledgements are delayed by 40 ms, except for the first packets
 
 
-def test_slow_bodies_keep_nobody_out(gallery: Gallery, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slow_bodies_do_not_block_others(gallery: Gallery, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(serve_app, "MAX_UPLOADS", 4)
-    monkeypatch.setattr(places, "HEAD_START", 0.2)
-    whole = form(picture_bytes(side=200))
+    monkeypatch.setattr(slots, "GRACE_SECONDS", 0.2)
+    whole = form(image_bytes(side=200))
     with running(make_app(gallery)) as address, ExitStack() as held:
         for _ in range(12):
             held.enter_context(socket.create_connection(address)).sendall(whole[:250])
@@ -125,7 +129,7 @@ def test_every_hostile_request_is_refused_in_a_sentence_and_nothing_is_logged(
     address: Address, caplog: pytest.LogCaptureFixture
 ) -> None:
     with quiet(caplog):
-        for hostile in every_request(picture_bytes(), mutated=10):
+        for hostile in every_request(image_bytes(), mutated=10):
             answer = send(address, hostile, timeout=1.5)
             assert answer.status < 500, hostile.name
             assert answer.seconds < 2, hostile.name
@@ -134,14 +138,14 @@ def test_every_hostile_request_is_refused_in_a_sentence_and_nothing_is_logged(
         assert answers(address, request()) == 200
 
 
-def test_uploads_broken_off_are_nothing_for_the_log(address: Address, caplog: pytest.LogCaptureFixture) -> None:
+def test_interrupted_uploads_are_not_logged(address: Address, caplog: pytest.LogCaptureFixture) -> None:
     with quiet(caplog):
-        for hostile in aborted(picture_bytes()):
+        for hostile in aborted(image_bytes()):
             send(address, hostile)
-        assert answers(address, form(picture_bytes())) == 200
+        assert answers(address, form(image_bytes())) == 200
 
 
-def test_requests_that_the_end_of_the_server_cuts_off_leave_one_line_in_the_log(
+def test_requests_cancelled_at_shutdown_leave_one_line_in_the_log(
     gallery: Gallery, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(server, "STOP_SECONDS", 0)
@@ -150,7 +154,7 @@ def test_requests_that_the_end_of_the_server_cuts_off_leave_one_line_in_the_log(
             logging.getLogger("uvicorn").addHandler(caplog.handler)
             clients = [held.enter_context(socket.create_connection(address)) for _ in range(3)]
             for client in clients:
-                client.sendall(form(picture_bytes())[:250])
+                client.sendall(form(image_bytes())[:250])
             time.sleep(0.2)
         logging.getLogger("uvicorn").removeHandler(caplog.handler)
     assert caplog.text.count("\n") == 1

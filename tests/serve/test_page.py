@@ -1,4 +1,4 @@
-"""The page as a person uses it, in a real browser: search, walk, go back, filter, look at the map."""
+"""The page in a real browser: search, browse, go back, filter, use the map."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from serve.colours import PER_LABEL, MeanColour, colour_of, make_gallery, picture_bytes
+from serve.colours import PER_LABEL, MeanColour, colour_of, image_bytes, make_gallery
 from serve.running import running
 
 from nearkin.search.gallery import Gallery
@@ -45,7 +45,7 @@ def window() -> Iterator[BrowserContext]:
 
 @pytest.fixture
 def page(window: BrowserContext, address: str) -> Iterator[Page]:
-    """The page opened; at the end nothing may have left the origin, and the console must be silent."""
+    """The open page. At the end, no request may have left the origin, and the console must be empty."""
     page = window.new_page()
     requests: list[str] = []
     complaints: list[str] = []
@@ -61,27 +61,27 @@ def page(window: BrowserContext, address: str) -> Iterator[Page]:
 
 
 def upload(page: Page, colour: tuple[int, int, int]) -> None:
-    page.set_input_files("#file", {"name": "mine.png", "mimeType": "image/png", "buffer": picture_bytes(colour)})
+    page.set_input_files("#file", {"name": "mine.png", "mimeType": "image/png", "buffer": image_bytes(colour)})
 
 
 def first_label(page: Page, label: str) -> None:
     expect(page.locator("#grid .label").first).to_have_text(label)
 
 
-def test_a_picture_is_searched_and_a_click_walks_on_and_back_returns(page: Page) -> None:
+def test_upload_then_click_a_neighbour_then_go_back(page: Page) -> None:
     upload(page, colour_of("green", 3))
-    expect(page.locator("h1")).to_have_text("24 nearest to your picture")
+    expect(page.locator("h1")).to_have_text("24 nearest to your image")
     first_label(page, "green")
     expect(page.locator("#grid .distance").first).to_have_text("0.000")
     expect(page.locator("#query")).to_be_visible()
 
     page.locator("#grid a", has_text="blue").first.click()
     expect(page.locator("h1")).to_contain_text("23 nearest to folder2/")
-    first_label(page, "<b>blue</b>")  # as text: a name is no markup
+    first_label(page, "<b>blue</b>")  # as text, not as HTML
     assert page.locator("#grid b, #grid i").count() == 0
 
     page.go_back()
-    expect(page.locator("h1")).to_have_text("24 nearest to your picture")
+    expect(page.locator("h1")).to_have_text("24 nearest to your image")
     first_label(page, "green")
 
 
@@ -100,7 +100,7 @@ def test_a_label_and_a_number_narrow_the_search(page: Page) -> None:
     first_label(page, "red")
 
 
-def test_the_keyboard_alone_is_enough(page: Page) -> None:
+def test_the_page_works_with_the_keyboard_alone(page: Page) -> None:
     page.locator("#grid a").first.focus()
     page.keyboard.press("Enter")
     expect(page.locator("h1")).to_contain_text("23 nearest")
@@ -109,7 +109,7 @@ def test_the_keyboard_alone_is_enough(page: Page) -> None:
     expect(page.locator("#grid a").first).to_be_focused()
 
 
-def test_a_point_of_the_map_is_searched_by_mouse_and_by_keyboard(page: Page) -> None:
+def test_a_point_of_the_map_can_be_searched_with_mouse_or_keyboard(page: Page) -> None:
     page.click("#to-map")
     expect(page.locator("#map")).to_have_attribute("aria-busy", "false", timeout=30_000)
     points = page.evaluate("fetch('/api/map').then((answer) => answer.json())")["points"]
@@ -141,27 +141,27 @@ def test_pasting_and_dropping_work_like_choosing(page: Page) -> None:
             ? new ClipboardEvent("paste", { clipboardData: data }) : new DragEvent("drop", { dataTransfer: data });
         document.dispatchEvent(event);
     }"""
-    page.evaluate(make, ["paste", list(picture_bytes(colour_of("green", 0)))])
+    page.evaluate(make, ["paste", list(image_bytes(colour_of("green", 0)))])
     first_label(page, "green")
-    page.evaluate(make, ["drop", list(picture_bytes(colour_of("red", 0)))])
+    page.evaluate(make, ["drop", list(image_bytes(colour_of("red", 0)))])
     first_label(page, "red")
 
 
-def test_what_went_wrong_is_said_in_words(page: Page) -> None:
+def test_errors_are_shown_in_words(page: Page) -> None:
     page.set_input_files("#file", {"name": "big.png", "mimeType": "image/png", "buffer": bytes(2**20 + 1)})
-    expect(page.locator("#message")).to_have_text("big.png is larger than 1 MB; choose a smaller picture.")
+    expect(page.locator("#message")).to_have_text("big.png is larger than 1 MB. Choose a smaller image.")
     page.goto(f"{page.url.split('#')[0]}#item=99")
     expect(page.locator("#message")).to_contain_text("The gallery has no item 99")
-    page.goto(f"{page.url.split('#')[0]}#picture=7")
-    expect(page.locator("#message")).to_contain_text("choose it once more")
+    page.goto(f"{page.url.split('#')[0]}#image=7")
+    expect(page.locator("#message")).to_contain_text("choose it again")
 
 
-def test_a_file_too_large_is_told_on_the_map_too(page: Page) -> None:
+def test_a_file_that_is_too_large_is_reported_on_the_map_too(page: Page) -> None:
     page.click("#to-map")
     expect(page.locator("#map")).to_have_attribute("aria-busy", "false", timeout=30_000)
     page.set_input_files("#file", {"name": "big.png", "mimeType": "image/png", "buffer": bytes(2**20 + 1)})
     expect(page.locator("#map-message")).to_be_visible()
-    expect(page.locator("#map-message")).to_have_text("big.png is larger than 1 MB; choose a smaller picture.")
+    expect(page.locator("#map-message")).to_have_text("big.png is larger than 1 MB. Choose a smaller image.")
 
 
 @pytest.mark.parametrize(("typed", "asked"), [(" outer ", "+outer+"), (" green ", "green")])
@@ -176,13 +176,13 @@ def test_spaces_around_a_label_are_kept_only_where_it_has_them(page: Page, typed
     expect(page).to_have_url(re.compile(f"label={re.escape(asked)}$"))
 
 
-def test_a_vanished_file_is_a_grey_tile(page: Page, gallery: Gallery) -> None:
+def test_a_missing_file_is_a_grey_tile(page: Page, gallery: Gallery) -> None:
     path = Path(gallery.store.entries_of([2])[2].path)
     content = path.read_bytes()
     path.unlink()
     page.goto(f"{page.url}#item=1")
-    page.reload()  # a picture that the page has shown already would not be asked for again
-    expect(page.locator("#grid .gone")).to_have_text(["file is gone"])
+    page.reload()  # the page does not load the same image twice
+    expect(page.locator("#grid .missing")).to_have_text(["file missing"])
     path.write_bytes(content)
 
 
@@ -194,7 +194,7 @@ def test_nothing_is_wider_than_the_screen(page: Page, address: str, view: str) -
         assert page.evaluate("document.documentElement.scrollWidth") == width
 
 
-def test_an_answer_that_comes_late_does_not_replace_a_newer_one(page: Page) -> None:
+def test_a_late_response_does_not_replace_a_newer_one(page: Page) -> None:
     def hold(route: object) -> None:
         time.sleep(0.5)
         route.continue_()  # type: ignore[attr-defined]
@@ -206,11 +206,11 @@ def test_an_answer_that_comes_late_does_not_replace_a_newer_one(page: Page) -> N
     expect(page.locator("h1")).to_contain_text("nearest to folder2/")
 
 
-def test_the_cross_in_the_label_field_ends_the_filter(page: Page) -> None:
+def test_clearing_the_label_field_removes_the_filter(page: Page) -> None:
     page.fill("#label", "green")
     page.keyboard.press("Enter")
     expect(page.locator("#grid li")).to_have_count(PER_LABEL)
-    # As the browser empties it: no change event comes before the field is left.
+    # The browser clears it like this: the change event comes only when the field loses focus.
     page.evaluate("""() => {
         const field = document.getElementById("label");
         field.value = "";
@@ -219,7 +219,7 @@ def test_the_cross_in_the_label_field_ends_the_filter(page: Page) -> None:
     expect(page.locator("#grid li")).to_have_count(24)
 
 
-def test_a_map_in_sight_follows_the_gallery(page: Page) -> None:
+def test_a_visible_map_follows_the_gallery(page: Page) -> None:
     left, right = ({"x": x, "y": 0.0, "label": "green"} for x in (0.0, 1.0))
     maps = [[{"id": 1, **left}, {"id": 2, **right}], [{"id": 2, **left}]]
     page.route("**/api/map", lambda route: route.fulfill(json={"ready": True, "points": maps.pop(0)}))
@@ -232,7 +232,7 @@ def test_a_map_in_sight_follows_the_gallery(page: Page) -> None:
     expect(page).to_have_url(re.compile("item=2$"))
 
 
-def test_a_map_in_sight_goes_on_after_an_answer_that_failed(page: Page) -> None:
+def test_a_visible_map_recovers_from_an_error(page: Page) -> None:
     point = {"x": 0.0, "y": 0.0, "label": "green"}
     good, bad = ({"json": {"ready": True, "points": [{"id": 2, **point}]}}, {"status": 503, "json": {"detail": "alas"}})
     answers = [bad, good, bad, good]
@@ -247,7 +247,7 @@ def test_a_map_in_sight_goes_on_after_an_answer_that_failed(page: Page) -> None:
     expect(page).to_have_url(re.compile("item=2$"))
 
 
-def test_fingers_move_and_widen_the_map(window: BrowserContext, address: str) -> None:
+def test_touch_moves_and_zooms_the_map(window: BrowserContext, address: str) -> None:
     assert window.browser is not None
     phone = window.browser.new_context(viewport={"width": 390, "height": 844}, has_touch=True, is_mobile=True)
     page = phone.new_page()
@@ -270,7 +270,7 @@ def test_fingers_move_and_widen_the_map(window: BrowserContext, address: str) ->
     expect(page.locator("#map")).to_have_attribute("aria-busy", "false")
     box = page.locator("#canvas").bounding_box()
     assert box is not None
-    # 28 pixels stay free around the points, and 48 more at the right.
+    # A margin of 28 pixels around the points, and 48 more on the right.
     (x, y), second, _ = (
         (box["x"] + 28 + x * (box["width"] - 104), box["y"] + 28 + y * (box["height"] - 56)) for x, y in places.values()
     )
@@ -281,29 +281,29 @@ def test_fingers_move_and_widen_the_map(window: BrowserContext, address: str) ->
     drag(20, 120)
     touch("touchStart", (x + 20, y + 120), (x + 40, y + 120))  # where the first point is now
     touch("touchEnd")
-    expect(page).to_have_url(re.compile("view=map$"))  # none of these was taken for a tap
+    expect(page).to_have_url(re.compile("view=map$"))  # none of these counted as a tap
     page.touchscreen.tap(x + 20 + 3 * (second[0] - x), y + 120 + 3 * (second[1] - y))
     expect(page).to_have_url(re.compile("item=2$"))
 
     page.go_back()
     expect(page.locator("#canvas")).to_be_visible()
     for _ in range(5):
-        drag(180, 300)  # but no further than to its corner
+        drag(180, 300)  # but not beyond its corner
     page.touchscreen.tap(box["x"] + 3 * 28, box["y"] + 3 * 28)
     expect(page).to_have_url(re.compile("item=3$"))
     phone.close()
 
 
 @pytest.mark.parametrize("linked", [True, False])
-def test_the_link_with_the_token_opens_the_page_and_the_token_leaves_the_address(
+def test_the_link_with_the_token_opens_the_page_and_the_token_is_removed_from_the_address(
     window: BrowserContext, gallery: Gallery, linked: bool
 ) -> None:
-    """Also by a link on a page of another site, from which browsers send no strict cookie."""
+    """Also from a link on another site, where browsers do not send strict cookies."""
     token = "a-token-of-some-length"
     with running(make_app(gallery, max_upload_mb=1, token=token)) as (host, port):
         address, page = f"http://{host}:{port}/", window.new_page()
         page.goto(address)
-        expect(page.locator("body")).to_contain_text("asks for its token")
+        expect(page.locator("body")).to_contain_text("requires a token")
         if linked:
             page.route(
                 "http://elsewhere.example/",

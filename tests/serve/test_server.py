@@ -1,4 +1,4 @@
-"""The server itself: where it listens, what it says, and that it ends when asked to."""
+"""The server: its address, its output, its token, and shutdown."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ import pytest
 import torch
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
-from serve.colours import picture_bytes
+from serve.colours import image_bytes
 
 from nearkin.data.transforms import Preprocess
 from nearkin.errors import UserError
 from nearkin.models import Embedder, EmbeddingModel, ModelSpec
 from nearkin.search import Gallery
 from nearkin.serve import serve, server
-from nearkin.serve.server import LOOPBACK, host_name, listen, names, only_this_machine
+from nearkin.serve.server import LOOPBACK, host_name, is_local, listen, names
 
 TOKEN = "a-token-of-some-length"
 
@@ -32,38 +32,38 @@ TOKEN = "a-token-of-some-length"
 @pytest.mark.parametrize(
     ("host", "port", "words"),
     [
-        ("127.0.0.1", 70_000, "port 70000 does not exist"),
+        ("127.0.0.1", 70_000, "port must be from 0 to 65535, got 70000"),
         ("no.such.host.invalid", 0, "cannot serve at no.such.host.invalid:0"),
         ("192.0.2.1", 0, "cannot serve at 192.0.2.1:0"),
     ],
 )
-def test_an_address_that_cannot_be_is_one_sentence(host: str, port: int, words: str) -> None:
+def test_an_impossible_address_is_refused_in_one_sentence(host: str, port: int, words: str) -> None:
     with pytest.raises(UserError, match=words):
         listen(host, port)
 
 
 @pytest.mark.parametrize("local", [True, False])
-def test_further_names_are_answered_once_they_are_allowed_and_no_others(local: bool) -> None:
-    plain, allowing = names("Photos", (), local), names("Photos", ["pictures.example"], local)
-    assert (plain is None) == (not local)  # others reach it by names that cannot be known here
-    assert "pictures.example" not in (plain or ())
-    assert allowing == {*LOOPBACK, "photos", "pictures.example"}
+def test_only_allowed_host_names_are_accepted(local: bool) -> None:
+    plain, allowing = names("Photos", (), local), names("Photos", ["images.example"], local)
+    assert (plain is None) == (not local)  # the names that other machines use are unknown
+    assert "images.example" not in (plain or ())
+    assert allowing == {*LOOPBACK, "photos", "images.example"}
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "LOCALHOST", "127.1", "127.0.0.2", "0.0.0.0"])
-def test_whether_only_this_machine_reaches_it_does_not_depend_on_how_its_address_is_written(host: str) -> None:
+def test_a_loopback_address_is_local_however_it_is_written(host: str) -> None:
     with listen(host, 0) as listening:
-        assert only_this_machine(listening) == (host != "0.0.0.0")
+        assert is_local(listening) == (host != "0.0.0.0")
 
 
-@pytest.mark.parametrize("given", ["https://pictures.example", "pictures.example:443", "pictures.example/a", "*", ""])
-def test_what_is_no_name_is_one_sentence(given: str) -> None:
-    with pytest.raises(UserError, match=r"is not a host name; give it alone, like pictures\.example"):
+@pytest.mark.parametrize("given", ["https://images.example", "images.example:443", "images.example/a", "*", ""])
+def test_an_invalid_host_name_is_refused_in_one_sentence(given: str) -> None:
+    with pytest.raises(UserError, match=r"is not a host name; use the name alone, such as images\.example"):
         host_name(given)
 
 
-def test_a_name_that_browsers_write_in_another_way_is_refused() -> None:
-    with pytest.raises(UserError, match=r"'faß\.de' in another form; .* xn--"):
+def test_a_host_name_that_is_not_ascii_is_refused() -> None:
+    with pytest.raises(UserError, match=r"'faß\.de' is not ASCII; .* xn--"):
         host_name("faß.de")
 
 
@@ -76,7 +76,7 @@ def test_a_port_in_use_is_one_sentence(gallery: Gallery) -> None:
 
 @pytest.fixture
 def served(monkeypatch: pytest.MonkeyPatch) -> list[FastAPI]:
-    """The applications that would have been served, while nothing is."""
+    """The applications that `serve` would serve; no server is started."""
     apps: list[FastAPI] = []
 
     def nothing(app: FastAPI) -> SimpleNamespace:
@@ -93,7 +93,7 @@ def status(app: FastAPI, token: str | None = None) -> int:
     return TestClient(app, base_url="http://localhost").get("/page.js", headers=headers).status_code
 
 
-def test_where_others_reach_it_a_token_is_made_up_and_printed(
+def test_a_random_token_is_printed_if_other_machines_can_connect(
     gallery: Gallery, served: list[FastAPI], capsys: pytest.CaptureFixture[str]
 ) -> None:
     for _ in range(2):
@@ -107,7 +107,7 @@ def test_where_others_reach_it_a_token_is_made_up_and_printed(
 def test_this_machine_needs_no_token(
     gallery: Gallery, served: list[FastAPI], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("NEARKIN_TOKEN", "")  # as good as none
+    monkeypatch.setenv("NEARKIN_TOKEN", "")  # counts as not set
     serve(gallery, port=0)
     assert "token" not in capsys.readouterr().out
     assert status(served[0]) == 200
@@ -115,7 +115,7 @@ def test_this_machine_needs_no_token(
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "0.0.0.0"])
 @pytest.mark.parametrize("by", ["argument", "environment"])
-def test_a_token_that_is_given_holds_and_is_told_nobody(
+def test_a_given_token_is_required_and_never_printed(
     host: str,
     by: str,
     gallery: Gallery,
@@ -133,8 +133,8 @@ def test_a_token_that_is_given_holds_and_is_told_nobody(
 
 
 @pytest.mark.parametrize("token", ["", "secret"])
-def test_a_token_too_short_is_one_sentence(token: str, gallery: Gallery, served: list[FastAPI]) -> None:
-    with pytest.raises(UserError, match="a token is 16 or more letters"):
+def test_a_token_that_is_too_short_is_refused(token: str, gallery: Gallery, served: list[FastAPI]) -> None:
+    with pytest.raises(UserError, match="a token must be 16 or more letters"):
         serve(gallery, port=0, token=token)
     assert served == []
 
@@ -153,7 +153,7 @@ def test_a_real_gallery_is_served_until_ctrl_c(photos: Path, tmp_path: Path) -> 
     grey = Preprocess(size=16, resize=16, channels=1, mean=(0.5,), std=(0.5,))
     Embedder(EmbeddingModel(ModelSpec("small", 8, "always", grey))).save(tmp_path / "model")
     Gallery.index(tmp_path / "model", photos, tmp_path / "gallery.index").close()
-    command = ["serve", str(tmp_path / "gallery.index"), "--port", "0", "--allow-host", "pictures.example"]
+    command = ["serve", str(tmp_path / "gallery.index"), "--port", "0", "--allow-host", "images.example"]
     server = subprocess.Popen(
         [sys.executable, "-m", "nearkin", *command],
         stdout=subprocess.PIPE,
@@ -168,14 +168,14 @@ def test_a_real_gallery_is_served_until_ctrl_c(photos: Path, tmp_path: Path) -> 
         body = b'--x\r\nContent-Disposition: form-data; name="file"; filename="q"\r\n\r\n%b\r\n--x--\r\n'
         request = urllib.request.Request(
             f"{said[1]}/api/search",
-            body % picture_bytes((80, 80, 80)),
+            body % image_bytes((80, 80, 80)),
             {"Content-Type": "multipart/form-data; boundary=x"},
         )
         with urllib.request.urlopen(request, timeout=20) as answer:
             assert b'"name":"class' in answer.read()
         known, strange = (
             urllib.request.Request(f"{said[1]}/api/health", headers={"Host": name})
-            for name in ("pictures.example", "evil.pictures.example")
+            for name in ("images.example", "evil.images.example")
         )
         with urllib.request.urlopen(known, timeout=20) as answer:
             assert answer.status == 200

@@ -1,4 +1,4 @@
-"""The backbone alone: its own features, measured like everything else."""
+"""The backbone alone: its features, evaluated like any other space."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_features_of_the_test_half_are_measured_at_unit_length(tmp_path: Path) -
         make_settings(file, "rank", {"device": "cpu", "backbone": "linear", "split": "first-half", "validation": 0.0})
     )
     train, rest = torch.from_numpy(vectors[:48]), torch.from_numpy(vectors[48:])
-    expected = normalize((rest - train.mean(0)) / train.std(0), dim=1)  # what `linear` passes on to its head
+    expected = normalize((rest - train.mean(0)) / train.std(0), dim=1)  # the input of the head of `linear`
     assert scores == evaluate(Space.of(expected, labels[48:])).scores
 
 

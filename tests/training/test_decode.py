@@ -1,4 +1,4 @@
-"""Images decoded once: the same squares as the transforms give, made once for all runs, whoever needs them first."""
+"""Images decoded once: the same squares as the transforms make, shared by all runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Nothing is lost: damaged files are one sentence, a resume that fails changes nothing, a logger never ends a run."""
+"""Nothing is lost: damaged files give one sentence, a failed resume changes nothing, a logger never ends a run."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def run(trained: Path, tmp_path: Path) -> Run:
-    """A finished run of the test's own."""
+    """A copy of a finished run, for one test."""
     return Run(shutil.copytree(trained, tmp_path / "run"))
 
 
@@ -48,7 +48,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 
 def damage(run: Run, **changes: Any) -> None:
-    """Puts other values into the checkpoint."""
+    """Changes values in the checkpoint."""
     state = torch.load(run.checkpoint_file, weights_only=True)
     for name, value in changes.items():
         where, _, field = name.partition("__")
@@ -113,7 +113,7 @@ def test_a_checkpoint_with_a_field_of_another_type_is_refused_and_nothing_change
 ) -> None:
     run.scores_file.unlink()
     damage(run, **changes)
-    with run.metrics_file.open("a") as stream:  # of a process that was killed
+    with run.metrics_file.open("a") as stream:  # as a killed process leaves it
         stream.write(f"{RECORD}\n")
     before = contents(run.folder)
     with pytest.raises(UserError, match=r"^checkpoint "):

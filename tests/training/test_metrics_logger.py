@@ -1,4 +1,4 @@
-"""Loggers get the numbers of every record, also of a run that goes on."""
+"""Loggers get the numbers of every record, also in a resumed run."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_csv_has_every_epoch_of_a_run_that_was_continued(tmp_path: Path) -> None
 
 
 class Recorder:
-    """Stands for the services: what they were told."""
+    """Replaces the services and records their calls."""
 
     def __init__(self) -> None:
         self.numbers: list[tuple[str, float, int]] = []
@@ -85,7 +85,7 @@ def test_mlflow_goes_on_with_the_same_run(tmp_path: Path, monkeypatch: pytest.Mo
             assert "." in name
 
         def log_metric(self, run: str, name: str, value: float, step: int) -> None:
-            assert run == "seven" and "@" not in name  # which MLflow refuses
+            assert run == "seven" and "@" not in name  # MLflow rejects it
             told.numbers.append((name, value, step))
 
         def set_terminated(self, run: str, status: str) -> None:  # noqa: ARG002

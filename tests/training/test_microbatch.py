@@ -1,4 +1,4 @@
-"""Pieces of a batch: the whole batch's embeddings and gradient, the memory of one piece."""
+"""Micro-batches: the embeddings and gradient of the whole batch, with the memory of one piece."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def network(*more: nn.Module) -> nn.Sequential:
 def gradients(model: nn.Module, loss: nn.Module, whole: nn.Module) -> list[Tensor]:
     torch.manual_seed(1)
     embeddings = model(INPUTS)
-    torch.manual_seed(2)  # for losses that draw
+    torch.manual_seed(2)  # for losses that draw random numbers
     parameters = [*whole.parameters(), *loss.parameters()]
     return list(torch.autograd.grad(loss(embeddings, LABELS), parameters))
 
@@ -59,7 +59,7 @@ def test_pieces_have_the_gradient_of_the_whole_batch(name: str, arguments: dict[
 
 
 def test_dropout_is_the_same_in_both_runs_of_a_piece() -> None:
-    """Otherwise the gradient would belong to other embeddings than the loss; found by finite differences."""
+    """Otherwise loss and gradient would use different embeddings; checked with finite differences."""
     model = MicroBatched(network(nn.Dropout(0.5)), 6)
     loss = make_loss("spectral")
     weight = model.model[0].weight  # type: ignore[index, union-attr]
@@ -96,11 +96,11 @@ def test_pieces_are_alike_so_that_batch_norm_never_sees_a_single_item() -> None:
 
 
 def test_shared_batch_norm_can_be_run_again_without_counting() -> None:
-    """As it is converted for several GPUs; in evaluation mode it needs none to be run here."""
+    """SyncBatchNorm, as used on several GPUs; in evaluation mode it runs without one."""
     model = nn.SyncBatchNorm.convert_sync_batchnorm(network(nn.BatchNorm1d(16)))
     (norm,) = [module for module in model.modules() if isinstance(module, nn.SyncBatchNorm)]
     with _without_counting(model):
-        assert norm.num_batches_tracked is not None  # it refuses to run without
+        assert norm.num_batches_tracked is not None  # it cannot run without it
         assert norm.momentum == 0.0
         norm.num_batches_tracked.add_(1)
     assert (norm.momentum, int(norm.num_batches_tracked)) == (0.1, 0)
@@ -119,7 +119,7 @@ def test_pieces_are_made_where_they_are_smaller_and_batch_norm_is_told_of(caplog
 
 
 def test_no_forward_pass_of_a_run_is_larger_than_a_piece(tmp_path: Path) -> None:
-    """Not only in training: measuring and looking at the whole space keep to it too."""
+    """Not only in training steps, but also in evaluation and when the whole space is embedded."""
     changes = {"epochs": 1, "batch_size": 16, "micro_batch": 5, "dim": 8, "device": "cpu"}
     trainer = make_trainer(make_settings(TINY_GLYPHS, "magnet", changes), Run(tmp_path / "run"))
     sizes = []
@@ -132,7 +132,7 @@ def test_backward_holds_the_activations_of_one_piece_at_a_time() -> None:
     held, most = 0, 0
 
     class Counted(torch.autograd.Function):
-        """Passes on its input, and counts how many items wait for their backward pass."""
+        """Returns its input, and counts the items that wait for their backward pass."""
 
         @staticmethod
         def forward(ctx: Any, x: Tensor) -> Tensor:
@@ -154,6 +154,6 @@ def test_backward_holds_the_activations_of_one_piece_at_a_time() -> None:
             return counted
 
     loss = make_loss("spectral")(MicroBatched(network(Layer()), 5)(INPUTS), LABELS)
-    held = most = 0  # checkpoints keep nothing of the first run
+    held = most = 0  # checkpoints keep nothing from the first forward pass
     loss.backward()
     assert most == 5

@@ -1,4 +1,4 @@
-"""The folder of a run that nobody named: the first free one, chosen by making it."""
+"""The default folder of a run: the first free one, claimed by creating it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ def test_two_runs_that_begin_at_the_same_moment_get_two_folders(tmp_path: Path) 
     one, two = (NewRun(tmp_path / "runs" / "photos-rank") for _ in range(2))
     for run in (one, two):
         run.check_free()
-    assert not (tmp_path / "runs").exists()  # what is refused until then leaves nothing behind
+    assert not (tmp_path / "runs").exists()  # errors before this point leave nothing behind
     for run in (one, two):
         run.create(make_settings("glyphs", "rank", {}), "digest")
     assert [run.folder.name for run in (one, two)] == ["photos-rank", "photos-rank-2"]

@@ -1,4 +1,4 @@
-"""Rates, schedules, clipping, curves: what the settings say is what happens."""
+"""Learning rates, schedules, clipping and settings files do what they say."""
 
 from __future__ import annotations
 
@@ -93,8 +93,8 @@ def test_settings_survive_the_way_through_toml(tmp_path: Path) -> None:
     [
         ("[data]\nsource='x'\n[trainig]\n", "did you mean 'training'"),
         ("[data]\nsource='x'\n[training]\nepoch=1", "did you mean 'epochs'"),
-        ("[data]\nsource='x'\n[training]\nepochs='many'", "epochs must be a whole number, not 'many'"),
-        ("[data]\nsource='x'\n[training]\nepochs=true", "epochs must be a whole number"),
+        ("[data]\nsource='x'\n[training]\nepochs='many'", "epochs must be an integer, not 'many'"),
+        ("[data]\nsource='x'\n[training]\nepochs=true", "epochs must be an integer"),
         ("[data]\nsource='x'\n[training]\nclip_norm=inf", "must be a finite number"),
         ("[training]\n", "data.source is missing"),
         ("training = 3\n", "must be a table"),

@@ -1,4 +1,4 @@
-"""Two processes and one: the same loss, the same gradient, so the same weights and the same scores."""
+"""Two processes give the same loss and gradient as one, so the same weights and scores."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from nearkin.api import make_settings
 from nearkin.training import Run, loop
 
 COMMON: dict[str, Any] = {
-    "backbone": "mlp",  # layer norm: batch norm's statistics would be each process's own
+    "backbone": "mlp",  # layer norm: batch norm would have other statistics in each process
     "dim": 8,
     "epochs": 2,
     "batch_size": 16,
@@ -40,8 +40,8 @@ def vectors(tmp_path: Path) -> Path:
     ("method", "changes"),
     [
         ("rank", {"per_class": 4}),
-        ("divide-and-conquer", {"learners": 2, "wraps": "margin", "finetune": 0.5}),  # draws, β, idle parameters
-        ("magnet", {"micro_batch": 3}),  # an index and cached losses; pieces
+        ("divide-and-conquer", {"learners": 2, "wraps": "margin", "finetune": 0.5}),  # draws, β, unused parameters
+        ("magnet", {"micro_batch": 3}),  # a cluster index, cached losses, micro-batches
     ],
 )
 def test_two_processes_train_the_same_model_as_one(

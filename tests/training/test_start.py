@@ -1,4 +1,4 @@
-"""Training starts from what a pretrained backbone knows, never ends below its start, and says what it was worth."""
+"""Training starts from pretrained features, never ends below its start, and reports the improvement."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def settings(source: str, **changes: Any) -> Settings:
 
 @pytest.fixture(scope="module")
 def network(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """A tiny network of timm with weights in a file, as a pretrained one has."""
+    """A tiny timm network with weights in a file, like a pretrained one."""
     file = tmp_path_factory.mktemp("weights") / "tiny.safetensors"
     torch.manual_seed(0)
     save_file(timm.create_model("test_efficientnet", num_classes=0).state_dict(), file)
@@ -66,7 +66,7 @@ def test_a_pretrained_backbone_has_its_own_defaults(photos: Path, network: dict[
     scratch = filled(backbone="small", image_size=16)
     assert (pretrained.model.head_init, pretrained.model.freeze_batch_norm) == ("svd", True)
     assert (scratch.model.head_init, scratch.model.freeze_batch_norm, scratch.model.dim) == ("random", False, 128)
-    assert pretrained.model.dim == 256  # as many as the backbone has features, where these are fewer than 512
+    assert pretrained.model.dim == 256  # the number of features, because it is below 512
     assert pretrained.training.backbone_learning_rate == pytest.approx(pretrained.training.learning_rate / 10)
     assert frozen.training.learning_rate < pretrained.training.learning_rate
     assert scratch.training.learning_rate == 1e-3
@@ -109,7 +109,7 @@ def test_fit_all_trains_the_chosen_epochs_once_more_on_every_class(vectors: str,
     chosen = [record for record in run.metrics if record["kind"] == "training"]
     assert len(records) == 2
     assert final.settings().training.epochs == 4 and final.settings().data.split == "all"
-    assert records[-1]["learning_rate"] == pytest.approx(chosen[1]["learning_rate"], rel=0.2)  # not fallen to 0
+    assert records[-1]["learning_rate"] == pytest.approx(chosen[1]["learning_rate"], rel=0.2)  # did not decay to 0
 
 
 def test_what_cannot_learn_is_refused_before_anything_is_computed(vectors: str, tmp_path: Path) -> None:

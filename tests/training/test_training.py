@@ -1,4 +1,4 @@
-"""The loop: it learns, it can be stopped and continued to the same weights, and it says what went wrong."""
+"""The loop: it learns, a resumed run ends with the same weights, and errors say what went wrong."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def metrics_without_speed(run: Run) -> list[dict[str, Any]]:
 
 
 def stop_after(trainer: Trainer, steps: int, how: Callable[[], None]) -> None:
-    """Makes something happen after so many steps of a trainer."""
+    """Calls ``how`` after ``steps`` steps of a trainer."""
     original = trainer._step
 
     def step(batch: Any) -> None:
@@ -89,7 +89,7 @@ def test_a_run_is_repeated_from_its_config(tmp_path: Path) -> None:
     assert run.config_file.read_text() == again.config_file.read_text()
 
 
-@pytest.mark.parametrize("step", [2, 3, 4])  # three steps an epoch: inside, at the end, inside the next
+@pytest.mark.parametrize("step", [2, 3, 4])  # three steps per epoch: within, at the end, within the next
 def test_an_interrupted_run_continues_to_the_same_weights(tmp_path: Path, step: int) -> None:
     whole = loop.train(settings(), tmp_path / "whole")
     trainer = make_trainer(settings(), Run(tmp_path / "cut"))
@@ -104,7 +104,7 @@ def test_an_interrupted_run_continues_to_the_same_weights(tmp_path: Path, step: 
 
 @pytest.mark.parametrize("method", ["rank", "magnet", "divide-and-conquer"])
 def test_a_killed_run_continues_to_the_same_weights(tmp_path: Path, method: str) -> None:
-    """SIGKILL between checkpoints, in another process: nothing can be tidied up."""
+    """SIGKILL between checkpoints, in another process, so that nothing can be cleaned up."""
     quick = {name: value for name, value in QUICK.items() if name != "per_class"}
     changes = {"epochs": 40, "checkpoint_steps": 5, "evaluate_every": 0}
     common = make_settings(TINY_GLYPHS, method, quick | changes)
@@ -149,7 +149,7 @@ def test_resuming_a_finished_run_changes_nothing(tmp_path: Path) -> None:
         ({"evaluate_every": 0}, 1, 3),
         ({"keep": "best-on-test"}, 4, 3),  # every epoch is better than the one before
         ({"keep": "best-on-test", "learning_rate": 0.03}, 5, 1),  # the first epoch is the best
-        ({"keep": "last", "validation": 0.34}, 5, 3),  # other classes are measured on the way than at the end
+        ({"keep": "last", "validation": 0.34}, 5, 3),  # other classes are evaluated during training than at the end
     ],
 )
 def test_no_model_is_embedded_or_saved_twice(
@@ -197,7 +197,7 @@ def test_a_full_disk_while_saving_harms_no_earlier_checkpoint(tmp_path: Path, mo
 
 class TestChoosing:
     def curve(self, monkeypatch: pytest.MonkeyPatch, values: list[float]) -> list[str]:
-        """Replaces evaluation by a given curve; returns which splits were measured."""
+        """Replaces the evaluation by a given curve; returns a list of the evaluated splits."""
         measured: list[str] = []
         remaining = list(values)
 
@@ -295,7 +295,7 @@ def test_a_frozen_backbone_is_computed_once_and_stays_as_it_was(photos: Path, tm
     assert all(torch.equal(after[name].cpu(), value) for name, value in before.items())
     assert not torch.equal(trainer.model.head.project[0].weight, head)
     scores = json.loads(run.scores_file.read_text())["after"]
-    assert nearkin_scores(run) == pytest.approx(scores["map@r"], abs=1e-6)  # the saved model is the whole one
+    assert nearkin_scores(run) == pytest.approx(scores["map@r"], abs=1e-6)  # the saved model is complete
     cached = sorted(Path(os.environ["NEARKIN_CACHE"], "features").iterdir())
     loop.train(frozen, tmp_path / "b")
     assert sorted(Path(os.environ["NEARKIN_CACHE"], "features").iterdir()) == cached
@@ -323,7 +323,7 @@ def small_files(photos: Path) -> dict[str, Any]:
 
 
 def test_a_signal_to_the_whole_group_still_saves(photos: Path, tmp_path: Path) -> None:
-    """A terminal's Ctrl-C and a scheduler's SIGTERM reach the decoding workers too."""
+    """Ctrl-C in a terminal and SIGTERM from a scheduler also reach the decoding workers."""
     whole = loop.train(settings(**small_files(photos), epochs=60, evaluate_every=0), tmp_path / "whole")
     (tmp_path / "c.toml").write_text(whole.config_file.read_text())
     cut = tmp_path / "cut"
@@ -354,7 +354,7 @@ def test_metrics_are_not_doubled_when_a_run_dies_after_an_epochs_last_checkpoint
 
 def test_changed_data_are_noticed(photos: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     run = loop.train(settings(**small_files(photos)), tmp_path / "run")
-    (photos / "class0").rename(photos / "class9")  # the halves of the classes are others now
+    (photos / "class0").rename(photos / "class9")  # changes the halves of the classes
     with pytest.raises(UserError, match="have changed since the run started"):
         loop.resume(run.folder)
     nearkin_scores(run)
@@ -417,7 +417,7 @@ def test_a_feature_that_is_constant_in_training_is_not_blown_up(tmp_path: Path) 
 
 
 class TestRefreshingMethods:
-    """Methods that look at the whole space need nothing of the loop but the contract."""
+    """Methods that need the whole space rely only on the contract of the loop."""
 
     @staticmethod
     def method(every: Every) -> type[Method]:
@@ -428,7 +428,7 @@ class TestRefreshingMethods:
             paper = batches = minimises = ""
 
             def __post_init__(self) -> None:
-                self.loss = nn.Linear(8, 1)  # a loss that learns something itself
+                self.loss = nn.Linear(8, 1)  # a loss with parameters
                 self.refresh_every = every
                 self.looks: list[Space] = []
                 self.target = torch.zeros(8)
@@ -491,13 +491,13 @@ class TestRefreshingMethods:
         ({"seed": -1}, "seed must be >= 0"),
         ({"weight_decay": -0.1}, "weight_decay must be >= 0"),
         ({"clip_norm": -1.0}, "clip_norm must be >= 0"),
-        ({"epochs": 1.5}, "epochs must be a whole number"),
+        ({"epochs": 1.5}, "epochs must be an integer"),
         ({"epoch": 1}, "did you mean 'epochs'"),
         ({"alpha": "big"}, "alpha must be a number"),
         ({"method": "ranks"}, "did you mean 'rank'"),
         ({"device": "gpu"}, "device 'gpu' is unknown"),
         ({"precision": "bf16-mixed", "device": "cpu"}, "needs a CUDA device"),
-        ({"backbone": "mlp"}, "reads feature vectors"),
+        ({"backbone": "mlp"}, "takes feature vectors"),
     ],
 )
 def test_settings_that_cannot_work_are_refused_at_once(tmp_path: Path, changes: dict[str, Any], expected: str) -> None:

@@ -1,4 +1,4 @@
-"""The commands. Each one reads its options, calls one function and prints a table."""
+"""The commands. Each parses its options, calls one function and prints the result."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import signal
 import sys
 import threading
 
-# They register their commands, in the order in which `--help` lists them.
+# These imports register the commands, in the order of `--help`.
 from nearkin.cli import train  # noqa: F401  # isort: skip
 from nearkin.cli import evaluate  # noqa: F401  # isort: skip
 from nearkin.cli import search  # noqa: F401  # isort: skip
@@ -19,20 +19,20 @@ from nearkin.cli.wording import OptionFormatter, worded_for
 from nearkin.names import as_message, check_names
 from nearkin.signals import sigterm_as_ctrl_c
 
-STOPPED = 130  # the exit code of what Ctrl-C ended
+STOPPED = 130  # exit code after Ctrl-C
 
 
 def main() -> None:
-    """The `nearkin` command: mistakes end in one sentence, everything else in a hint at --debug."""
-    arguments = [argument for argument in sys.argv[1:] if argument != "--debug"]  # it may stand anywhere
+    """The `nearkin` command. A user error prints one sentence; any other error also points to --debug."""
+    arguments = [argument for argument in sys.argv[1:] if argument != "--debug"]  # allowed anywhere
     debug = len(arguments) < len(sys.argv) - 1
     from nearkin.messages import StderrHandler
-    from nearkin.progress import speaks
+    from nearkin.progress import is_main_process
 
     handler = StderrHandler()
     handler.setFormatter(OptionFormatter(arguments))
     logging.basicConfig(level=logging.WARNING, handlers=[handler])
-    logging.getLogger("nearkin").setLevel(logging.INFO if speaks() else logging.ERROR)
+    logging.getLogger("nearkin").setLevel(logging.INFO if is_main_process() else logging.ERROR)
     _print_anything()
     try:
         with sigterm_as_ctrl_c():
@@ -42,7 +42,7 @@ def main() -> None:
         if debug:
             raise
         _fail("stopped", STOPPED)
-    except SystemExit as end:  # newer versions of typer turn Ctrl-C into one, without a word
+    except SystemExit as end:  # newer versions of typer turn Ctrl-C into SystemExit, without a message
         if end.code == STOPPED:
             _fail("stopped", STOPPED)
         raise
@@ -59,18 +59,18 @@ def main() -> None:
 
 
 def _fail(message: str, code: int) -> None:
-    from nearkin.progress import speaks
+    from nearkin.progress import is_main_process
 
     if code == STOPPED and threading.current_thread() is threading.main_thread():
-        for number in (signal.SIGINT, signal.SIGTERM):  # another Ctrl-C ends what is still to be tidied up, in silence
+        for number in (signal.SIGINT, signal.SIGTERM):  # a second Ctrl-C ends the cleanup without a message
             signal.signal(number, signal.SIG_DFL)
-    if speaks():
+    if is_main_process():
         print(f"nearkin: {as_message(message)}", file=sys.stderr)
     raise SystemExit(code)
 
 
 def _print_anything() -> None:
-    """Letters that a terminal's encoding lacks are spelled out, as Python does on standard error."""
+    """Escapes characters that the terminal's encoding lacks, as Python does on standard error."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")

@@ -1,4 +1,4 @@
-"""The `nearkin` command itself, and the options that several of its commands share."""
+"""The `nearkin` command, and options shared by several of its commands."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def _common(
         ),
     ] = None,
 ) -> None:
-    """Before a command runs; --debug is taken care of in `main`."""
+    """Runs before every command; `main` handles --debug."""
     if files:
         from nearkin.plugins import import_files
 

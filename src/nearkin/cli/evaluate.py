@@ -1,4 +1,4 @@
-"""Commands about one model: evaluate, report, embed, export."""
+"""Commands for one model: evaluate, report, embed, export."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def evaluate(
         data=data,
         weights=weights,
         split=split,
-        recall_at=_whole_numbers(recall_at),
+        recall_at=_positive_integers(recall_at),
         root=root,
         check_counts=check_counts,
         clustering=clustering,
@@ -118,11 +118,11 @@ def export(
     )
 
 
-def _whole_numbers(text: str) -> tuple[int, ...]:
+def _positive_integers(text: str) -> tuple[int, ...]:
     try:
         numbers = tuple(sorted({int(part) for part in text.split(",")}))
     except ValueError:
         numbers = ()
     if not numbers or numbers[0] < 1:
-        raise typer.BadParameter(f"'{text}' is not a list of positive whole numbers, such as 1,2,4,8")
+        raise typer.BadParameter(f"'{text}' is not a list of positive integers, such as 1,2,4,8")
     return numbers

@@ -1,4 +1,4 @@
-"""Commands of many runs: compare, reproduce."""
+"""Commands for many runs: compare, reproduce."""
 
 from __future__ import annotations
 
@@ -90,9 +90,9 @@ def reproduce(
     result = reproduce_table(paper, table, dict(map(_dataset_and_source, data or [])), out, **given)
     show(result, crop=False)
     say(f"saved in {result.folder}: {', '.join(f.name for f in sorted(result.folder.glob(f'{table}.*')))}")
-    tried = [row for row in result.rows if row.run]
-    if tried and not any(row.here for row in tried):
-        raise UserError(f"every row failed; the first one {tried[0].problem}")
+    attempted = [row for row in result.rows if row.run]
+    if attempted and not any(row.here for row in attempted):
+        raise UserError(f"every row failed; the first one {attempted[0].problem}")
 
 
 def _example(paper: str) -> str:
@@ -102,7 +102,7 @@ def _example(paper: str) -> str:
 
 
 def _print_tables(paper: str | None) -> None:
-    """The tables and figures that can be run, of one paper or of all, with the data they need."""
+    """Prints the tables and figures that can be reproduced, of one paper or of all, and the data they need."""
     from rich.table import Table
 
     from nearkin.experiments.papers import known_papers, known_tables, read_table
@@ -124,5 +124,5 @@ def _dataset_and_source(text: str) -> tuple[str, str]:
 
     name, equals, source = text.partition("=")
     if not equals:
-        raise UserError(f"'{text}' does not name the data to use; write --data {text}=glyphs")
+        raise UserError(f"'{text}' is not of the form NAME=SOURCE; write for example --data {text}=glyphs")
     return name.strip(), source.strip()

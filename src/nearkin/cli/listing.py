@@ -1,4 +1,4 @@
-"""Commands that list what nearkin knows by name: methods, datasets, recipes; each loads what it tells about alone."""
+"""Commands that list what can be used by name: methods, datasets, recipes. Each imports only what it lists."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def methods() -> None:
             "paper": method.paper,
             "batches": method.batches,
             "minimises": method.minimises,
-            "looks at the whole space": method.refresh_every or "no",
+            "embeds all training items": method.refresh_every or "no",
             "at test time": method.readout,
         }
         about = Text("\n").join(Text.assemble((f"{name}:", "dim"), f" {value}") for name, value in lines.items())
@@ -42,7 +42,7 @@ def methods() -> None:
 
 @app.command(rich_help_panel="List")
 def datasets(root: Annotated[Path | None, typer.Option(help=ROOT)] = None) -> None:
-    """List the datasets that nearkin knows by name, and whether they are on this machine.
+    """List the datasets that can be used by name, and where they are on this machine.
 
     Example: nearkin datasets --root /data
     """
@@ -68,7 +68,7 @@ def datasets(root: Annotated[Path | None, typer.Option(help=ROOT)] = None) -> No
 
 @app.command(rich_help_panel="List")
 def recipes() -> None:
-    """List the recipes: published settings and tuned settings.
+    """List the recipes, with published or tuned settings.
 
     Example: nearkin train --recipe NAME
     """

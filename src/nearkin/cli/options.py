@@ -1,4 +1,4 @@
-"""The settings of a run as options of every command that trains: to add one is to add a line here."""
+"""Training options, shared by all commands that train. To add an option, add it to `TrainingOptions`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from nearkin.cli.app import ROOT, CountCheck, Unreadable
 
 
 class TrainingOptions(TypedDict, total=False):
-    """Those that were given, by the name of the setting."""
+    """The options that were given, by name of the setting."""
 
     backbone: Annotated[
         str, typer.Option(help="Backbone: small, mlp, linear, torchvision:googlenet or any timm model.")
@@ -56,7 +56,7 @@ class TrainingOptions(TypedDict, total=False):
 
 
 def with_training_options(command: Callable[..., None]) -> Callable[..., None]:
-    """A command whose keyword ``options`` is a `TrainingOptions`, as typer wants it: with each of them by itself."""
+    """Replaces the keyword ``options`` of a command by one parameter per training option, as typer needs it."""
     hints = get_type_hints(command, include_extras=True)
     known = get_type_hints(TrainingOptions, include_extras=True)
     single = [_optional(name, hint) for name, hint in known.items()]
@@ -76,6 +76,6 @@ def with_training_options(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def _optional(name: str, hint: Any) -> inspect.Parameter:
-    """An option that is None where it is not given."""
+    """An option with the default None."""
     annotation = Annotated[hint.__origin__ | None, *hint.__metadata__]
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)

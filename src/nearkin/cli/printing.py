@@ -1,4 +1,4 @@
-"""How commands print: names of files and classes may come from anyone, and must not command the terminal."""
+"""Printing. Names of files and classes may come from anyone; their escape sequences must not reach the terminal."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from nearkin.names import printable
 
 
 class PlainConsole(Console):
-    """A console that takes text as it is: brackets are no markup, and escape sequences are spelled out."""
+    """A console that prints text literally: brackets are not markup, and escape sequences are escaped."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(markup=False, emoji=False, highlight=False, **options)
@@ -24,10 +24,10 @@ class PlainConsole(Console):
 
 
 def show(thing: RenderableType, **options: Any) -> None:
-    """Prints a table, or anything that knows how to be one."""
+    """Prints a table, or any other rich renderable."""
     PlainConsole().print(thing, **options)
 
 
 def say(text: object, err: bool = False) -> None:
-    """Prints lines of text, as long as they are."""
+    """Prints text without wrapping its lines."""
     typer.echo(printable(str(text)), err=err)

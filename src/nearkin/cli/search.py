@@ -1,4 +1,4 @@
-"""Commands of galleries: index, remove, search, match, serve."""
+"""Commands for galleries: index, remove, search, match, serve."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Store = Annotated[
 AllowPath = Annotated[
     list[Path] | None,
     typer.Option(
-        metavar="FOLDER", help="Also show images from this folder, though you did not index it. Can be repeated."
+        metavar="FOLDER", help="Also show images from this folder, even if you did not index it. Can be repeated."
     ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one line of JSON per query.")]
@@ -86,34 +86,34 @@ def search(
     k: Annotated[int, typer.Option("-k", help="Number of neighbours.")] = 10,
     label: Annotated[str | None, typer.Option(help="Search only items with this label.")] = None,
     include_self: IncludeSelf = False,
-    picture: Annotated[Path | None, typer.Option("--picture", help="Also draw the results as an image file.")] = None,
+    figure: Annotated[Path | None, typer.Option("--figure", help="Also draw the results as an image file.")] = None,
     as_json: AsJson = False,
     store: Store = "",
     allow_path: AllowPath = None,
 ) -> None:
     """Find the images in a gallery that are most similar to the queries.
 
-    Example: nearkin search photos.index query.jpg -k 10 --picture found.png
+    Example: nearkin search photos.index query.jpg -k 10 --figure found.png
     """
     from nearkin.data.thumbnails import file_thumbnail
-    from nearkin.reports.hits import check_picture_name, draw_hits
+    from nearkin.reports.hits import check_figure_name, draw_hits
     from nearkin.search import Gallery
 
-    if picture is not None:
-        check_picture_name(picture)
+    if figure is not None:
+        check_figure_name(figure)
     with Gallery.open(gallery, store=store, allow_path=allow_path) as opened:
         results = opened.search(queries, k, label, include_self)
         assert isinstance(results, list)
         _print(results, as_json)
-        if picture is not None:
-            asked = {result.query for result in results}
+        if figure is not None:
+            own = {result.query for result in results}
 
-            def shown(path: Path, side: int) -> Image.Image | None:
-                return file_thumbnail(path, side) if str(path) in asked or str(path) in opened.shown else None
+            def thumbnail(path: Path, side: int) -> Image.Image | None:
+                return file_thumbnail(path, side) if str(path) in own or str(path) in opened.shown else None
 
             title = f"Nearest of {len(opened):,} items in {opened.path.name}"
-            draw_hits(picture, results, shown, title)
-            say(f"picture: {picture}", err=as_json)
+            draw_hits(figure, results, thumbnail, title)
+            say(f"figure: {figure}", err=as_json)
 
 
 @app.command(rich_help_panel="Search")

@@ -54,8 +54,8 @@ def train(
 
     Example: nearkin train photos/ --backbone resnet50 --freeze-backbone
     """
-    own = {"validation": validation, "keep": keep, "seed": seed}
-    given: dict[str, Any] = {**options, **{name: value for name, value in own.items() if value is not None}}
+    optional = {"validation": validation, "keep": keep, "seed": seed}
+    given: dict[str, Any] = {**options, **{name: value for name, value in optional.items() if value is not None}}
     if data is None and config is None and recipe is None:
         raise typer.BadParameter(
             "no data given; name a folder, a .csv or .npz file or a dataset, or use --recipe or --config"
@@ -106,12 +106,12 @@ def demo(
 
 
 def _print_run(run: Run) -> None:
-    """The scores; of a run on all classes, those of the run that measured its settings."""
+    """Prints the scores; for a run on all classes, those of the run in which its settings were evaluated."""
     from nearkin.evaluation.result import score_table
-    from nearkin.progress import speaks
+    from nearkin.progress import is_main_process
     from nearkin.training import Run
 
-    if not speaks():
+    if not is_main_process():
         return
     measured_by = run.scores.get("measured_by")
     measured = Run(run.folder.parent / measured_by) if measured_by else run

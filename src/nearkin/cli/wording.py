@@ -1,4 +1,4 @@
-"""Messages of the library, which name a fix as Python does, with the fix as an option of the command."""
+"""Rewrites messages of the library for the command line: a fix in Python syntax becomes an option."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-CALL = re.compile(r"(nearkin\.[\w.]+\([^)]*\)*|`[^`]*`)")  # Python code and commands are quoted as they are
+CALL = re.compile(r"(nearkin\.[\w.]+\([^)]*\)*|`[^`]*`)")  # Python code and commands stay as they are
 KEYWORD = re.compile(r"\b([a-z_]+)=(\"[^\"]*\"|\.\.\.|[\w+-]+(?:\.\w+)*)")
 
 
 @dataclass(frozen=True)
 class Spelling:
-    """How an option is written; a flag has no value, and may have a spelling for False."""
+    """How an option is written. A flag has no value, and may have a second spelling for False."""
 
     name: str
     is_flag: bool = False
@@ -27,7 +27,7 @@ class Spelling:
 
 
 def as_options(message: str, options: Mapping[str, Spelling], settings: Collection[str]) -> str:
-    """The message with ``name=value`` as ``--name value``, or as ``--set name=value`` for a setting without an option.
+    """Turns ``name=value`` into ``--name value``, or into ``--set name=value`` for a setting without an option.
 
     >>> options = {"dim": Spelling("--dim"), "k": Spelling("-k"), "prune": Spelling("--prune", is_flag=True)}
     >>> as_options('use normalize="always" or dim=64', options, settings={"dim", "normalize"})
@@ -47,7 +47,7 @@ def as_options(message: str, options: Mapping[str, Spelling], settings: Collecti
 
 
 def worded_for(message: str, arguments: list[str]) -> str:
-    """The message in the words of the command that was called with these arguments."""
+    """Rewrites a message for the command in these arguments."""
     if "=" not in message:
         return message
     from dataclasses import fields
@@ -71,7 +71,7 @@ def _spelling(option: Any) -> Spelling:
 
 
 class OptionFormatter(logging.Formatter):
-    """Log messages in the words of the command."""
+    """Formats warnings and errors with `worded_for`."""
 
     def __init__(self, arguments: list[str]) -> None:
         super().__init__("%(message)s")

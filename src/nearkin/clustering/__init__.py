@@ -3,7 +3,7 @@
 from nearkin.clustering.facilities import FacilityLocation, class_medoids, facility_location
 from nearkin.clustering.grouped_kmeans import GroupedKMeans, choose_clusters, kmeans_per_group
 from nearkin.clustering.kmeans import KMeansResult, kmeans
-from nearkin.clustering.matching import renamed_like
+from nearkin.clustering.matching import match_clusters
 from nearkin.clustering.neighbours import nearest_neighbours
 from nearkin.clustering.spectral import spectral_embedding, spectral_partition
 
@@ -16,8 +16,8 @@ __all__ = [
     "facility_location",
     "kmeans",
     "kmeans_per_group",
+    "match_clusters",
     "nearest_neighbours",
-    "renamed_like",
     "spectral_embedding",
     "spectral_partition",
 ]

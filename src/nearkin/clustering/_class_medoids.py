@@ -12,7 +12,7 @@ from nearkin.clustering._compiled import compiled
 def medoids(
     distances: npt.NDArray[np.float64], by_class: npt.NDArray[np.int64], ends: npt.NDArray[np.int64]
 ) -> npt.NDArray[np.int64]:
-    """The medoid of every class, (C,): class c holds the points by_class[ends[c] : ends[c + 1]]; lowest index first."""
+    """The medoid of each class, (C,); the lowest index wins ties. Class c is by_class[ends[c] : ends[c + 1]]."""
     best = np.empty(len(ends) - 1, np.int64)
     for c in range(len(best)):
         members = by_class[ends[c] : ends[c + 1]]

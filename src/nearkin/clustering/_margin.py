@@ -1,12 +1,13 @@
-"""The agreement of a clustering with labels, from sums of look-ups over counts, and how far NMI can fall.
+"""Agreement of a clustering with labels, computed from sums of table entries, and lower bounds of NMI.
 
-Bounds: let y be the clustering before, y′ after, and Y the labels. Then MI(y′, Y) ≥ MI(y, Y) − H(y | y′), as y′ and y
-together know no less of Y than y does, and H(y′) ≤ H(y) + H(y′ | y). Both conditional entropies follow from the number
-c of m points that change: whether a point does has the binary entropy h(c/m), and where it came from, or went, at most
-the logarithm of the number of other clusters. The bounds fall with c, so that too large a c is safe.
+Bounds: let y be the clustering before a change, y′ the clustering after it, and Y the labels. Then MI(y′, Y) ≥ MI(y, Y)
+− H(y | y′), because y′ and y together contain at least as much information about Y as y alone, and H(y′) ≤ H(y) +
+H(y′ | y). If c of m points change their cluster, both conditional entropies are bounded by the binary entropy h(c/m)
+(which points change) plus c/m times the logarithm of the number of other clusters (where they come from or go to). The
+bounds decrease with c, so it is safe to overestimate c.
 
-`in_cells` and `in_sizes` are the look-ups summed over the contingency table and over the cluster sizes; for NMI and AMI
-they are n log n, and all entropies are times m.
+`in_cells` and `in_sizes` are the table entries summed over the contingency table's cells and over the cluster sizes.
+For NMI and AMI the entries are n log n, and all entropies are multiplied by m.
 """
 
 from __future__ import annotations
@@ -25,19 +26,19 @@ NMI, AMI, ARI = range(3)
 
 
 class Margin(NamedTuple):
-    """How a clustering's agreement with the labels follows from sums of look-ups over counts (see `agreement.py`)."""
+    """Tables from which the agreement of a clustering with the labels is computed (see `agreement.py`)."""
 
     kind: int
-    counts: Floats  # (m + 1,) per count, summed over the contingency table's cells and over its clusters
+    counts: Floats  # (m + 1,) entry of each count, to be summed over the contingency table's cells and over clusters
     steps: Floats  # (m + 1,) counts[n] − counts[n − 1]
-    expected: Floats  # (m + 1,) per count, summed over the clusters; read for AMI alone
-    labels: float  # `counts`, summed over the classes
-    whole: float  # `counts` of all points together
+    expected: Floats  # (m + 1,) entry of each count, to be summed over the clusters; used for AMI only
+    labels: float  # sum of `counts` over the classes
+    whole: float  # entry of the number of all points
 
 
 @inlined
 def agreement_of(margin: Margin, in_cells: float, in_sizes: float, sizes: Integers) -> float:
-    """NMI (geometric mean), AMI (arithmetic mean) or ARI from the summed look-ups."""
+    """NMI (geometric mean), AMI (arithmetic mean) or ARI, from the summed table entries."""
     if margin.kind == ARI:
         chance = in_sizes * margin.labels / margin.whole if margin.whole > 0 else 0.0
         best = 0.5 * (in_sizes + margin.labels)
@@ -57,30 +58,30 @@ def agreement_of(margin: Margin, in_cells: float, in_sizes: float, sizes: Intege
 
 @inlined
 def nmi_with_new_cluster(margin: Margin, in_cells: float, in_sizes: float, clusters: int, taken: int) -> float:
-    """The least NMI after a new cluster has taken points from the others: where they went is known."""
+    """A lower bound of NMI after a new cluster has taken points from the others; they all go to the same cluster."""
     if clusters == 0:
         return 0.0
     lost = taken * np.log(min(taken, clusters))
-    return _least(margin, in_cells, in_sizes, lost, _whether(margin, taken))
+    return _lower_bound(margin, in_cells, in_sizes, lost, _binary_entropy(margin, taken))
 
 
 @inlined
 def nmi_with_moved_points(margin: Margin, in_cells: float, in_sizes: float, clusters: int, moved: int) -> float:
-    """The least NMI after points have moved between two or more clusters in any way."""
-    unknown = _whether(margin, moved) + moved * np.log(clusters - 1)
-    return _least(margin, in_cells, in_sizes, unknown, unknown)
+    """A lower bound of NMI after points have moved between two or more clusters in any way."""
+    unknown = _binary_entropy(margin, moved) + moved * np.log(clusters - 1)
+    return _lower_bound(margin, in_cells, in_sizes, unknown, unknown)
 
 
 @inlined
-def _least(margin: Margin, in_cells: float, in_sizes: float, lost: float, gained: float) -> float:
+def _lower_bound(margin: Margin, in_cells: float, in_sizes: float, lost: float, gained: float) -> float:
     mutual, clusters = in_cells - in_sizes - margin.labels + margin.whole, margin.whole - in_sizes
     product = (clusters + gained) * (margin.whole - margin.labels)
     return max(0.0, (mutual - lost) / np.sqrt(product)) if product > 0 else 0.0
 
 
 @inlined
-def _whether(margin: Margin, moved: int) -> float:
-    """m h(c/m), which would fall again beyond one half."""
+def _binary_entropy(margin: Margin, moved: int) -> float:
+    """m h(c/m), with c limited to m/2, because h decreases beyond one half."""
     m = len(margin.counts) - 1
     half = min(moved, m // 2)
     return margin.whole - margin.counts[half] - margin.counts[m - half]

@@ -1,15 +1,16 @@
 """The compiled part of `facility_location`: greedy choice and exchange of medoids under a clustering margin.
 
-Fast by three observations, none of which changes the result:
+Three observations make it fast without changing the result:
 
-- The cost of adding a candidate is kept for all candidates at once. Only points that change their facility alter it,
-  and each such point alters it in one pass over a row of the distance matrix.
-- How far NMI can fall is bounded by how many points change their cluster (`_margin.py`). Candidates that cannot win
-  by their cost and this bound are not looked at; of hundreds, a few remain.
-- A candidate's agreement with the labels follows from the contingency table's cells that change (look-ups of n log n).
+- The cost of adding each candidate is stored and updated. It changes only if a point changes its facility, and each
+  such point needs one pass over a row of the distance matrix.
+- The number of points that change their cluster bounds how far NMI can fall (`_margin.py`). Candidates that cannot win,
+  given their cost and this bound, are skipped; of hundreds, a few remain.
+- A candidate's agreement with the labels follows from the cells of the contingency table that change (lookups of
+  n log n).
 
-Distances and tables are rounded to a grid on which every sum that occurs is exact in float64. The order of summation
-then does not matter: where sums of the given distances are equal the lowest index wins, on every machine.
+Distances and tables are rounded to a grid on which all sums are exact in float64. The order of summation then does not
+matter: if sums of the given distances are equal, the lowest index wins on every machine.
 """
 
 from __future__ import annotations
@@ -31,32 +32,32 @@ from nearkin.clustering._margin import (
     nmi_with_new_cluster,
 )
 
-GREEDY_ALONE, OBJECTIVE, ALGORITHM_2, WITH_ALL = range(4)
-FAR = 2.0**60  # farther than any distance on the grid: from the facility of a point that has none yet
-ROUNDING = 1e-9  # more than the rounding of a bound, as a share of γ
+NO_EXCHANGE, OBJECTIVE, ALGORITHM_2, ALL = range(4)
+FAR = 2.0**60  # larger than any distance on the grid: for points that have no facility yet
+ROUNDING = 1e-9  # larger than the rounding error of a bound, as a share of γ
 
 
 class State(NamedTuple):
-    """A set of facilities, and all that follows from it."""
+    """A set of facilities and all_points that is derived from it."""
 
     distances: Floats  # (m, m), in units of `unit`, exactly symmetric
     classes: Integers  # (m,)
-    facilities: Integers  # (K,), −1 where there is none
-    owner: Integers  # (m,) position in `facilities`, −1 before the first
-    near: Floats  # (m,) distance to the owner; FAR before the first
-    cost: Floats  # (m,) sum of distances if the point were a facility too
-    reach: Integers  # (m,) how many points it could then take
+    facilities: Integers  # (K,), −1 if not chosen yet
+    owner: Integers  # (m,) position of each point's facility in `facilities`; −1 before the first choice
+    near: Floats  # (m,) distance to the owner; FAR before the first choice
+    cost: Floats  # (m,) sum of distances if the point became a facility too
+    reach: Integers  # (m,) the largest number of points that it would then take
     table: Integers  # (K, C) contingency table
     sizes: Integers  # (K,)
-    sums: Floats  # (2,) the margin's look-ups, summed over the table and over the sizes
+    sums: Floats  # (2,) the margin's table entries, summed over `table` and over `sizes`
 
 
 @compiled
 def solve(distances, unit, classes, n_classes, n_facilities, gamma, margin, exchange, exchange_steps, drawn):
-    """Greedy from the empty set, then rounds of exchange.
+    """Chooses facilities greedily, then exchanges them in rounds.
 
-    `distances` are whole numbers of `unit`; `exchange` is one of the constants; `drawn` (K, r) are the points that each
-    greedy step may choose from, and have no rows where it may choose from all.
+    `distances` are integer multiples of `unit`; `exchange` is one of the constants above; `drawn` (K, r) are the
+    candidates of each greedy step, with no rows if all points are candidates.
     Returns facilities (K,), assignment (m,), agreement and objective.
     """
     m = len(classes)
@@ -75,15 +76,15 @@ def solve(distances, unit, classes, n_classes, n_facilities, gamma, margin, exch
     for i in range(m):
         for j in range(m):
             state.cost[j] += distances[i, j]
-    everything = np.arange(m)
+    all_points = np.arange(m)
     is_facility = np.zeros(m, np.bool_)
     for k in range(n_facilities):
-        best = _best(state, k, k, drawn[k] if len(drawn) else everything, is_facility, unit, gamma, margin)
-        if best < 0:  # all that were drawn are facilities already
-            best = _best(state, k, k, everything, is_facility, unit, gamma, margin)
+        best = _best(state, k, k, drawn[k] if len(drawn) else all_points, is_facility, unit, gamma, margin)
+        if best < 0:  # all drawn candidates are facilities already
+            best = _best(state, k, k, all_points, is_facility, unit, gamma, margin)
         _attach(state, k, best, margin)
         is_facility[best] = True
-    changed = exchange != GREEDY_ALONE
+    changed = exchange != NO_EXCHANGE
     for _ in range(exchange_steps):
         if not changed:
             break
@@ -91,7 +92,7 @@ def solve(distances, unit, classes, n_classes, n_facilities, gamma, margin, exch
         stale_owner = state.owner.copy()
         for k in range(n_facilities):
             members = _members(stale_owner, k)
-            if len(members) == 1 and exchange != WITH_ALL:
+            if len(members) == 1 and exchange != ALL:
                 continue
             if exchange == OBJECTIVE and _settled(state, k, members, unit, gamma, margin):
                 continue
@@ -101,7 +102,7 @@ def solve(distances, unit, classes, n_classes, n_facilities, gamma, margin, exch
             if exchange == ALGORITHM_2:
                 best = _best_by_stale_cost(state, k, members, unit, gamma, margin)
             else:
-                candidates = everything if exchange == WITH_ALL else members
+                candidates = all_points if exchange == ALL else members
                 best = _best(state, k, n_facilities - 1, candidates, is_facility, unit, gamma, margin)
             _attach(state, k, best, margin)
             is_facility[best] = True
@@ -112,13 +113,13 @@ def solve(distances, unit, classes, n_classes, n_facilities, gamma, margin, exch
 
 @compiled
 def _best(state, k, clusters, candidates, is_facility, unit, gamma, margin):
-    """The candidate with the greatest objective as the k-th facility beside `clusters` others; −1 if there is none."""
+    """The candidate with the highest objective as the k-th facility besides `clusters` others; −1 if there is none."""
     most = 0
     for j in candidates:
         most = max(most, state.reach[j])
     bounds = _bounds(state, clusters, most, gamma, margin)
     promise = np.full(len(candidates), -np.inf)
-    favourite = -1  # looked at first, it rules most others out
+    favourite = -1  # the most promising candidate comes first, because its score rules out most others
     for p, j in enumerate(candidates):
         if not is_facility[j]:
             promise[p] = bounds[state.reach[j]] - state.cost[j] * unit
@@ -138,7 +139,7 @@ def _best(state, k, clusters, candidates, is_facility, unit, gamma, margin):
 
 @compiled
 def _best_by_stale_cost(state, k, members, unit, gamma, margin):
-    """As Algorithm 2 prints it: the distances are those of the cluster's members when the round began."""
+    """Follows the paper's Algorithm 2: uses the members that the cluster had at the start of the round."""
     best, best_score = -1, -np.inf
     for j in members:
         cost = 0.0
@@ -152,7 +153,7 @@ def _best_by_stale_cost(state, k, members, unit, gamma, margin):
 
 @compiled
 def _bounds(state, clusters, most, gamma, margin):
-    """Per number of points 0…most that a new cluster takes, how large γ·(1 − agreement) can become, (most + 1,)."""
+    """(most + 1,) upper bounds of γ·(1 − agreement), by the number of points 0…most that a new cluster takes."""
     if margin.kind == AMI:
         return np.full(most + 1, np.inf)
     if margin.kind == ARI:
@@ -168,7 +169,7 @@ def _bounds(state, clusters, most, gamma, margin):
 
 @compiled
 def _settled(state, k, members, unit, gamma, margin):
-    """Whether cost and bound alone tell that no other member can replace the k-th facility; False if in doubt."""
+    """Whether cost and bound prove that no other member can replace the k-th facility; False if undecided."""
     if margin.kind != NMI or len(state.facilities) == 1:
         return False
     distances, facilities, near, old = state.distances, state.facilities, state.near, state.facilities[k]
@@ -192,8 +193,8 @@ def _settled(state, k, members, unit, gamma, margin):
 
 @inlined
 def _taken(state, k, j):
-    """The points that j takes as the k-th facility: the first facility wins a tie, a facility keeps itself."""
-    # Fields are unpacked before the loops here and below: numba counts references at each access.
+    """The points that j takes as the k-th facility. The first facility wins ties; a facility always keeps itself."""
+    # Fields are unpacked before the loops here and below, because numba counts references at each access.
     row, near, owner, facilities = state.distances[j], state.near, state.owner, state.facilities
     taken = np.empty(state.reach[j], np.int64)
     count = 0
@@ -209,7 +210,7 @@ def _taken(state, k, j):
 
 @inlined
 def _agreement_with(state, k, j, margin):
-    """The agreement if j became the k-th facility: points are moved in the table, and moved back."""
+    """The agreement if j became the k-th facility. Moves points in the table, and moves them back."""
     table, sizes, owner, classes, steps = state.table, state.sizes, state.owner, state.classes, margin.steps
     in_cells, in_sizes = state.sums
     taken = _taken(state, k, j)
@@ -247,7 +248,7 @@ def _attach(state, k, j, margin):
 
 @compiled
 def _detach(state, k, margin):
-    """Takes the k-th facility away; its points go to their nearest other one, the first on a tie."""
+    """Removes the k-th facility; its points go to their nearest other facility, the first one on a tie."""
     distances, facilities = state.distances, state.facilities
     facilities[k] = -1
     points = _members(state.owner, k)
@@ -272,7 +273,7 @@ def _members(owner, k):
 
 @inlined
 def _hand_over(state, points, owners, nears, margin):
-    """Gives points to other facilities, and tells all candidates what that means for them."""
+    """Assigns points to other facilities and updates cost and reach of all candidates."""
     distances, owner, near, cost, reach = state.distances, state.owner, state.near, state.cost, state.reach
     table, sizes, classes, steps = state.table, state.sizes, state.classes, margin.steps
     in_cells, in_sizes = state.sums
@@ -293,7 +294,7 @@ def _hand_over(state, points, owners, nears, margin):
     state.sums[0], state.sums[1] = in_cells, in_sizes
 
 
-@njit(fastmath=True)  # all sums are exact on the grid, so their order is free
+@njit(fastmath=True)  # all sums are exact on the grid, so their order does not matter
 def _shift(cost, reach, row, old, new):
     for j in range(len(row)):
         cost[j] += min(row[j], new) - min(row[j], old)

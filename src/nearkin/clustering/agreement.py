@@ -1,7 +1,7 @@
-"""NMI, AMI and ARI of a clustering with labels, as look-up tables over counts.
+"""NMI, AMI and ARI of a clustering with labels, as lookup tables indexed by counts.
 
 All three are functions of sums over the contingency table's cells n_ab and over the cluster sizes n_a. A point that
-changes its cluster changes a few counts, so the solver needs a few look-ups instead of a new computation.
+changes its cluster changes only a few counts, so the solver needs a few lookups instead of a new computation.
 
 NMI uses the geometric mean of the entropies, as in Eq. 9 of the facility-location paper (Song et al. 2017). AMI and ARI
 are those of scikit-learn (AMI with its default, the arithmetic mean).
@@ -19,7 +19,7 @@ KINDS = {"nmi": NMI, "ami": AMI, "ari": ARI}
 
 
 def margin_tables(name: str, class_sizes: Integers) -> Margin:
-    """The tables of one measure for labels with these class sizes, (C,).
+    """The lookup tables of one measure, for labels with these class sizes (C,).
 
     >>> tables = margin_tables("ari", np.array([2, 2]))
     >>> tables.counts.tolist(), tables.labels
@@ -44,16 +44,16 @@ def _pairs(points: int) -> tuple[Floats, Floats]:
 
 
 def _exact_sums(table: Floats) -> Floats:
-    """Rounded to a grid on which sums over a partition of the points are exact in float64."""
+    """Rounds a table to a grid on which sums over a partition of the points are exact in float64."""
     unit = 2.0 ** (np.ceil(np.log2(max(1.0, np.abs(table).sum()))) - 52)
     return np.asarray(np.rint(table / unit) * unit)
 
 
 def expected_information(class_sizes: Integers, cluster_sizes: Integers) -> Floats:
-    """(clusters,) what clusters of these sizes add to m times the expected mutual information of m points.
+    """(clusters,) the terms of clusters with these sizes in m times the expected mutual information of m points.
 
     The expectation is over shuffled labels with these class sizes, (classes,). It is a sum over clusters and classes
-    (Vinh, Epps, Bailey 2010, Eq. 24a). Its terms depend only on sizes, so equal ones are computed once.
+    (Vinh, Epps, Bailey 2010, Eq. 24a). Terms depend only on sizes, so each is computed once per size.
 
     >>> expected_information(np.array([2, 2]), np.array([1, 3])).round(4).tolist()
     [0.6931, 0.1699]
@@ -65,8 +65,8 @@ def expected_information(class_sizes: Integers, cluster_sizes: Integers) -> Floa
     sizes, of_cluster = np.unique(cluster_sizes, return_inverse=True)
     size = sizes[:, None]
     total = np.zeros(len(sizes))
-    for class_size, how_many in zip(*np.unique(class_sizes, return_counts=True), strict=True):
-        n = np.arange(1, class_size + 1)[None, :]  # in both
+    for class_size, repeats in zip(*np.unique(class_sizes, return_counts=True), strict=True):
+        n = np.arange(1, class_size + 1)[None, :]  # number of points in both the class and the cluster
         possible = (n <= size) & (size + class_size - n <= m)
         n_out, rest = np.where(possible, size - n, 0), np.where(possible, m - size - class_size + n, 0)
         log_probability = (
@@ -81,5 +81,5 @@ def expected_information(class_sizes: Integers, cluster_sizes: Integers) -> Floa
             - log_factorial[rest]
         )
         gain = n * np.log(m * n / (np.maximum(size, 1) * class_size))
-        total += how_many * (gain * np.exp(np.where(possible, log_probability, -np.inf))).sum(axis=1)
+        total += repeats * (gain * np.exp(np.where(possible, log_probability, -np.inf))).sum(axis=1)
     return np.asarray(total[of_cluster])

@@ -1,23 +1,23 @@
 """Euclidean distances to a gallery, block by block; shared by neighbours, k-means and retrieval.
 
-|q − g|² = |q|² + |g|² − 2 q·g computes a block as one matrix product, but its rounding error is of the size of |q|²,
-which loses the order of close neighbours. A block therefore has a bound of this error. Distances that the bound cannot
-tell apart are computed again by subtraction in float64; their order is what "exact" means. If there are very many of
-these, a product in float64, with its own bound, comes first.
+|q − g|² = |q|² + |g|² − 2 q·g computes a block as one matrix product, but its rounding error is of the order of |q|²,
+which loses the order of close neighbours. Each block therefore has a bound of this error. Distances that differ by less
+than the bound are computed again by subtraction in float64; "exact" means the order of those. If there are very many of
+them, a product in float64, with its own bound, comes first.
 
-The bound. Points are moved by the gallery's mean and divided by a power of two: a and b are what exact arithmetic would
-give, A and B what float32 holds, with u = 2⁻²⁴ (float64: 2⁻⁵³) and |A − a| ≤ u |a|. For D dimensions,
+The bound. Points are shifted by the gallery's mean and divided by a power of two. Let a and b be the exact results, A
+and B their float32 values, u = 2⁻²⁴ (float64: 2⁻⁵³) and |A − a| ≤ u |a|. In D dimensions,
 
 - the product adds D + 2 terms, 2 A·B and both squared lengths, whose absolute values sum to (|A| + |B|)² at most. In
-  any order of summation its error is at most (D + 2) u times that (Jeannerod and Rump, "Improved error bounds for inner
-  products in floating-point arithmetic", SIAM J. Matrix Anal. Appl. 2013);
-- the squared lengths come from float64 and are rounded once: u (|A| + |B|)²;
-- |A − B| differs from |a − b| by u (|a| + |b|) at most, the squares by 2 u (|a| + |b|)².
+  any order of summation, its error is at most (D + 2) u times that (Jeannerod and Rump, "Improved error bounds for
+  inner products in floating-point arithmetic", SIAM J. Matrix Anal. Appl. 2013);
+- the squared lengths are computed in float64 and rounded once, which adds u (|A| + |B|)²;
+- |A − B| differs from |a − b| by u (|a| + |b|) at most, and their squares by 2 u (|a| + |b|)².
 
-Altogether (D + 5) u (|A| + |B|)², with |B| the longest of the gallery. The constant is raised by 2 for terms in u²,
-underflow (the longest |B| is at least 1, or else all gallery points coincide and have no order) and the rounding of the
-comparison itself. In float64 the squared lengths are themselves rounded sums of D terms, and so are the distances by
-subtraction whose order is wanted: D u and (D + 3) u more.
+The sum is (D + 5) u (|A| + |B|)², where |B| is the longest of the gallery. The constant is raised by 2 to cover terms
+in u², underflow (the longest |B| is at least 1, unless all gallery points coincide and have no order) and the rounding
+of the comparison itself. In float64, the squared lengths are rounded sums of D terms too, which adds D u, and so are
+the subtracted distances that define the order, which adds (D + 3) u.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ from torch import Tensor
 
 from nearkin.errors import UserError
 
-BLOCK_BYTES = 32 * 2**20  # measured on the CPU: 16 MB and 64 MB are slower, smaller ones by far
-CUDA_BLOCK_BYTES = 128 * 2**20  # estimated: for smaller ones launching takes longer than computing
+BLOCK_BYTES = 32 * 2**20  # measured on the CPU: 16 MB and 64 MB are slower, and much smaller blocks far slower
+CUDA_BLOCK_BYTES = 128 * 2**20  # estimated: launching the kernels of smaller blocks takes longer than computing
 CACHED_BYTES = 2**19  # measured: twice as fast as blocks of 32 MB
-# From these shares of a row in doubt on, it takes no longer to compute the whole row again: after float32 by a product
-# in float64, after float64 by subtraction. Measured at 128 and 512 dimensions.
+# If at least this share of a row is undecided, computing the whole row again is as fast: after float32 by a product in
+# float64, after float64 by subtraction. Measured with 128 and 512 dimensions.
 CROWDED = {torch.float32: 1 / 100, torch.float64: 1 / 8}
-FAR = 2.0**40  # times the extent of the gallery: squares of what is farther could leave float32
+FAR = 2.0**40  # times the extent of the gallery; the squares of larger distances could overflow float32
 
 
 def block_bytes_on(device: torch.device) -> int:
@@ -49,7 +49,7 @@ def block_bytes_on(device: torch.device) -> int:
 
 
 class Distances:
-    """Distances of queries (Q, D) to one gallery (N, D), floating point. The gallery is prepared once.
+    """Distances from queries (Q, D) to one gallery (N, D), floating point. The gallery is prepared only once.
 
     >>> corners = torch.tensor([[0.0, 0.0], [0.0, 1.0], [1.0, 0.0]])
     >>> block = Distances(corners).block(corners[:2])
@@ -65,17 +65,17 @@ class Distances:
         self.scale = 2.0 ** (math.frexp(max(extent, smallest))[1] - 1) if extent else 1.0
         near = self._near(self.gallery, torch.float32)
         squared = _squared_lengths(near)
-        self._longest = squared.max().sqrt() * (1 + 2.0**-20)  # in float64 it may be a little longer
+        self._longest = squared.max().sqrt() * (1 + 2.0**-20)  # the float64 value can be slightly larger
         self._ready = _columns(near, squared)
 
     def block(self, queries: Tensor) -> DistanceBlock:
-        """The distances of some queries (Q, D), as many as fit into memory; see `row_blocks`."""
+        """The distances of some queries (Q, D). All of them must fit into memory; see `row_blocks`."""
         queries = _at_least_single(queries)
         rows, slack = self._rows(queries, torch.float32)
         return DistanceBlock(_product(rows, self._ready), slack, queries, self)
 
     def finer_block(self, queries: Tensor) -> DistanceBlock:
-        """The same from products in float64, with twice the memory and time."""
+        """Like `block`, but with products in float64, which take twice the memory and time."""
         queries = _at_least_single(queries)
         rows, slack = self._rows(queries, torch.float64)
         squares = rows.new_empty(len(rows), len(self.gallery))
@@ -85,7 +85,7 @@ class Distances:
         return DistanceBlock(squares, slack, queries, self)
 
     def _rows(self, queries: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-        """What is multiplied with `_columns`, (Q, D + 2), and the slack (Q, 1)."""
+        """The left factor of the product with `_columns`, (Q, D + 2), and the slack (Q, 1)."""
         moved = queries - self._origin
         _largest(moved)
         far = moved.abs().amax(1, keepdim=True) > FAR * self.scale
@@ -98,13 +98,13 @@ class Distances:
         return rows, (2 * error).masked_fill_(far, torch.inf).to(dtype)
 
     def _near(self, points: Tensor, dtype: torch.dtype) -> Tensor:
-        """Points moved by the mean and divided by the scale, each rounded once."""
+        """Points shifted by the mean and divided by the scale, with each coordinate rounded once."""
         wide = torch.promote_types(torch.promote_types(points.dtype, self._origin.dtype), dtype)
         return (points.to(wide) - self._origin).div_(self.scale).to(dtype)
 
 
 def _columns(near: Tensor, squared: Tensor) -> Tensor:
-    # The squared lengths ride along as two more coordinates, so that a block is one product.
+    # The squared lengths are two additional coordinates, so that a block is one product.
     return torch.cat([near, torch.ones_like(near[:, :1]), squared.to(near.dtype)], 1)
 
 
@@ -115,10 +115,10 @@ def _product(rows: Tensor, columns: Tensor) -> Tensor:
 
 @dataclass(frozen=True, eq=False)
 class DistanceBlock:
-    """The distances of Q queries to N gallery points, in units of ``scale``, a power of two.
+    """The distances from Q queries to N gallery points, in units of ``scale``, a power of two.
 
     Attributes:
-        squares: (Q, N) squared distances with rounding errors, so some may be slightly negative; ∞ where excluded.
+        squares: (Q, N) squared distances with rounding errors, so some may be slightly negative; ∞ if excluded.
         slack: (Q, 1) if two squares of a query differ by more than this, the smaller one belongs to the closer point.
     """
 
@@ -140,7 +140,7 @@ class DistanceBlock:
         return DistanceBlock(self.squares[rows], self.slack[rows], self.queries[rows], self.to)
 
     def finer(self, rows: Tensor) -> DistanceBlock | None:
-        """The block of some of its queries (m,) in float64; None where this one is, or where all points coincide."""
+        """The block of some queries (m,) in float64; None if this block is in float64, or if all points coincide."""
         if self.squares.dtype == torch.float64 or not bool(self.slack.any()):
             return None
         block = self.to.finer_block(self.queries[rows])
@@ -148,12 +148,12 @@ class DistanceBlock:
         return block
 
     def exclude(self, own: Tensor) -> None:
-        """Excludes one gallery point for every query (Q,); −1 for none."""
+        """Excludes one gallery point per query (Q,); −1 excludes none."""
         rows = (own >= 0).nonzero().squeeze(1)
         self.squares[rows, own[rows]] = torch.inf
 
     def exact(self, rows: Tensor, columns: Tensor) -> Tensor:
-        """(P, m) distances of queries (P,) to gallery points of their own (P, m), by subtraction in float64."""
+        """(P, m) distances from queries (P,) to gallery points chosen for each (P, m), by subtraction in float64."""
         found = torch.empty(columns.shape, dtype=torch.float64, device=columns.device)
         for block in _cached_blocks(rows, columns.shape[1] * self.queries.shape[1]):
             near = self.queries[rows[block], None], self.to.gallery[columns[block]]
@@ -161,7 +161,7 @@ class DistanceBlock:
         return found
 
     def exact_rows(self, rows: Tensor) -> Tensor:
-        """(m, N) the same of queries (m,) to the whole gallery; ∞ where excluded."""
+        """(m, N) distances from queries (m,) to the whole gallery, by subtraction in float64; ∞ if excluded."""
         if not bool(self.slack.any()):  # all points coincide
             return self.squares[rows].double()
         found = torch.empty_like(self.squares[rows], dtype=torch.float64)
@@ -171,7 +171,7 @@ class DistanceBlock:
 
 
 def row_blocks(rows: int, columns: int, block_bytes: int = BLOCK_BYTES) -> list[slice]:
-    """The rows of a float32 matrix in slices of at most ``block_bytes``, or one row.
+    """Splits the rows of a float32 matrix into slices of at most ``block_bytes``, or of one row.
 
     >>> row_blocks(5, 100, block_bytes=800)
     [slice(0, 2, None), slice(2, 4, None), slice(4, 5, None)]
@@ -181,7 +181,7 @@ def row_blocks(rows: int, columns: int, block_bytes: int = BLOCK_BYTES) -> list[
 
 
 def _cached_blocks(rows: Tensor, columns: int) -> list[slice]:
-    """The rows of a float64 matrix in slices that stay in a processor's cache; in larger ones on other devices."""
+    """Splits the rows of a float64 matrix into slices that fit into the CPU cache; larger ones on other devices."""
     return row_blocks(
         len(rows), 2 * columns, CACHED_BYTES if rows.device.type == "cpu" else block_bytes_on(rows.device)
     )
@@ -194,7 +194,7 @@ def _at_least_single(x: Tensor) -> Tensor:
 def _largest(moved: Tensor) -> float:
     largest = torch.stack(moved.aminmax()).abs().max().item() if moved.numel() else 0.0
     if not math.isfinite(largest):
-        raise UserError("the vectors contain NaN or infinite values; leave those rows out")
+        raise UserError("the vectors contain NaN or infinite values; remove those rows")
     return largest
 
 
@@ -205,22 +205,22 @@ def _squared_lengths(x: Tensor) -> Tensor:
 
 def _subtracted(x: Tensor, y: Tensor, scale: float) -> Tensor:
     x, y = x.double(), y.double()
-    unit = scale if not 2.0**-400 < scale < 2.0**400 else 1.0  # divided by first where squares would leave float64
+    unit = scale if not 2.0**-400 < scale < 2.0**400 else 1.0  # scale first if squares would overflow or underflow
     if unit != 1:
         x, y = x / unit, y / unit
-    # Of all ways to subtract, square and add, this one rounds a pair the same whatever is computed beside it.
+    # Unlike other ways to subtract, square and add, this one rounds a pair the same in every batch.
     return torch.cdist(x, y, compute_mode="donot_use_mm_for_euclid_dist").mul_(unit / scale)
 
 
 @contextmanager
 def _full_precision(device: str) -> Iterator[None]:
-    """Turns off what training may use for speed: autocast, and float32 products in TF32 or bfloat16."""
+    """Turns off autocast and reduced-precision float32 products (TF32, bfloat16), which training may use for speed."""
     with torch.autocast(device, enabled=False):
         try:
             before = [torch.get_float32_matmul_precision()]
             choose = [torch.set_float32_matmul_precision]
             exact = "highest"
-        except RuntimeError:  # it was set through torch.backends; newer torch then refuses to answer here
+        except RuntimeError:  # newer torch raises this if the precision was set through torch.backends
             backends: Any = torch.backends
             products = [backends.cuda.matmul, backends.mkldnn.matmul]
             before = [each.fp32_precision for each in products]

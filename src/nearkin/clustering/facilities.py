@@ -1,4 +1,4 @@
-"""Facility location with a clustering margin: the clustering that most violates the margin of a labelled batch.
+"""Facility location with a clustering margin: finds the clustering that most violates the margin of a labelled batch.
 
 Song, Jegelka, Rathod, Murphy: Deep Metric Learning via Facility Location, 2017, section 3.4, Algorithms 1 and 2.
 """
@@ -27,8 +27,8 @@ class FacilityLocation:
     """K facilities among m points.
 
     Attributes:
-        facilities: (K,) the chosen points, in the order in which they were chosen; an exchange keeps the position.
-        assignment: (m,) for each point the position of its facility in ``facilities``.
+        facilities: (K,) the chosen points, in the order of choice; an exchange keeps the position.
+        assignment: (m,) the position of each point's facility in ``facilities``.
         agreement: NMI (or AMI, ARI) of the assignment with the labels.
         objective: A(S) = −(sum of the points' distances to their facilities) + γ (1 − agreement).
     """
@@ -52,23 +52,23 @@ def facility_location(
 ) -> FacilityLocation:
     """Chooses facilities that are close to all points but cluster them differently from their labels (Eq. 6).
 
-    The search is greedy from the empty set, then exchanges facilities. The lowest index wins every tie. It runs on one
-    CPU core, for distances on any device, and returns the same facilities on every machine.
+    The search first adds facilities greedily, then exchanges them. The lowest index wins every tie. It runs on one CPU
+    core, for distances on any device, and returns the same facilities on every machine.
 
     Args:
         distances: (m, m), symmetric with a zero diagonal.
         labels: (m,) integers.
-        n_facilities: K, how many points to choose; the number of classes in the paper.
+        n_facilities: K, the number of points to choose; the number of classes in the paper.
         gamma: γ, the weight of the margin.
-        exchange: which point replaces a facility. ``"objective"``: the point of its cluster with the greatest
-            objective, which then never falls (Lemma 1). ``"algorithm-2"``: the paper's listing, which counts the
-            distances of the members that the cluster had when the round began. ``"all"``: any point (with enough steps
-            a local optimum, Lemma 2). None: no exchange.
-        exchange_steps: T, the largest number of rounds; the search stops early if a round changes nothing.
+        exchange: which point replaces a facility. ``"objective"``: the point of its cluster with the highest objective;
+            the objective then never decreases (Lemma 1). ``"algorithm-2"``: the paper's algorithm, which uses the
+            members that the cluster had at the start of the round. ``"all"``: any point (with enough steps, a local
+            optimum, Lemma 2). None: no exchange.
+        exchange_steps: T, the maximum number of rounds; the search stops early if a round changes nothing.
         margin: the agreement with the labels, ``"nmi"`` as in the paper, ``"ami"`` or ``"ari"``.
-        stochastic: ε of stochastic greedy (Mirzasoleiman et al. 2015): each choice considers m/K · ln(1/ε) random
-            points. None considers all points.
-        seed: random seed of stochastic greedy.
+        stochastic: ε of the stochastic greedy algorithm (Mirzasoleiman et al. 2015): each choice considers
+            m/K · ln(1/ε) random points. None considers all points.
+        seed: random seed of the stochastic greedy algorithm.
 
     >>> points = torch.tensor([[0.0], [1.0], [10.0], [11.0], [12.0]])
     >>> found = facility_location(torch.cdist(points, points), torch.tensor([0, 0, 1, 1, 1]), n_facilities=2, gamma=0.0)
@@ -79,7 +79,7 @@ def facility_location(
     problem = Problem.of(_checked(distances, labels), labels.cpu().numpy())
     if n_facilities != int(n_facilities) or not 1 <= n_facilities <= len(labels):
         raise UserError(
-            f"n_facilities must be a whole number in 1…{len(labels)}, the number of points, not {n_facilities}"
+            f"n_facilities must be an integer from 1 to {len(labels)}, the number of points, got {n_facilities}"
         )
     chosen, assignment, agreement, objective = solve_facilities(
         problem, int(n_facilities), gamma, exchange, int(exchange_steps), margin, stochastic, seed
@@ -91,7 +91,7 @@ def facility_location(
 
 
 def class_medoids(distances: Tensor, labels: Tensor) -> Tensor:
-    """(m,) for each point the medoid of its class: the member with the smallest sum of distances to the others.
+    """(m,) the medoid of each point's class: the member with the smallest sum of distances to the others.
 
     >>> points = torch.tensor([[0.0], [1.0], [10.0], [11.0], [12.0]])
     >>> class_medoids(torch.cdist(points, points), torch.tensor([0, 0, 1, 1, 1])).tolist()
@@ -112,12 +112,12 @@ class Problem:
 
     @classmethod
     def of(cls, distances: Matrix, labels: npt.NDArray[np.integer]) -> Problem:
-        """Changes the distances in place."""
+        """Builds the problem; changes the distances in place."""
         largest = float(distances.max())
         if not math.isfinite(largest):
-            raise UserError("the distances are too large to be computed; scale the points down")
+            raise UserError("the distances are too large to compute; scale the points down")
         exponent = math.frexp(largest)[1] + math.ceil(math.log2(len(labels))) - 52
-        unit = 2.0 ** max(exponent, -1000)  # below, everything is 0
+        unit = 2.0 ** max(exponent, -1000)  # smaller distances count as 0
         distances *= 1 / unit
         _, classes, class_sizes = np.unique(labels, return_inverse=True, return_counts=True)
         return cls(np.rint(distances, out=distances), unit, classes, class_sizes)
@@ -138,10 +138,10 @@ def solve_facilities(
     from nearkin.clustering.agreement import margin_tables
 
     exchanges = {
-        None: solver.GREEDY_ALONE,
+        None: solver.NO_EXCHANGE,
         "objective": solver.OBJECTIVE,
         "algorithm-2": solver.ALGORITHM_2,
-        "all": solver.WITH_ALL,
+        "all": solver.ALL,
     }
     chosen, assignment, agreement, objective = solver.solve(
         problem.distances,
@@ -171,19 +171,19 @@ def check_settings(
     gamma: float, exchange: str | None, exchange_steps: int, margin: str, stochastic: float | None
 ) -> None:
     if not (gamma >= 0 and math.isfinite(gamma)):
-        raise UserError(f"gamma must be 0 or positive, not {gamma}")
+        raise UserError(f"gamma must be a finite number >= 0, got {gamma}")
     if exchange is not None and exchange not in get_args(Exchange):
-        raise unknown_name("exchange", str(exchange), [*get_args(Exchange), "None, for greedy alone"])
+        raise unknown_name("exchange", str(exchange), [*get_args(Exchange), "None (no exchange)"])
     if exchange_steps < 0 or exchange_steps != int(exchange_steps):
-        raise UserError(f"exchange_steps must be a whole number from 0 on, not {exchange_steps}")
+        raise UserError(f"exchange_steps must be an integer >= 0, got {exchange_steps}")
     if margin not in get_args(AgreementName):
         raise unknown_name("margin", str(margin), get_args(AgreementName))
     if stochastic is not None and not 0 < stochastic < 1:
-        raise UserError(f"stochastic must be between 0 and 1, not {stochastic}")
+        raise UserError(f"stochastic must be > 0 and < 1, got {stochastic}")
 
 
 def _drawn(points: int, n_facilities: int, stochastic: float | None, seed: int) -> Indices:
-    """The candidates of each greedy step, (K, r) in ascending order; no rows for all."""
+    """The candidates of each greedy step, (K, r) in ascending order; no rows if all points are candidates."""
     if stochastic is None:
         return np.empty((0, 0), np.int64)
     candidates = min(points, math.ceil(points / n_facilities * math.log(1 / stochastic)))
@@ -192,19 +192,19 @@ def _drawn(points: int, n_facilities: int, stochastic: float | None, seed: int) 
 
 
 def _checked(distances: Tensor, labels: Tensor) -> Matrix:
-    """A float64 copy of the distances."""
+    """Checks the input; returns a float64 copy of the distances, exactly symmetric with a zero diagonal."""
     for name, value in (("distances", distances), ("labels", labels)):
         if not isinstance(value, Tensor):
-            raise UserError(f"{name} must be a tensor, not {type(value).__name__}; try torch.as_tensor({name})")
+            raise UserError(f"{name} must be a tensor, got {type(value).__name__}; use torch.as_tensor({name})")
     m = len(labels)
     if distances.shape != (m, m) or not m:
-        raise UserError(f"distances must have the shape (m, m) for m ≥ 1 labels, not {tuple(distances.shape)} for {m}")
+        raise UserError(f"distances must have shape (m, m) for m >= 1 labels, got {tuple(distances.shape)} for {m}")
     if labels.is_floating_point() or labels.is_complex() or labels.dtype == torch.bool or labels.ndim != 1:
-        raise UserError(f"labels must be integers of shape (m,), not {labels.dtype} {tuple(labels.shape)}")
+        raise UserError(f"labels must be integers of shape (m,), got {labels.dtype} of shape {tuple(labels.shape)}")
     matrix = distances.detach().to("cpu", torch.float64, copy=True)
     if not (matrix.isfinite().all() and (matrix >= 0).all()):
         raise UserError("distances must be finite and not negative")
-    # torch.cdist, for one, is neither symmetric nor 0 on its diagonal to the last digit.
+    # The result of torch.cdist, for example, is not exactly symmetric, and its diagonal is not exactly 0.
     rounding = 4 * torch.finfo(distances.dtype).eps ** 0.5 * matrix.max()
     if (matrix - matrix.T).abs().max() > rounding or matrix.diagonal().max() > rounding:
         raise UserError("distances must be symmetric with a zero diagonal")

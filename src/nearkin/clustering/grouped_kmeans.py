@@ -1,8 +1,8 @@
 """k-means in many groups at once, for example in every class.
 
 Rippel et al., "Metric Learning with Adaptive Density Discrimination" (ICLR 2016), Eq. 2 and 3: each class has its own
-k-means, started by k-means++. There are many small classes, so one call per class would be slow; here every step
-advances all groups. As in `kmeans`, a new centre is the best of several draws.
+k-means with k-means++ initialisation. With many small classes, one call per class would be slow; here each step
+processes all groups. As in `kmeans`, a new centre is the best of several draws.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from nearkin.clustering.distances import row_blocks
 from nearkin.clustering.kmeans import cluster_means
 from nearkin.errors import UserError
 
-DRAWS = 3  # candidates for each centre but the first
+DRAWS = 3  # candidates for each centre except the first
 
 
 @dataclass(frozen=True, eq=False)
@@ -26,9 +26,9 @@ class GroupedKMeans:
 
     Attributes:
         centroids: (C, D) the means of the clusters; no cluster is empty.
-        assignment: (N,) the cluster of every item.
-        group_of: (C,) the group of every cluster, as in the input.
-        inertia: (G,) float64, by ascending group: sum of squared distances of the items to their centroids.
+        assignment: (N,) the cluster of each item.
+        group_of: (C,) the group of each cluster, as in the input.
+        inertia: (G,) float64, by ascending group: sum of squared distances from the items to their centroids.
     """
 
     centroids: Tensor
@@ -41,14 +41,14 @@ def kmeans_per_group(x: Tensor, groups: Tensor, k: int | Tensor, seed: int = 0, 
     """Runs k-means in every group separately; stops when no item changes its cluster.
 
     A group with fewer than k distinct points gets one cluster for each of them. The clusters of a group depend on the
-    seed and on its own items in their order, but not on other groups.
+    seed and on its own items and their order, but not on other groups.
 
     Args:
         x: (N, D) floating point.
         groups: (N,) integers.
-        k: clusters per group, at least 1; or (G,) one number per group, by ascending group.
+        k: number of clusters per group, at least 1; or (G,) one number per group, by ascending group.
         seed: random seed.
-        iterations: largest number of iterations, at least 1.
+        iterations: maximum number of iterations, at least 1.
 
     >>> line = torch.tensor([[0.0], [1.0], [9.0], [5.0], [5.0]])
     >>> found = kmeans_per_group(line, torch.tensor([7, 7, 7, -2, -2]), k=2)
@@ -80,17 +80,17 @@ def kmeans_per_group(x: Tensor, groups: Tensor, k: int | Tensor, seed: int = 0, 
 
 
 def choose_clusters(x: Tensor, groups: Tensor, most: int, seed: int = 0) -> Tensor:
-    """(G,) the number of clusters of each group, from 1 to `most`, with the lowest BIC; by ascending group.
+    """Chooses the number of clusters of each group by the lowest BIC, from 1 to ``most``; (G,) by ascending group.
 
     BIC = n·d·log(inertia / ((n − k)·d)) + 2 Σ m·log(n / m) + k·(d + 1)·log(n) for n items in d dimensions and k
-    clusters of m items each, with one spherical variance, as `kmeans_per_group` finds them (Pelleg and Moore,
-    "X-means", ICML 2000). k stays below n, because clusters of one item have no variance. If several k fit the items
-    exactly, the smallest is chosen.
+    clusters with m items each and one spherical variance, as found by `kmeans_per_group` (Pelleg and Moore, "X-means",
+    ICML 2000). k is less than n, because clusters of one item have no variance. If several k fit the items exactly, the
+    smallest is chosen.
 
     Args:
         x: (N, D) floating point.
         groups: (N,) integers.
-        most: the largest number of clusters to try.
+        most: the maximum number of clusters to try.
         seed: random seed of k-means.
 
     >>> line = torch.tensor([[0.0], [0.1], [0.2], [9.0], [9.1], [9.2], [3.0], [4.0]])
@@ -98,7 +98,7 @@ def choose_clusters(x: Tensor, groups: Tensor, most: int, seed: int = 0) -> Tens
     [2, 1]
     """
     if most < 1:
-        raise UserError(f"most={most} clusters cannot be tried; choose a number from 1")
+        raise UserError(f"most must be at least 1, got {most}")
     ids, counts = groups.to(x.device).unique(return_counts=True)
     n = counts.double()
     scores = []
@@ -116,42 +116,43 @@ def choose_clusters(x: Tensor, groups: Tensor, most: int, seed: int = 0) -> Tens
 def _check(x: Tensor, groups: Tensor) -> None:
     if x.ndim != 2 or len(x) == 0 or groups.shape != x.shape[:1]:
         raise UserError(
-            f"k-means per group needs items (N, D), at least one, and their groups (N,), not {tuple(x.shape)} "
-            f"and {tuple(groups.shape)}"
+            f"x and groups must have shapes (N, D) and (N,) with N >= 1, got {tuple(x.shape)} and {tuple(groups.shape)}"
         )
     if groups.is_floating_point():
-        raise UserError(f"groups must be integers, not {groups.dtype}")
+        raise UserError(f"groups must be integers, got {groups.dtype}")
     if not bool(x.isfinite().all()):
-        raise UserError("the vectors contain NaN or infinite values; leave those rows out")
+        raise UserError("the vectors contain NaN or infinite values; remove those rows")
 
 
 def _per_group(k: int | Tensor, ids: Tensor) -> Tensor:
     """(G,) the number of clusters of each group."""
     wanted = k.to(ids.device) if isinstance(k, Tensor) else torch.full_like(ids, k, dtype=torch.long)
     if wanted.shape != ids.shape or wanted.is_floating_point() or not bool((wanted >= 1).all()):
-        raise UserError(f"k={k} is not a whole number from 1, nor one such for each of the {len(ids)} groups")
+        raise UserError(f"k must be an integer >= 1, or one for each of the {len(ids)} groups, got {k}")
     return wanted
 
 
 def _start(x: Tensor, group: Tensor, sizes: Tensor, k: Tensor, seed: int) -> Tensor:
-    """(C,) items to start from, by group, drawn with probability ∝ squared distance to the nearest one so far."""
+    """(C,) the initial centres, by group, drawn with probability ∝ squared distance to the nearest one so far."""
     place = _place_in_group(group, sizes)
-    nearest = torch.full((len(x),), torch.inf, dtype=torch.float64, device=x.device)  # to the start items so far
+    # (N,) squared distance to the nearest centre so far.
+    nearest = torch.full((len(x),), torch.inf, dtype=torch.float64, device=x.device)
     seeds = []
     for step in range(int(k.max())):
         farthest = torch.zeros_like(sizes, dtype=torch.float64).scatter_reduce_(0, group, nearest, "amax")
-        items = ((k > step) & (farthest > 0))[group].nonzero().squeeze(1)  # where distinct points are left
+        # Items of groups that need another centre and have distinct points left.
+        items = ((k > step) & (farthest > 0))[group].nonzero().squeeze(1)
         if len(items) == 0:
             break
-        wanting, of_item = group[items].unique(return_inverse=True)
-        chances = nearest[items] if step else torch.ones_like(nearest[items])
-        least = nearest.new_full((len(wanting),), torch.inf)
-        chosen, after = torch.empty_like(wanting), nearest[items]
+        unfinished, of_item = group[items].unique(return_inverse=True)
+        weights = nearest[items] if step else torch.ones_like(nearest[items])
+        least = nearest.new_full((len(unfinished),), torch.inf)
+        chosen, after = torch.empty_like(unfinished), nearest[items]
         for draw in range(DRAWS if step else 1):
             arrival = _exponential(int(sizes.max()), (seed, step, draw)).to(x.device)[place[items]]
-            drawn = items[_first_largest(chances / arrival, of_item, len(wanting))]
+            drawn = items[_first_largest(weights / arrival, of_item, len(unfinished))]
             squares = torch.minimum(nearest[items], _squares(x, items, x, drawn[of_item]))
-            inertia = _sums(squares, of_item, len(wanting))
+            inertia = _sums(squares, of_item, len(unfinished))
             better = inertia < least
             chosen, least = torch.where(better, drawn, chosen), torch.where(better, inertia, least)
             after = torch.where(better[of_item], squares, after)
@@ -162,7 +163,7 @@ def _start(x: Tensor, group: Tensor, sizes: Tensor, k: Tensor, seed: int) -> Ten
 
 
 def _place_in_group(group: Tensor, sizes: Tensor) -> Tensor:
-    """(N,) how many items of the same group come before."""
+    """(N,) the number of earlier items in the same group."""
     order = group.sort(stable=True).indices
     starts = sizes.cumsum(0) - sizes
     return torch.empty_like(group).index_copy_(
@@ -171,18 +172,18 @@ def _place_in_group(group: Tensor, sizes: Tensor) -> Tensor:
 
 
 def _exponential(n: int, key: tuple[int, int, int]) -> Tensor:
-    """(n,) random numbers of this key; more of them begin with the same ones. All groups share them, place by place."""
+    """(n,) random numbers that depend only on the key; a larger n continues the sequence. All groups share them."""
     return torch.from_numpy(np.random.default_rng([part % 2**63 for part in key]).exponential(size=n))
 
 
 def _nearest(x: Tensor, items: Tensor, group: Tensor, counts: Tensor, centroids: Tensor) -> tuple[Tensor, Tensor]:
-    """Of these items (M,) the squared distance (M,) to the nearest centroid of their group, and its cluster (M,)."""
+    """The squared distances (M,) from these items to their group's nearest centroid, and the clusters (M,) of those."""
     first = counts.cumsum(0) - counts
     parts = []
-    for rows in row_blocks(len(items), 16 * int(counts.max())):  # a pair takes some 64 bytes
+    for rows in row_blocks(len(items), 16 * int(counts.max())):  # a pair takes about 64 bytes
         these = items[rows]
         choices = counts[group[these]]
-        item = torch.repeat_interleave(choices)  # (pairs,) each item as often as its group has clusters
+        item = torch.repeat_interleave(choices)  # (pairs,) each item once per cluster of its group
         within = torch.arange(len(item), device=x.device) - (choices.cumsum(0) - choices)[item]
         cluster = first[group[these]][item] + within
         squares = _squares(x, these[item], centroids, cluster)
@@ -193,7 +194,7 @@ def _nearest(x: Tensor, items: Tensor, group: Tensor, counts: Tensor, centroids:
 
 
 def _fill_empty(cluster: Tensor, squares: Tensor, group: Tensor, counts: Tensor) -> Tensor:
-    """The clusters (M,) with each empty one given the farthest item of its group that is not alone in its cluster."""
+    """Moves the farthest item of a group that is not alone in its cluster into each empty cluster; (M,) clusters."""
     of_cluster = torch.repeat_interleave(counts)
     present = torch.bincount(group, minlength=len(counts)) > 0
     while True:
@@ -208,13 +209,13 @@ def _fill_empty(cluster: Tensor, squares: Tensor, group: Tensor, counts: Tensor)
 
 
 def _squares(x: Tensor, rows: Tensor, y: Tensor, others: Tensor) -> Tensor:
-    """(pairs,) squared distances of x[rows] to y[others], by subtraction in float64: 0 for coincident points alone."""
+    """(pairs,) squared distances from x[rows] to y[others], by subtraction in float64; 0 only for coincident points."""
     blocks = row_blocks(len(rows), 4 * x.shape[1])
     return torch.cat([(x[rows[pairs]].double() - y[others[pairs]]).square_().sum(1) for pairs in blocks])
 
 
 def _first_largest(values: Tensor, segment: Tensor, segments: int) -> Tensor:
-    """(segments,) the first position of the largest of the values (n,) of each segment; n where it has none."""
+    """(segments,) the first position of the largest value of each segment, among the values (n,); n if it is empty."""
     largest = values.new_full((segments,), -torch.inf).scatter_reduce_(0, segment, values, "amax")
     positions = torch.arange(len(values), device=values.device).masked_fill_(values < largest[segment], len(values))
     return torch.full_like(largest, len(values), dtype=torch.long).scatter_reduce_(0, segment, positions, "amin")

@@ -1,4 +1,4 @@
-"""Renumbers a clustering like another, so that clusters with the same points have the same number."""
+"""Matches the cluster numbers of two clusterings."""
 
 from __future__ import annotations
 
@@ -8,16 +8,18 @@ from torch import Tensor
 from nearkin.errors import UserError
 
 
-def renamed_like(clusters: Tensor, before: Tensor, k: int) -> Tensor:
-    """Renumbers clusters (N,), 0…k−1, so that as many points as possible keep the number that they had before.
+def match_clusters(clusters: Tensor, before: Tensor, k: int) -> Tensor:
+    """Renumbers clusters (N,), 0…k−1, so that as many points as possible keep their number from ``before``.
 
-    >>> renamed_like(torch.tensor([0, 0, 1, 2, 2]), torch.tensor([1, 1, 2, 0, 0]), k=3)
+    >>> match_clusters(torch.tensor([0, 0, 1, 2, 2]), torch.tensor([1, 1, 2, 0, 0]), k=3)
     tensor([1, 1, 2, 0, 0])
     """
     from scipy.optimize import linear_sum_assignment
 
     if clusters.shape != before.shape:
-        raise UserError(f"clusterings of {len(clusters)} and {len(before)} points cannot be matched")
+        raise UserError(
+            f"clusters and before must have the same number of points, got {len(clusters)} and {len(before)}"
+        )
     overlap = torch.bincount(clusters * k + before, minlength=k * k).view(k, k)
-    names = torch.from_numpy(linear_sum_assignment(overlap.cpu().numpy(), maximize=True)[1])
-    return names.to(clusters)[clusters]
+    numbers = torch.from_numpy(linear_sum_assignment(overlap.cpu().numpy(), maximize=True)[1])
+    return numbers.to(clusters)[clusters]

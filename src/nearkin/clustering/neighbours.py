@@ -1,7 +1,7 @@
 """Exact nearest neighbours on any device, in blocks of the distance matrix.
 
-A matrix product finds candidates. The distances that are sorted and returned are computed by subtraction in float64.
-Where rounding could hide a closer item, all items in question are compared.
+A matrix product finds candidates. Their distances are then computed by subtraction in float64, sorted and returned. If
+rounding could hide a closer item, all items in question are compared.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from nearkin.errors import UserError
 def nearest_neighbours(
     queries: Tensor, gallery: Tensor, k: int, exclude: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Finds the k nearest gallery rows of every query, by Euclidean distance in float64.
+    """Finds the k nearest gallery rows of each query, by Euclidean distance in float64.
 
-    Distances are ascending. Of equal distances the lowest gallery row comes first, also at the k-th place.
+    Distances are ascending. The lowest gallery row wins ties, also at the k-th place.
 
     Args:
         queries: (Q, D) floating point.
         gallery: (N, D) on the same device.
         k: number of neighbours, at most N, or N − 1 if a row is excluded.
-        exclude: (Q,) a gallery row that is not returned for this query, usually the query itself; −1 for none.
+        exclude: (Q,) a gallery row to exclude for each query, usually the query itself; −1 excludes none.
 
     Returns:
-        distances (Q, k), float64 if queries or gallery are, otherwise rounded to float32; and gallery rows (Q, k).
+        Distances (Q, k), in float64 if queries or gallery are, otherwise rounded to float32; and gallery rows (Q, k).
 
     >>> line = torch.tensor([[0.0], [1.0], [3.0]])
     >>> distances, rows = nearest_neighbours(line, line, k=1, exclude=torch.arange(3))
@@ -53,31 +53,31 @@ def nearest_neighbours(
 def _check(queries: Tensor, gallery: Tensor, k: int, exclude: Tensor | None) -> None:
     if queries.ndim != 2 or gallery.ndim != 2 or queries.shape[1] != gallery.shape[1]:
         raise UserError(
-            f"queries and gallery need the shapes (Q, D) and (N, D), not {tuple(queries.shape)} "
+            f"queries and gallery must have shapes (Q, D) and (N, D), got {tuple(queries.shape)} "
             f"and {tuple(gallery.shape)}"
         )
     if exclude is not None and exclude.shape != (len(queries),):
-        raise UserError(f"exclude has shape {tuple(exclude.shape)}, but there are {len(queries)} queries")
+        raise UserError(f"exclude must have shape ({len(queries)},), one row per query, got {tuple(exclude.shape)}")
     one_less = exclude is not None and bool((exclude >= 0).any())
     available = len(gallery) - one_less
     if not 1 <= k <= available:
         raise UserError(
-            f"k={k} neighbours cannot be found: the gallery has {len(gallery)} rows"
-            f"{' and a query is never its own neighbour' if one_less else ''}; choose k from 1 to {available}"
+            f"k must be from 1 to {available}, because the gallery has {len(gallery)} rows"
+            f"{' and a query is not its own neighbour' if one_less else ''}, got {k}"
         )
 
 
 def nearest_in(block: DistanceBlock, k: int) -> tuple[Tensor, Tensor]:
-    """The same in a block of distances: (Q, k) distances, in float64 and in units of its scale, and columns (Q, k).
+    """The k nearest columns of a block: distances (Q, k), in float64 and in units of its scale, and columns (Q, k).
 
-    Where fewer than k columns are left that were not excluded, the others come last, at the distance ∞.
+    If a query has fewer than k columns that are not excluded, excluded ones come last, at distance ∞.
     """
     n = block.squares.shape[1]
-    squares, columns = _lowest(block.squares, min(k + 2, n))  # a few more, to see that the k-th place is not disputed
+    squares, columns = _lowest(block.squares, min(k + 2, n))  # two more, to check that the k-th place is certain
     rows = torch.arange(len(columns), device=columns.device)
     distances = block.exact(rows, columns).masked_fill_(squares.isinf(), torch.inf)
     distances, columns = _in_order(distances, columns)
-    limit = distances[:, k - 1 : k].square() + block.slack  # what has a larger square is farther than these k
+    limit = distances[:, k - 1 : k].square() + block.slack  # columns with larger squares are farther than these k
     farthest = squares.amax(1, keepdim=True)
     disputed = ((limit >= farthest) & farthest.isfinite()).squeeze(1).nonzero().squeeze(1)
     distances, columns = distances[:, :k], columns[:, :k]
@@ -89,7 +89,7 @@ def nearest_in(block: DistanceBlock, k: int) -> tuple[Tensor, Tensor]:
 
 
 def _nearest_below(block: DistanceBlock, limit: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """The same, of all columns whose squares are up to a limit (Q, 1)."""
+    """The k nearest among all columns whose squares are at most a limit (Q, 1)."""
     rows = torch.arange(len(limit), device=limit.device)
     most = int((block.squares <= limit).sum(1).max())
     if most > k + 2 + block.crowd:
@@ -105,7 +105,7 @@ def _nearest_below(block: DistanceBlock, limit: Tensor, k: int) -> tuple[Tensor,
 
 
 def _lowest(squares: Tensor, m: int) -> tuple[Tensor, Tensor]:
-    """The m lowest values of every row and their columns, (rows, m) each, in any order."""
+    """The m lowest values of each row and their columns, (rows, m) each, in any order."""
     if squares.is_cuda:
         columns = lowest_columns(squares, m)
         return squares.gather(1, columns), columns
@@ -114,10 +114,10 @@ def _lowest(squares: Tensor, m: int) -> tuple[Tensor, Tensor]:
 
 
 def lowest_columns(block: Tensor, m: int) -> Tensor:
-    """(rows, m) the columns of the m lowest values of every row (rows, N), ascending; of equal ones the lower first.
+    """(rows, m) the columns of the m lowest values of each row (rows, N), by ascending value; lower columns win ties.
 
-    They lie in the m runs of neighbouring columns whose minima are lowest, so that the block is read only once. For
-    CUDA, where ``topk`` reads it several times; besides, that may return any of equal values.
+    They are in the m runs of adjacent columns with the lowest minima, so the block is read only once. Used on CUDA,
+    where ``topk`` reads it several times and may return any of equal values.
 
     >>> lowest_columns(torch.tensor([[0.3, 0.1, 0.3, 0.2]]), 3).tolist()
     [[1, 3, 0]]
@@ -136,7 +136,7 @@ def lowest_columns(block: Tensor, m: int) -> Tensor:
 
 
 def _in_order(distances: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
-    """Sorted by distance, then by row: two stable sorts, the last one counts most."""
+    """Sorts by distance, then by row, with two stable sorts in reverse order."""
     rows, by_row = rows.sort(dim=1)
     distances, by_distance = distances.gather(1, by_row).sort(dim=1, stable=True)
     return distances, rows.gather(1, by_distance)

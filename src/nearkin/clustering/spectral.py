@@ -2,9 +2,9 @@
 
 Law, Urtasun, Zemel: Deep Spectral Clustering Learning, ICML 2017, Algorithm 2 and section 4.2.
 
-The left singular vectors are computed in float64, from the factor R of a QR decomposition and its SVD. Singular values
-that rounding of the input could explain count as 0: each number of x is uncertain by its last digit, so a singular
-value by at most ε · |x|, with |x| the Frobenius norm.
+The left singular vectors are computed in float64, from the SVD of the factor R of a QR decomposition. Singular values
+that could be rounding errors of the input count as 0: each number in x has a relative error of up to ε, so a singular
+value has an error of at most ε · |x|, where |x| is the Frobenius norm.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ def spectral_embedding(x: Tensor, leading: int | None = None) -> Tensor:
     [[1.0], [0.0], [1.0]]
     """
     if x.ndim != 2 or 0 in x.shape:
-        raise UserError(f"spectral clustering needs points of shape (N, D), at least one, not {tuple(x.shape)}")
+        raise UserError(f"x must have shape (N, D) with N, D >= 1, got {tuple(x.shape)}")
     if not bool(x.isfinite().all()):
-        raise UserError("the vectors contain NaN or infinite values; leave those rows out")
+        raise UserError("the vectors contain NaN or infinite values; remove those rows")
     dtype = torch.promote_types(x.dtype, torch.float32)
     points = x.detach().double()
     uncertain = torch.finfo(dtype).eps * points.norm()
-    points = points - points[0]  # exactly 0 where all points are equal, which the mean may miss by a digit
+    points = points - points[0]  # exactly 0 if all points are equal, even where the mean would be rounded
     points -= points.mean(0)
     _, singular, right = torch.linalg.svd(torch.linalg.qr(points, mode="r").R, full_matrices=False)
     rounding = max(x.shape) * torch.finfo(torch.float64).eps
@@ -53,7 +53,7 @@ def spectral_embedding(x: Tensor, leading: int | None = None) -> Tensor:
 
 
 def spectral_partition(x: Tensor, k: int, seed: int = 0, iterations: int = 100) -> KMeansResult:
-    """Clusters points x (N, D) by k-means of their spectral embedding (Algorithm 2); see `kmeans`.
+    """Clusters points x (N, D) by k-means on their spectral embedding (Algorithm 2); see `kmeans`.
 
     Centroids and inertia are in the spectral embedding.
 

@@ -95,9 +95,7 @@ def items_in_memory(items: Any, where: str) -> Items:
     try:
         values = as_array(items)
     except ValueError as error:
-        raise UserError(
-            f"{where}: all vectors must have the same length; give an array of shape (n, features)"
-        ) from error
+        raise UserError(f"{where}: all vectors must have the same length; give shape (n, features)") from error
     if values.ndim < 3:
         return _vectors(values, where)
     return _pixels(values, where, is_tensor=hasattr(items, "detach"))

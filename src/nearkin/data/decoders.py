@@ -1,7 +1,7 @@
 """Decodes untrusted images in worker processes with limits on time and memory.
 
 A worker loads little more than Pillow. The kernel kills it after two seconds of CPU time and denies it more than 300 MB
-on top of what it starts with. The parent kills it if an answer takes too long. Each of these costs one image; a new
+on top of what it starts with. The parent kills it if an answer takes too long. Each kill costs one image; a new
 worker decodes the next. Requests and answers are plain bytes: neither side unpickles anything.
 
 Linux enforces both limits. macOS limits time but not memory. Windows, where nearkin does not run, enforces neither.

@@ -22,7 +22,7 @@ def eight_bits(image: Image.Image) -> Image.Image:
 def _range(image: Image.Image) -> tuple[float, float]:
     """Returns the value that becomes 0 and the size of one step.
 
-    Integers up to 255 are taken as eight bits, integers up to 65,535 as sixteen; other values are scaled from their
+    Integers in 0…255 are taken as eight bits, integers in 0…65,535 as sixteen; other values are scaled from their
     minimum to their maximum.
     """
     low, high = (float(end) for end in image.getextrema())  # type: ignore[arg-type]

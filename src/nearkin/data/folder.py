@@ -75,9 +75,7 @@ class _Found:
     labels: list[str] = field(default_factory=list)
     splits: list[str] = field(default_factory=list)
     loose: list[Path] = field(default_factory=list)  # files outside the class folders
-    other: Counter[str] = field(
-        default_factory=Counter
-    )  # files in class folders that are not images, counted by extension
+    other: Counter[str] = field(default_factory=Counter)  # other files in class folders, counted by extension
     empty: list[Path] = field(default_factory=list)  # class folders without images
     nested: Counter[Path] = field(default_factory=Counter)  # images in subfolders of class folders, counted by folder
 

@@ -69,7 +69,7 @@ def glyphs(classes: int = 400, per_class: int = 26, size: int = 28, seed: int = 
         classes: number of shapes, at most ``len(distinct_glyphs())``.
         per_class: images per class; they cycle through the faces that show the glyph.
         size: side of the square images in pixels.
-        seed: random seed of the choice of shapes, the order of the faces and the warps.
+        seed: random seed for the choice of shapes, the order of the faces and the warps.
         test_per_class: test images per class; 0: the second half of the classes is the test split.
 
     Every image has the attributes "face" (str), "serif", "mono", "bold" and "italic" (bool).

@@ -49,9 +49,8 @@ def from_hugging_face(data: Any, image: str | None = None, label: str | None = N
             raise UserError(f"{source} has no column '{column}'; it has {', '.join(types)}")
     names = data.features[label].names if types[label] == "ClassLabel" else None
     codes, classes = class_labels(data.with_format(None)[label][:], f"{source}, column '{label}'", names)
-    table = (
-        data if data.format["type"] == "custom" else data.select_columns([image])
-    )  # a transform may need all columns
+    # A custom transform may need all columns.
+    table = data if data.format["type"] == "custom" else data.select_columns([image])
     items: Items = LazyImages(table, image, np.arange(len(data)), source)
     if types[image] in NUMBERS and np.ndim(data.with_format(None)[0][image]) == 1:
         items = items_in_memory(data.with_format("numpy")[image][:], f"{source}, column '{image}'")

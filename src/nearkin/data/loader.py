@@ -95,19 +95,21 @@ def crop(images: DecodedImages, indices: Indices, size: int, augment: str, seed:
         (batch, channels, size, size) uint8.
     """
     squares = images.squares
-    rows = torch.from_numpy(images.rows[indices]).to(squares.device)
     spare = squares.shape[-1] - size
     if augment == "none":
-        centre = slice(round(spare / 2), round(spare / 2) + size)
-        return squares[rows, :, centre, centre]
-    chance = np.random.default_rng(seed).random((place + len(indices), 3))[place:]
-    corners = np.floor(chance[:, :2, None] * (spare + 1)).astype(np.int64) + np.arange(size)  # (batch, 2, size)
-    corners[:, 1] = np.where(chance[:, 2:] < 0.5, corners[:, 1, ::-1], corners[:, 1])
-    rows_of_pixels, columns = torch.from_numpy(corners).to(squares.device).unbind(dim=1)
+        start, flip = np.full((len(indices), 2), round(spare / 2)), np.zeros(len(indices), bool)
+    else:
+        chance = np.random.default_rng(seed).random((place + len(indices), 3))[place:]
+        start, flip = np.floor(chance[:, :2] * (spare + 1)), chance[:, 2] < 0.5
+    # One small copy to the device; the pixels' positions are computed there.
+    crops = torch.from_numpy(np.column_stack([images.rows[indices], start, flip]).astype(np.int64))
+    if squares.is_cuda:
+        crops = crops.pin_memory()
+    row, top, left, flipped = crops.to(squares.device, non_blocking=True)[:, :, None].unbind(dim=1)
+    along = torch.arange(size, device=squares.device)
+    lines, columns = top + along, left + torch.where(flipped > 0, size - 1 - along, along)
     channels = torch.arange(squares.shape[1], device=squares.device)
-    return squares[
-        rows[:, None, None, None], channels[:, None, None], rows_of_pixels[:, None, :, None], columns[:, None, None]
-    ]
+    return squares[row[:, None, None], channels[:, None, None], lines[:, None, :, None], columns[:, None, None]]
 
 
 def _fits(items: ImageArray, preprocess: Preprocess) -> bool:

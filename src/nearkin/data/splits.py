@@ -61,8 +61,8 @@ def make_splits(
             folds: seeds 0 … F−1 hold out different classes, the next F seeds use F other folds, and so on.
             None: see `default_validation`; nothing is held out if the source has a validation split, the test
             classes are the training classes, or ``how`` is "all".
-        seed: random seed of the validation classes.
-        split_seed: random seed of "classes"; separate from ``seed``, so that runs with different seeds are tested on
+        seed: random seed for the validation classes.
+        split_seed: random seed for "classes"; separate from ``seed``, so that runs with different seeds are tested on
             the same classes.
 
     >>> data = Dataset("toy", Vectors(np.zeros((6, 1), np.float32)), np.arange(6), list("abcdef"))

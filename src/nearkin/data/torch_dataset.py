@@ -51,7 +51,7 @@ def from_torch(data: Any) -> Dataset:
 
 @dataclass(frozen=True)
 class _Known:
-    """What is known about a torch dataset without reading its items; None for what is not."""
+    """What is known about a torch dataset without reading its items; None if unknown."""
 
     items: Items | None = None
     labels: Sequence[Any] | None = None

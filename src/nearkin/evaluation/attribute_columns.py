@@ -1,8 +1,8 @@
 """Attribute concentration for the extra columns of a dataset.
 
-A boolean column (true/false, yes/no, 1/0) is one attribute, which an item has or does not have. In any other column
-each distinct value is an attribute. An empty cell means unknown: such items are neither queries nor neighbours for this
-column, so a column that is filled for few items is measured among these.
+A boolean column (true/false, yes/no, 1/0) is one attribute, which an item has or does not have. In any other column,
+each distinct value is an attribute. An empty cell means that the value is unknown: for this column, such items are
+neither queries nor neighbours.
 """
 
 from __future__ import annotations
@@ -28,33 +28,33 @@ Column = npt.NDArray[Any]
 def column_concentrations(
     space: Space, columns: Mapping[str, Column], sizes: Sequence[int] = SIZES
 ) -> dict[str, AttributeConcentration]:
-    """The concentration of every column's attributes, and of all columns together under ``ALL`` if there are several.
+    """The concentration of each column's attributes and, under ``ALL`` if there are several, of all columns together.
 
-    Columns that are known for the same items share one neighbour search. Some columns are left out: those in which no
-    two items have the same value, those without values for queries, and those of several dimensions.
+    Columns that are known for the same items share one neighbour search. Columns are skipped if no two items have the
+    same value, if no query has a value, or if they have several dimensions.
 
     Args:
         space: its queries search its gallery; labels are not used.
-        columns: (items,) booleans, numbers or strings, by name; "" or NaN if a value is not known.
-        sizes: neighbourhood sizes; sizes larger than the number of items are left out.
+        columns: (items,) booleans, numbers or strings, by name; "" or NaN if a value is unknown.
+        sizes: neighbourhood sizes; sizes larger than the number of items are skipped.
 
     >>> line = Space.of([[0.0], [1.0], [3.0], [7.0]], [0, 0, 1, 1])
     >>> found = column_concentrations(line, {"kind": np.array(["a", "a", "b", "b"])}, sizes=[1, 2, 4])
     >>> found["kind"].means
     {1: 0.75, 2: 0.375}
     """
-    alike: dict[bytes, dict[str, tuple[Tensor, int]]] = {}
+    by_known_items: dict[bytes, dict[str, tuple[Tensor, int]]] = {}
     for name, column in columns.items():
         if column.ndim == 1:
             numbers, count, known = _numbered(column)
-            alike.setdefault(known.tobytes(), {})[name] = numbers, count
+            by_known_items.setdefault(known.tobytes(), {})[name] = numbers, count
     found: dict[str, AttributeConcentration] = {}
-    for mask, numbered in alike.items():
+    for mask, numbered in by_known_items.items():
         rows = torch.from_numpy(np.flatnonzero(np.frombuffer(mask, dtype=np.bool_)))
-        here = {name: (numbers[rows], count) for name, (numbers, count) in numbered.items()}
-        found |= _concentrations(_taken(space, rows), here, sizes)
+        selected = {name: (numbers[rows], count) for name, (numbers, count) in numbered.items()}
+        found |= _concentrations(_rows(space, rows), selected, sizes)
     if not found:
-        raise UserError("no column of the data is an attribute that two items share; check the further columns")
+        raise UserError("no column has a value that two items share; check the extra columns of the data")
     found = {name: found[name] for name in columns if name in found}
     return found | {ALL: _together(list(found.values()))} if len(found) > 1 else found
 
@@ -72,7 +72,7 @@ def _numbered(column: Column) -> tuple[Tensor, int, npt.NDArray[np.bool_]]:
     return torch.from_numpy(attribute[numbers]), int(attribute.max(initial=HAS_NONE)) + 1, known[numbers]
 
 
-def _taken(space: Space, rows: Tensor) -> Space:
+def _rows(space: Space, rows: Tensor) -> Space:
     columns = {name: column[rows.to(column.device)] for name, column in vars(space).items() if column is not None}
     return Space(**columns)
 
@@ -80,28 +80,28 @@ def _taken(space: Space, rows: Tensor) -> Space:
 def _concentrations(
     space: Space, numbered: Mapping[str, tuple[Tensor, int]], sizes: Sequence[int]
 ) -> dict[str, AttributeConcentration]:
-    """The concentrations of columns that are known for all items of the space, by one search."""
+    """The concentrations of columns that are known for all items of the space, with one neighbour search."""
     queries, gallery = space.queries.cpu(), space.gallery.cpu()
     fitting = [size for size in sizes if size <= len(gallery) - int(torch.isin(queries, gallery).any())]
-    telling = {name: (n, count) for name, (n, count) in numbered.items() if _tells(n, queries)}
-    if not fitting or not telling:
+    informative = {name: (n, count) for name, (n, count) in numbered.items() if _is_informative(n, queries)}
+    if not fitting or not informative:
         return {}
-    ends = np.cumsum([count for _, count in telling.values()])
-    starts = ends - [count for _, count in telling.values()]
+    ends = np.cumsum([count for _, count in informative.values()])
+    starts = ends - [count for _, count in informative.values()]
     shifted = [
-        n.where(n == HAS_NONE, n + start) for (n, _), start in zip(telling.values(), starts.tolist(), strict=True)
+        n.where(n == HAS_NONE, n + start) for (n, _), start in zip(informative.values(), starts.tolist(), strict=True)
     ]
     together = shares_among_neighbours(space, torch.stack(shifted), int(ends[-1]), fitting)
     return {
         name: AttributeConcentration(
             together.sizes, together.items[start:end], together.shares[start:end], together.chances[start:end]
         )
-        for name, start, end in zip(telling, starts.tolist(), ends.tolist(), strict=True)
+        for name, start, end in zip(informative, starts.tolist(), ends.tolist(), strict=True)
     }
 
 
-def _tells(numbers: Tensor, queries: Tensor) -> bool:
-    """Whether a query has one of the column's attributes and any two items share one."""
+def _is_informative(numbers: Tensor, queries: Tensor) -> bool:
+    """Whether at least one query has one of the column's attributes, and at least two items share one."""
     has = numbers[numbers != HAS_NONE]
     return bool((numbers[queries] != HAS_NONE).any()) and len(has.unique()) < len(has)
 

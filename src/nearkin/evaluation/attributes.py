@@ -1,8 +1,7 @@
-"""Attribute concentration: the share of an item's neighbours that have the same attributes, which training never saw.
+"""Attribute concentration: the share of an item's neighbours with the same attributes, which training did not use.
 
 Rippel, Paluri, Dollár, Bourdev: Metric Learning with Adaptive Density Discrimination, ICLR 2016, 4.2 and Fig. 6d.
-
-The paper does not give the chance level; here it is computed too.
+The chance level, which the paper does not give, is computed too.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ HAS_NONE = -1
 
 @dataclass(frozen=True, eq=False)
 class AttributeConcentration:
-    """Shares of neighbours with the same attribute, for A attributes or A values of one attribute, ascending.
+    """Shares of neighbours with the same attribute, for A attributes, or for A values of one attribute in sorted order.
 
     Attributes:
         sizes: the neighbourhood sizes, ascending.
@@ -34,7 +33,7 @@ class AttributeConcentration:
         shares: (A, sizes) float64, the mean share of their nearest gallery items that also have it.
         chances: (A,) float64, the mean share of the whole gallery, without the query, that also has it.
 
-    ``shares`` and ``chances`` are NaN for an attribute that no query has; means ignore it.
+    ``shares`` and ``chances`` are NaN for an attribute that no query has; the means ignore it.
     """
 
     sizes: tuple[int, ...]
@@ -44,12 +43,12 @@ class AttributeConcentration:
 
     @property
     def means(self) -> dict[int, float]:
-        """The share for every size, averaged over all pairs of an item and an attribute that it has."""
+        """The share for each size, averaged over all pairs of an item and one of its attributes."""
         return dict(zip(self.sizes, self._mean(self.shares.T).tolist(), strict=True))
 
     @property
     def chance(self) -> float:
-        """What ``means`` would be if neighbours were drawn at random."""
+        """The expected value of ``means`` for random neighbours."""
         return self._mean(self.chances).item()
 
     def _mean(self, values: Tensor) -> Tensor:
@@ -59,15 +58,15 @@ class AttributeConcentration:
 def attribute_concentration(
     space: Space, attributes: Tensor | npt.ArrayLike, sizes: Sequence[int] = (1, 2, 4, 8, 16, 32, 64)
 ) -> AttributeConcentration:
-    """For every item and each of its attributes, the share of its n nearest neighbours that also have it.
+    """For each item and each of its attributes, the share of the item's n nearest neighbours that also have it.
 
     All sizes and attributes share one neighbour search, in blocks of queries. An item is never its own neighbour.
 
     Args:
         space: its queries search its gallery; labels are not used.
         attributes: (items, A) booleans, which attributes each item has; (items,) booleans for a single attribute; or
-            (items,) labels, integers or strings, each distinct value an attribute.
-        sizes: n, from 1 to the size of the gallery, minus 1 if a query is part of it.
+            (items,) labels, integers or strings, where each distinct value is an attribute.
+        sizes: the values of n, from 1 to the size of the gallery (minus 1 if a query is part of it).
 
     >>> line = Space.of([[0.0], [1.0], [3.0], [7.0]], [0, 0, 1, 1])
     >>> striped = attribute_concentration(line, [True, True, False, True], sizes=[1, 2])
@@ -79,7 +78,10 @@ def attribute_concentration(
 
 
 def shares_among_neighbours(space: Space, columns: Tensor, count: int, sizes: Sequence[int]) -> AttributeConcentration:
-    """The same for ``count`` numbered attributes in columns (columns, items): an item's attribute, or HAS_NONE."""
+    """Like `attribute_concentration`, for ``count`` numbered attributes.
+
+    ``columns`` is (columns, items): the number of each item's attribute, or HAS_NONE.
+    """
     device = space.embeddings.device
     columns, sizes = columns.to(device), tuple(sorted(set(sizes)))
     queries, gallery, own = space.queries, space.gallery, space.own_gallery_rows
@@ -87,18 +89,18 @@ def shares_among_neighbours(space: Space, columns: Tensor, count: int, sizes: Se
 
     searched = space.embeddings[gallery]
     ends = torch.tensor(sizes, device=device)
-    hits = torch.zeros(count, len(sizes), dtype=torch.long, device=device)  # whole numbers: exact in any order
+    hits = torch.zeros(count, len(sizes), dtype=torch.long, device=device)  # integers: exact in any order of summation
     for block in track(row_blocks(len(queries), sizes[-1]), "attributes of neighbours"):
         rows = nearest_neighbours(space.embeddings[queries[block]], searched, sizes[-1], own[block])[1]
         neighbours = gallery[rows]
         for column in columns:
-            mine = column[queries[block]]
-            has = mine != HAS_NONE
-            same = column[neighbours[has]] == mine[has, None]
-            hits.index_add_(0, mine[has], same.cumsum(1)[:, ends - 1])
-    items, inside = _count(columns[:, queries], count), _count(columns[:, queries[own >= 0]], count)
+            attribute = column[queries[block]]
+            has = attribute != HAS_NONE
+            same = column[neighbours[has]] == attribute[has, None]
+            hits.index_add_(0, attribute[has], same.cumsum(1)[:, ends - 1])
+    items, in_gallery = _count(columns[:, queries], count), _count(columns[:, queries[own >= 0]], count)
     total = _count(columns[:, gallery], count).double()
-    chances = inside * (total - 1) / max(1, len(gallery) - 1) + (items - inside) * total / len(gallery)
+    chances = in_gallery * (total - 1) / max(1, len(gallery) - 1) + (items - in_gallery) * total / len(gallery)
     shares = hits.double() / (items[:, None] * ends)
     return AttributeConcentration(sizes, items.cpu(), shares.cpu(), (chances / items).cpu())
 
@@ -108,8 +110,8 @@ def _columns(attributes: Tensor | npt.ArrayLike, items: int) -> tuple[Tensor, in
     known = attributes.cpu().numpy() if isinstance(attributes, Tensor) else np.asarray(attributes)
     if known.shape[:1] != (items,) or known.ndim > 2 or (known.ndim == 2 and known.dtype != np.bool_):
         raise UserError(
-            f"attributes have shape {known.shape} and type {known.dtype}; "
-            f"give booleans of shape ({items}, attributes) or labels of shape ({items},)"
+            f"attributes must be booleans of shape ({items}, attributes) or labels of shape ({items},), "
+            f"got {known.dtype} of shape {known.shape}"
         )
     if known.dtype == np.bool_:
         table = known.reshape(items, -1).T
@@ -119,12 +121,12 @@ def _columns(attributes: Tensor | npt.ArrayLike, items: int) -> tuple[Tensor, in
 
 
 def _count(columns: Tensor, count: int) -> Tensor:
-    """(attributes,) how many of the items in the columns have each."""
+    """(attributes,) the number of items in the columns that have each attribute."""
     return torch.bincount(columns[columns != HAS_NONE], minlength=count)
 
 
 def _check(sizes: tuple[int, ...], columns: Tensor, available: int) -> None:
     if not sizes or sizes[0] < 1 or sizes[-1] > available:
-        raise UserError(f"sizes={list(sizes)} must be whole numbers from 1 to {available}, the neighbours an item has")
+        raise UserError(f"sizes must be integers from 1 to {available}, the number of neighbours, got {list(sizes)}")
     if not bool((columns != HAS_NONE).any()):
-        raise UserError("no query has any of the attributes, so there is nothing to compare; check the attributes")
+        raise UserError("no query has any of the attributes; check the attributes")

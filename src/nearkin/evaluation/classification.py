@@ -2,8 +2,9 @@
 
 Rippel, Paluri, Dollár, Bourdev: Metric Learning with Adaptive Density Discrimination, ICLR 2016, Eq. 6.
 
-σ² is the total variance of Eq. 4, not one per dimension. Votes are divided by that of the nearest, which leaves the
-argmax as it is. A query far from everything therefore still has one vote of 1, for the class of its nearest neighbour.
+σ² is the total variance of Eq. 4, not the variance per dimension. Votes are divided by the vote of the nearest, which
+does not change the argmax. A query far from everything therefore still has a vote of 1, for its nearest neighbour's
+class.
 """
 
 from __future__ import annotations
@@ -28,12 +29,12 @@ def nearest_cluster_labels(
         queries: (Q, D) floating point, r in Eq. 6.
         centroids: (C, D) the means of the clusters, μ.
         labels: (C,) integers, the classes of the clusters.
-        variance: σ², the mean squared distance of training items to their centroids; with 0 the nearest cluster
+        variance: σ², the mean squared distance from training items to their centroids; with 0, the nearest cluster
             decides.
         nearest: L, the number of clusters that vote; all if there are fewer.
 
     Returns:
-        (Q,) labels; of classes with equal sums, the lowest.
+        (Q,) labels; the lowest label wins ties.
 
     >>> centroids, labels = torch.tensor([[0.0], [3.0], [3.5]]), torch.tensor([4, 7, 7])
     >>> [nearest_cluster_labels(torch.tensor([[1.4]]), centroids, labels, variance).item() for variance in (0.1, 10.0)]
@@ -52,18 +53,18 @@ def soft_knn_labels(
     neighbours: int = 128,
     exclude: Tensor | None = None,
 ) -> Tensor:
-    """Classifies queries by soft kNN: kNC in which every gallery item is its own cluster.
+    """Classifies queries by soft kNN, which is kNC with each gallery item as its own cluster.
 
     Args:
         queries: (Q, D) floating point.
         gallery: (N, D).
         labels: (N,) integers, the classes of the gallery.
-        variance: σ²; None uses the mean squared distance of queries to their nearest neighbours.
+        variance: σ²; None uses the mean squared distance from queries to their nearest neighbours.
         neighbours: number of items that vote; all if there are fewer.
-        exclude: (Q,) a gallery row that does not vote for this query, usually the query itself; −1 for none.
+        exclude: (Q,) a gallery row that does not vote for each query, usually the query itself; −1 excludes none.
 
     Returns:
-        (Q,) labels; of classes with equal sums, the lowest.
+        (Q,) labels; the lowest label wins ties.
 
     >>> line, labels = torch.tensor([[0.0], [1.0], [1.5], [5.0]]), torch.tensor([1, 1, 2, 2])
     >>> soft_knn_labels(line, line, labels, exclude=torch.arange(4)).tolist()
@@ -80,7 +81,7 @@ def soft_knn_labels(
 @metric(
     "soft_knn_error",
     "Soft kNN error",
-    "share of items that soft votes of their 128 nearest training items put in a wrong class",
+    "share of items that a weighted vote of their 128 nearest training items assigns to a wrong class",
     higher_is_better=False,
     needs="read-out",
 )
@@ -93,7 +94,7 @@ def soft_knn_error(space: Space, trained_on: Space) -> float:
 @metric(
     "nearest_cluster_error",
     "k-nearest-cluster error",
-    "share of items that soft votes of the 128 nearest clusters of training items put in a wrong class",
+    "share of items that a weighted vote of their 128 nearest clusters of training items assigns to a wrong class",
     higher_is_better=False,
     needs="read-out",
 )
@@ -103,22 +104,22 @@ def nearest_cluster_error(space: Space, centroids: Tensor, labels: Tensor, varia
 
 
 def error_rate(predicted: Tensor, truth: Tensor) -> float:
-    """The share of predicted labels (N,) that differ from the true ones (N,).
+    """The share of predicted labels (N,) that differ from the true labels (N,).
 
     >>> error_rate(torch.tensor([1, 2, 3, 4]), torch.tensor([1, 2, 3, 0]))
     0.25
     """
     if predicted.shape != truth.shape or len(truth) == 0:
         shapes = f"{tuple(predicted.shape)} and {tuple(truth.shape)}"
-        raise UserError(f"an error rate needs two equally long lists of labels, at least one label each, not {shapes}")
+        raise UserError(f"predicted and truth must have the same shape (N,) with N >= 1, got {shapes}")
     return (predicted != truth.to(predicted.device)).double().mean().item()
 
 
 def _check(gallery: Tensor, labels: Tensor, variance: float | None) -> None:
     if labels.shape != gallery.shape[:1]:
-        raise UserError(f"labels have shape {tuple(labels.shape)}, but there are {len(gallery)} vectors to be labelled")
+        raise UserError(f"labels must have shape ({len(gallery)},), one per vector, got {tuple(labels.shape)}")
     if variance is not None and not 0 <= variance < float("inf"):
-        raise UserError(f"variance={variance} must be a finite number from 0")
+        raise UserError(f"variance must be a finite number >= 0, got {variance}")
 
 
 def _soft_vote(distances: Tensor, labels: Tensor, variance: float) -> Tensor:
@@ -126,7 +127,7 @@ def _soft_vote(distances: Tensor, labels: Tensor, variance: float) -> Tensor:
     squares = distances.double().square()
     votes = torch.exp((squares[:, :1] - squares) / max(2 * variance, sys.float_info.min))
     labels, order = labels.sort(dim=1, stable=True)
-    runs = (labels.diff(dim=1) != 0).long().cumsum(1)  # equal labels stand together: number them through
+    runs = (labels.diff(dim=1) != 0).long().cumsum(1)  # equal labels are adjacent: number the runs
     runs = torch.cat([torch.zeros_like(labels[:, :1]), runs], 1)
     sums = torch.zeros_like(votes).scatter_add_(1, runs, votes.gather(1, order))
     winner = (runs == sums.argmax(1, keepdim=True)).long().argmax(1, keepdim=True)

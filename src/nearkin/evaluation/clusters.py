@@ -1,4 +1,4 @@
-"""Clustering scores: how well a clustering with the true number of clusters agrees with the classes.
+"""Clustering scores: the agreement of classes with a clustering that has as many clusters as there are classes.
 
 NMI divides mutual information by the geometric mean of the two entropies in Song et al., "Deep Metric Learning via
 Facility Location" (CVPR 2017), Eq. 9, and by their arithmetic mean in Sanakoyeu et al., "Divide and Conquer the
@@ -23,10 +23,10 @@ CLUSTERINGS = ("kmeans", "spectral")
 
 
 def find_clusters(space: Space, seed: int = 0, clustering: str = "kmeans") -> Tensor:
-    """(items,) the cluster of every item of the space, with as many clusters as classes.
+    """Clusters a space into as many clusters as it has classes; (items,) the cluster of each item.
 
-    ``clustering="kmeans"``, or "spectral" for normalised spectral clustering (Ng, Jordan, Weiss 2001, with inner
-    products): k-means of the leading left singular vectors, as many as there are classes. Computing these takes about
+    ``clustering`` is "kmeans", or "spectral" for normalised spectral clustering (Ng, Jordan, Weiss 2001, with inner
+    products): k-means on the leading left singular vectors, as many as there are classes. Computing these takes about
     N·D² operations and a few float64 copies of the N × D embeddings.
 
     >>> line = Space.of(torch.tensor([[0.0], [0.1], [5.0], [5.1]]), torch.tensor([3, 3, 7, 7]))
@@ -43,9 +43,9 @@ def find_clusters(space: Space, seed: int = 0, clustering: str = "kmeans") -> Te
 
 
 def cluster_scores(clusters: Tensor, labels: Tensor) -> dict[str, float]:
-    """How well two groupings (N,) agree, by every clustering metric; the numbers of clusters do not matter.
+    """Computes all clustering metrics for the agreement of clusters (N,) with labels (N,).
 
-    As in scikit-learn, scores are 1 if both groupings are a single group, and NMI is 0 if the mutual information is 0.
+    As in scikit-learn, scores are 1 if there is one cluster and one class, and NMI is 0 if the mutual information is 0.
 
     >>> scores = cluster_scores(torch.tensor([1, 1, 0, 2]), torch.tensor([5, 5, 9, 9]))
     >>> {name: round(score, 4) for name, score in scores.items()}
@@ -58,7 +58,7 @@ def cluster_scores(clusters: Tensor, labels: Tensor) -> dict[str, float]:
 @metric(
     "nmi_geometric",
     "NMI (geometric)",
-    "mutual information of clusters and classes over the geometric mean of their entropies",
+    "mutual information of clusters and classes, divided by the geometric mean of their entropies",
     higher_is_better=True,
     needs="clusters",
 )
@@ -70,7 +70,7 @@ def nmi_geometric(clusters: Tensor, labels: Tensor) -> float:
 @metric(
     "nmi_arithmetic",
     "NMI (arithmetic)",
-    "mutual information of clusters and classes over the mean of their entropies",
+    "mutual information of clusters and classes, divided by the arithmetic mean of their entropies",
     higher_is_better=True,
     needs="clusters",
 )
@@ -79,11 +79,11 @@ def nmi_arithmetic(clusters: Tensor, labels: Tensor) -> float:
     return _normalized_information(clusters, labels, "arithmetic")
 
 
-@metric("ami", "AMI", "NMI (arithmetic) above what chance would give", higher_is_better=True, needs="clusters")
+@metric("ami", "AMI", "NMI (arithmetic), corrected for chance", higher_is_better=True, needs="clusters")
 def ami(clusters: Tensor, labels: Tensor) -> float:
     """(MI − E[MI]) / (mean of the entropies − E[MI]).
 
-    The same as scikit-learn's, whose E[MI] takes half a minute for 11,316 classes. Here equal sizes are computed once.
+    Equals scikit-learn's AMI, whose E[MI] takes half a minute for 11,316 classes; here each size is computed only once.
     """
     from sklearn.metrics import mutual_info_score
 
@@ -91,7 +91,7 @@ def ami(clusters: Tensor, labels: Tensor) -> float:
     class_sizes, cluster_sizes = (np.unique(each, return_counts=True)[1] for each in (truth, found))
     pairs = len(np.unique(np.stack([truth, found]), axis=1).T)
     if pairs == len(class_sizes) == len(cluster_sizes):
-        return 1.0  # the same groups, where the quotient below may be rounding over rounding
+        return 1.0  # identical groups, for which the quotient below can be dominated by rounding errors
     expected = expected_information(class_sizes, cluster_sizes).sum() / len(truth)
     mean = sum(-(sizes / len(truth) * np.log(sizes / len(truth))).sum() for sizes in (class_sizes, cluster_sizes)) / 2
     least = np.finfo(np.float64).eps
@@ -103,7 +103,7 @@ def ami(clusters: Tensor, labels: Tensor) -> float:
 @metric(
     "ari",
     "ARI",
-    "adjusted Rand index: pairs that clusters and classes both join or both separate, above what chance would give",
+    "adjusted Rand index: share of item pairs on which clusters and classes agree, corrected for chance",
     higher_is_better=True,
     needs="clusters",
 )
@@ -116,7 +116,7 @@ def ari(clusters: Tensor, labels: Tensor) -> float:
 @metric(
     "pairwise_f1",
     "Pairwise F1",
-    "F1 of the pairs that share a cluster against the pairs that share a class",
+    "F1 score of sharing a cluster as a prediction of sharing a class, over all pairs of items",
     higher_is_better=True,
     needs="clusters",
 )

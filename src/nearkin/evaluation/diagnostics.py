@@ -1,4 +1,4 @@
-"""How a space is spread out: distances within and between classes, and how evenly it uses its dimensions.
+"""Diagnostics of a space: distances within and between classes, and how evenly the embeddings use their dimensions.
 
 Spectral decay: Roth et al., "Revisiting Training Strategies and Generalization Performance in Deep Metric Learning"
 (ICML 2020), ρ = KL(U ‖ S) = Σᵢ 1/d · ln((1/d) / sᵢ), where s₁ ≥ … ≥ s_d are the singular values of the embeddings (not
@@ -26,7 +26,7 @@ from nearkin.evaluation.metrics import known_metrics, metric
 from nearkin.space import Space
 
 RESOLUTION = torch.finfo(torch.float32).eps
-COLLAPSED = 0.01  # of the largest singular value: what is below it holds less than 1/10,000 of its variance
+COLLAPSED = 0.01  # share of the largest singular value; directions below it have less than 1/10,000 of its variance
 BINS = 50
 
 
@@ -37,7 +37,7 @@ class PairDistances:
     Attributes:
         mean: the mean distance; NaN if there are no such pairs.
         counts: (BINS,) the histogram of distances.
-        exact: whether all pairs were measured; otherwise a uniform sample with replacement.
+        exact: whether all pairs were measured; False means a uniform sample with replacement.
     """
 
     mean: float
@@ -47,18 +47,18 @@ class PairDistances:
 
 @dataclass(frozen=True, eq=False)
 class Diagnostics:
-    """How a space is spread out.
+    """Diagnostics of a space.
 
     Attributes:
         positives, negatives: pairs of items of the same class and of different classes.
-        negatives_within_clusters, negatives_across_clusters: negatives whose items are in the same cluster or in
-            different ones; None if no clusters were given.
+        negatives_within_clusters, negatives_across_clusters: negative pairs in the same cluster and in different
+            clusters; None if no clusters were given.
         edges: (BINS + 1,) the edges of all histograms, from 0 to the largest distance (to 1 if that is 0).
-        spectrum: (min(items, dim),) float64, singular values divided by their sum, descending; zeros if all items are
-            0.
-        spectral_decay: ρ, 0 for an even spectrum; NaN if all items are 0.
-        collapsed_dimensions: of the min(items - 1, dim) directions that the items can span around their mean, the
-            share in which they spread at most COLLAPSED times as far as in the widest; 1 if all items are equal.
+        spectrum: (min(items, dim),) float64, singular values divided by their sum, descending; all 0 if the embeddings
+            are 0.
+        spectral_decay: ρ, 0 for an even spectrum; NaN if all embeddings are 0.
+        collapsed_dimensions: share of the min(items - 1, dim) directions around the mean in which the embeddings spread
+            at most COLLAPSED times as far as in the widest direction; 1 if all embeddings are equal.
     """
 
     positives: PairDistances
@@ -72,7 +72,7 @@ class Diagnostics:
 
     @property
     def distance_ratio(self) -> float:
-        """Mean intra-class over mean inter-class distance; 1 if all items coincide, NaN if there are no such pairs."""
+        """Intra-class distance divided by inter-class distance; 1 if all items coincide, NaN if one has no pairs."""
         intra, inter = self.positives.mean, self.negatives.mean
         if intra == inter:
             return 1.0
@@ -80,19 +80,19 @@ class Diagnostics:
 
     @property
     def scores(self) -> dict[str, float]:
-        """The scores that are single numbers, by name."""
+        """The diagnostics that are metrics, by name."""
         return {each.name: float(each.compute(self)) for each in known_metrics("diagnostics")}
 
     @property
     def sampled(self) -> tuple[str, ...]:
         """Names of the scores that were computed from a sample of pairs."""
         intra, inter = not self.positives.exact, not self.negatives.exact
-        of_a_sample = {"intra_class_distance": intra, "inter_class_distance": inter, "distance_ratio": intra or inter}
-        return tuple(name for name, is_sampled in of_a_sample.items() if is_sampled)
+        scores = {"intra_class_distance": intra, "inter_class_distance": inter, "distance_ratio": intra or inter}
+        return tuple(name for name, is_sampled in scores.items() if is_sampled)
 
     @property
     def histograms(self) -> dict[str, list[float] | list[int] | list[str]]:
-        """Histograms of positive and negative pairs as plain lists, for a file, and which pairs were sampled."""
+        """Histograms of positive and negative pairs as plain lists, and the names of sampled scores, for a file."""
         return {
             "edges": self.edges.tolist(),
             "positives": self.positives.counts.tolist(),
@@ -102,13 +102,25 @@ class Diagnostics:
 
 
 _NUMBERS: tuple[tuple[str, str, str, str, bool | None], ...] = (
-    ("intra_class_distance", "positives.mean", "Intra-class distance", "mean distance of two items of a class", None),
-    ("inter_class_distance", "negatives.mean", "Inter-class distance", "mean distance of items of two classes", None),
-    ("distance_ratio", "distance_ratio", "Distance ratio", "intra-class over inter-class distance", False),
-    ("spectral_decay", "spectral_decay", "Spectral decay", "how unevenly directions are used; 0: evenly", None),
+    (
+        *("intra_class_distance", "positives.mean", "Intra-class distance"),
+        *("mean distance between two items of the same class", None),
+    ),
+    (
+        *("inter_class_distance", "negatives.mean", "Inter-class distance"),
+        *("mean distance between two items of different classes", None),
+    ),
+    (
+        *("distance_ratio", "distance_ratio", "Distance ratio"),
+        *("intra-class distance divided by inter-class distance", False),
+    ),
+    (
+        *("spectral_decay", "spectral_decay", "Spectral decay"),
+        *("how unevenly the embeddings use their directions; 0 if evenly", None),
+    ),
     (
         *("collapsed_dimensions", "collapsed_dimensions", "Collapsed dimensions"),
-        *("share of the directions in which items hardly spread, a hundredth of the widest spread or less", None),
+        *("share of directions in which the embeddings spread at most 1/100 as far as in the widest direction", None),
     ),
 )
 for _name, _attribute, _title, _meaning, _better in _NUMBERS:
@@ -116,12 +128,12 @@ for _name, _attribute, _title, _meaning, _better in _NUMBERS:
 
 
 def diagnostics(space: Space, pairs: int = 100_000, seed: int = 0, clusters: Tensor | None = None) -> Diagnostics:
-    """Measures how a space is spread out, over all of its items, queries and gallery.
+    """Computes diagnostics of all items of a space, both queries and gallery.
 
     Args:
         space: embeddings with labels.
-        pairs: largest number of pairs of each kind to measure. If there are more, a sample of this size is drawn
-            (slightly smaller across clusters, where positive pairs are drawn too and left out).
+        pairs: maximum number of pairs of each kind to measure. If there are more, a sample of this size is drawn
+            (slightly smaller across clusters, where positive pairs are drawn too and discarded).
         seed: random seed of the samples, which are the same on every device.
         clusters: (items,) integers, to separate negative pairs within a cluster from those across clusters.
 
@@ -146,10 +158,10 @@ def diagnostics(space: Space, pairs: int = 100_000, seed: int = 0, clusters: Ten
     positives, negatives, *clustered = found
     within, across = clustered or (None, None)
     spectrum = _spectrum(space.embeddings)
-    around = space.embeddings.double() - space.embeddings[0].double()  # exactly 0 where all items are equal
-    around = _spectrum(around - around.mean(0))
+    centred = space.embeddings.double() - space.embeddings[0].double()  # exactly 0 if all items are equal
+    centred_spectrum = _spectrum(centred - centred.mean(0))
     possible = min(len(space) - 1, space.dim)
-    used = int((around > COLLAPSED * around[0]).sum())
+    used = int((centred_spectrum > COLLAPSED * centred_spectrum[0]).sum())
     collapsed = (possible - used) / possible if possible else 1.0
     histogram = torch.from_numpy(edges)
     return Diagnostics(positives, negatives, within, across, histogram, spectrum, _decay(spectrum), collapsed)
@@ -159,11 +171,11 @@ def _check(space: Space, pairs: int, clusters: Tensor | None) -> None:
     if not space.embeddings.numel():
         raise UserError("the space is empty; diagnostics need at least one item and one dimension")
     if not bool(space.embeddings.isfinite().all()):
-        raise UserError("the embeddings contain NaN or infinite values; leave those rows out")
+        raise UserError("the embeddings contain NaN or infinite values; remove those rows")
     if pairs < 1:
-        raise UserError(f"pairs={pairs} must be a whole number from 1")
+        raise UserError(f"pairs must be an integer >= 1, got {pairs}")
     if clusters is not None and clusters.shape != (len(space),):
-        raise UserError(f"clusters have shape {tuple(clusters.shape)}, but the space has {len(space)} items")
+        raise UserError(f"clusters must have shape ({len(space)},), one per item, got {tuple(clusters.shape)}")
 
 
 Range = tuple[Tensor, Tensor]
@@ -171,21 +183,21 @@ Range = tuple[Tensor, Tensor]
 
 @dataclass(frozen=True)
 class _Pairs:
-    """All ordered pairs of one kind, numbered through without listing them.
+    """All ordered pairs of one kind, numbered consecutively without listing them.
 
     Attributes:
-        order: (N,) the items, so arranged that an item's partners are one range of places less another inside it.
-        outer, inner: those ranges, (N,) first places and (N,) ends.
-        apart: (N,) classes of the items, if pairs of one class are among them and have to be left out.
+        order: (N,) the items, sorted so that an item's partners are a range of positions without an inner range.
+        outer, inner: these ranges for each position, (N,) starts and (N,) ends.
+        classes: (N,) the class of each item, if the pairs include positive pairs that must be discarded.
     """
 
     order: Tensor
     outer: Range
     inner: Range
-    apart: Tensor | None = None
+    classes: Tensor | None = None
 
     def distances(self, embeddings: Tensor, pairs: int, generator: torch.Generator) -> tuple[Tensor, bool]:
-        """Distances (P,) in float64 of all pairs, each once, or of a sample; and whether it was all."""
+        """Distances (P,) in float64, of all pairs (each once) or of a sample; and whether these are all pairs."""
         skipped = self.inner[1] - self.inner[0]
         partners = self.outer[1] - self.outer[0] - skipped
         ends = partners.cumsum(0)
@@ -196,13 +208,13 @@ class _Pairs:
         parts = [torch.empty(0, dtype=torch.float64)]
         for block in row_blocks(len(numbers), 4 * embeddings.shape[1]):
             number = numbers[block]
-            place = torch.searchsorted(ends, number, right=True)
-            partner = self.outer[0][place] + number - starts[place]
-            partner += torch.where(partner >= self.inner[0][place], skipped[place], 0)
-            once = (place < partner) if exact else torch.ones_like(place, dtype=torch.bool)
-            first, second = self.order[place[once]], self.order[partner[once]]
-            if self.apart is not None:
-                differ = self.apart[first] != self.apart[second]
+            position = torch.searchsorted(ends, number, right=True)
+            partner = self.outer[0][position] + number - starts[position]
+            partner += torch.where(partner >= self.inner[0][position], skipped[position], 0)
+            once = (position < partner) if exact else torch.ones_like(position, dtype=torch.bool)
+            first, second = self.order[position[once]], self.order[partner[once]]
+            if self.classes is not None:
+                differ = self.classes[first] != self.classes[second]
                 first, second = first[differ], second[differ]
             a, b = (embeddings[rows.to(embeddings.device)].detach().double() for rows in (first, second))
             parts.append((a - b).square_().sum(1).sqrt_().cpu())
@@ -211,13 +223,13 @@ class _Pairs:
 
 def _positives(classes: Tensor) -> _Pairs:
     order = classes.argsort(stable=True)
-    places = torch.arange(len(order))
-    return _Pairs(order, _runs(classes[order]), (places, places + 1))
+    positions = torch.arange(len(order))
+    return _Pairs(order, _runs(classes[order]), (positions, positions + 1))
 
 
 def _negatives(classes: Tensor) -> _Pairs:
     order = classes.argsort(stable=True)
-    return _Pairs(order, _everywhere(order), _runs(classes[order]))
+    return _Pairs(order, _all_positions(order), _runs(classes[order]))
 
 
 def _negatives_within(clusters: Tensor, classes: Tensor) -> _Pairs:
@@ -228,22 +240,22 @@ def _negatives_within(clusters: Tensor, classes: Tensor) -> _Pairs:
 
 def _negatives_across(clusters: Tensor, classes: Tensor) -> _Pairs:
     order = clusters.argsort(stable=True)
-    return _Pairs(order, _everywhere(order), _runs(clusters[order]), apart=classes)
+    return _Pairs(order, _all_positions(order), _runs(clusters[order]), classes)
 
 
-def _everywhere(order: Tensor) -> Range:
+def _all_positions(order: Tensor) -> Range:
     return torch.zeros_like(order), torch.full_like(order, len(order))
 
 
 def _runs(values: Tensor) -> Range:
-    """Of every place, the first place and the end of the run of equal values around it."""
+    """For each position, the start and the end of its run of equal values."""
     sizes = torch.unique_consecutive(values, return_counts=True)[1]
     ends = sizes.cumsum(0)
     return (ends - sizes).repeat_interleave(sizes), ends.repeat_interleave(sizes)
 
 
 def _spectrum(embeddings: Tensor) -> Tensor:
-    """Singular values over their sum, from the smaller Gram matrix in float64; what is only rounding error is 0."""
+    """Singular values divided by their sum, from the smaller Gram matrix in float64; rounding errors become 0."""
     tall = embeddings.detach() if len(embeddings) >= embeddings.shape[1] else embeddings.detach().T
     width = tall.shape[1]
     scale = tall.abs().max().item() or 1.0  # keeps the squares within float64
@@ -259,5 +271,5 @@ def _spectrum(embeddings: Tensor) -> Tensor:
 def _decay(spectrum: Tensor) -> float:
     if not spectrum[0]:
         return math.nan
-    seen = spectrum.clamp(min=RESOLUTION * spectrum[0].item())
-    return -(seen * len(seen)).log().mean().item()
+    bounded = spectrum.clamp(min=RESOLUTION * spectrum[0].item())
+    return -(bounded * len(bounded)).log().mean().item()

@@ -1,4 +1,4 @@
-"""Evaluates a space: its scores, and the neighbours and clusters behind them."""
+"""Evaluates a space: computes its scores, neighbours and clusters."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ def evaluate(
     Args:
         embeddings: (items, dim), or a space, which has its own labels and masks.
         labels: (items,) numbers or strings.
-        is_query: (items,) booleans, which items are queries; None: all.
-        is_gallery: (items,) booleans, which items are in the gallery; None: all.
-        recall_at: the K of Recall@K, one or several.
-        clustering: "kmeans" or "spectral" (see `find_clusters`). None skips clustering, which takes by far the longest
-            for thousands of classes.
+        is_query: (items,) booleans, which items are queries; None means all.
+        is_gallery: (items,) booleans, which items are in the gallery; None means all.
+        recall_at: one or several values of K for Recall@K.
+        clustering: "kmeans" or "spectral" (see `find_clusters`). None skips clustering, which takes most of the time if
+            there are thousands of classes.
         protocol: "random-gallery" adds the scores of `random_gallery_scores`.
         kept_neighbours: number of neighbours to keep for each query.
         seed: random seed of k-means.
@@ -57,7 +57,7 @@ def evaluate(
     check_finite(space)
     if len(torch.unique(space.labels)) < 2:
         raise UserError(
-            f"the {len(space)} items to evaluate are of one class only; evaluation needs at least two classes"
+            f"all {len(space)} items to evaluate have the same class; evaluation needs at least two classes"
         )
     retrieval = retrieve(space, kept_neighbours, recall_at)
     scores, clusters = retrieval.scores, None
@@ -77,11 +77,11 @@ def as_space(
     is_query: Tensor | npt.ArrayLike | None,
     is_gallery: Tensor | npt.ArrayLike | None,
 ) -> Space:
-    """Makes a space of the arguments of `evaluate`."""
+    """Makes a space from the arguments of `evaluate`."""
     if not isinstance(embeddings, Space):
         if labels is None:
             raise UserError("embeddings cannot be evaluated without labels; call evaluate(embeddings, labels)")
         return Space.of(embeddings, labels, is_query, is_gallery)
     if any(given is not None for given in (labels, is_query, is_gallery)):
-        raise UserError("a space has labels and masks of its own; give them to Space.of, not to evaluate")
+        raise UserError("a space has its own labels and masks; pass them to Space.of, not to evaluate")
     return embeddings

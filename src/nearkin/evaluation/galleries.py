@@ -1,4 +1,4 @@
-"""The VehicleID protocol: the gallery is one random image of each class, the other images are queries; repeated.
+"""The VehicleID protocol: repeatedly, one random image of each class is the gallery, and all others are queries.
 
 Liu et al.: Deep Relative Distance Learning: Tell the Difference Between Similar Vehicles, 2016. With a single positive
 per query, Recall@K is the cumulative match curve (CMC) at K, and mAP is the mean reciprocal rank.
@@ -20,19 +20,19 @@ from nearkin.progress import track
 from nearkin.space import Space
 
 RANDOM_GALLERY = variant(
-    "random_gallery_", "random galleries", "one random item of every class is searched by all others"
+    "random_gallery_", "random galleries", "the gallery is one random item of each class, and all others are queries"
 )
 
 
 def random_gallery_scores(
     space: Space, recall_at: int | Sequence[int] = (1, 5), repeats: int = 10, seed: int = 0
 ) -> dict[str, float]:
-    """Means of ``recall@K`` and ``map`` over random galleries, and standard deviations ``recall@K_sd`` and ``map_sd``.
+    """Computes means of ``recall@K`` and ``map`` over random galleries, and their standard deviations ``…_sd``.
 
     Args:
         space: embeddings with labels; its own queries and gallery are ignored.
-        recall_at: the K of Recall@K.
-        repeats: number of galleries. Standard deviations are those of the population, 0 for one gallery.
+        recall_at: one or several values of K for Recall@K.
+        repeats: number of galleries. Standard deviations are population standard deviations, 0 for one gallery.
         seed: random seed.
 
     >>> two_pairs = Space.of([[0.0], [1.0], [5.0], [6.0]], [0, 0, 1, 1])
@@ -40,7 +40,7 @@ def random_gallery_scores(
     {'recall@1': 1.0, 'map': 1.0, 'recall@1_sd': 0.0, 'map_sd': 0.0}
     """
     if repeats < 1:
-        raise UserError(f"repeats={repeats} must be at least 1")
+        raise UserError(f"repeats must be at least 1, got {repeats}")
     splits = track(random_galleries(space, repeats, seed), "random galleries", repeats)
     found = [retrieve(split, kept_neighbours=0, recall_at=recall_at).scores for split in splits]
     names = [name for name in found[0] if name.startswith("recall@") or name == "map"]
@@ -52,7 +52,7 @@ def random_gallery_scores(
 def random_galleries(space: Space, repeats: int, seed: int = 0) -> Iterator[Space]:
     """Yields the space repeatedly, each time with one random item of each class as gallery and the others as queries.
 
-    An item that is alone in its class is always in the gallery, as a distractor, and never a query.
+    The only item of a class is always in the gallery, as a distractor, and never a query.
 
     >>> (split,) = random_galleries(Space.of(torch.eye(3), [0, 1, 0]), repeats=1)
     >>> len(split.gallery), len(split.queries), 1 in split.gallery
@@ -73,7 +73,7 @@ def cmc(first: Tensor, up_to: int) -> Tensor:
     """Cumulative match curve, (up_to,) float64: at K − 1, the share of queries with a positive among the K nearest.
 
     Args:
-        first: (Q,) ``Retrieval.first_rank``; queries without a positive (0) are left out.
+        first: (Q,) ``Retrieval.first_rank``; queries without a positive (0) are excluded.
         up_to: the largest K.
 
     >>> cmc(torch.tensor([1, 3, 0, 1, 2]), up_to=4).tolist()

@@ -1,9 +1,9 @@
 """Confidence intervals of retrieval scores, and paired tests of two spaces.
 
-Intervals are percentile bootstrap: Efron, "Bootstrap Methods: Another Look at the Jackknife" (Annals of Statistics
-1979). The p-value is that of Fisher's sign-flip test, counted as in Phipson and Smyth, "Permutation P-values Should
-Never Be Zero" (2010). Queries of one class succeed and fail together. If there are few or large classes, resample whole
-classes instead of queries; with few classes, intervals are still somewhat too narrow.
+Intervals are percentile bootstrap intervals: Efron, "Bootstrap Methods: Another Look at the Jackknife" (Annals of
+Statistics 1979). The p-value is that of Fisher's sign-flip test, computed as in Phipson and Smyth, "Permutation
+P-values Should Never Be Zero" (2010). Queries of the same class are not independent. If there are few or large classes,
+resample whole classes instead of queries; with few classes, intervals are still somewhat too narrow.
 
 Only queries are resampled; the gallery stays the same.
 """
@@ -35,14 +35,14 @@ def confidence_intervals(
     over: Over = "queries",
     seed: int = 0,
 ) -> dict[str, tuple[float, float]]:
-    """The lower and upper end of the confidence interval of every retrieval score of a space.
+    """The lower and upper ends of the confidence intervals of all retrieval scores of a space.
 
     Args:
         found: the result of `evaluate` or `retrieve` for the space.
         space: the space itself, for the classes of its queries.
         level: confidence level.
         resamples: number of bootstrap samples.
-        over: draw single queries or whole classes of queries, with replacement.
+        over: what to draw with replacement: single queries, or whole classes of queries.
         seed: random seed.
 
     >>> from nearkin.evaluation import retrieve
@@ -64,8 +64,8 @@ class PairedDifference:
     Attributes:
         difference: the second score minus the first.
         low, high: the ends of the bootstrap interval of the difference.
-        p_value: two-sided; the probability of a difference at least as large if it were random which of the two spaces
-            is better for a query (or a class).
+        p_value: two-sided; the probability of a difference at least this large if it were random which of the two
+            spaces is better for each query (or class).
     """
 
     difference: float
@@ -84,14 +84,14 @@ def paired_difference(
     over: Over = "queries",
     seed: int = 0,
 ) -> dict[str, PairedDifference]:
-    """Compares two spaces of the same items, query by query, in every retrieval score.
+    """Compares all retrieval scores of two spaces of the same items, query by query.
 
     Args:
         first, second: the results of `evaluate` or `retrieve` for the spaces.
         first_space, second_space: the spaces, with the same queries and gallery in the same order.
         level: confidence level.
         resamples: number of bootstrap samples and of sign flips; no p-value is below 1 / (1 + resamples).
-        over: draw and flip single queries or whole classes of queries.
+        over: what to draw and flip: single queries, or whole classes of queries.
         seed: random seed.
 
     >>> from nearkin.evaluation import retrieve
@@ -105,7 +105,7 @@ def paired_difference(
     _query_classes(second, second_space)
     _check_same_items(first_space, second_space)
     if not torch.equal(_retrieval(first).positives.cpu(), _retrieval(second).positives.cpu()):
-        raise UserError("the two retrievals count other positives; pass those that were computed from the two spaces")
+        raise UserError("the two retrievals have different positives; pass those computed from the two spaces")
     of_first, of_second = _query_values(first), _query_values(second)
     differences = {name: of_second[name] - of_first[name] for name in of_first}
     totals = _group_totals(differences, classes, over)
@@ -119,9 +119,9 @@ def paired_difference(
 
 def _check_settings(level: float, resamples: int, over: str) -> None:
     if not 0 < level < 1:
-        raise UserError(f"level={level} must be between 0 and 1, such as 0.95")
+        raise UserError(f"level must be > 0 and < 1, such as 0.95, got {level}")
     if resamples < 1:
-        raise UserError(f"resamples={resamples} must be at least 1; 1000 is usual")
+        raise UserError(f"resamples must be at least 1, such as 1000, got {resamples}")
     if over not in get_args(Over):
         raise unknown_name("over", over, get_args(Over))
 
@@ -140,7 +140,7 @@ def _query_classes(found: Found, space: Space) -> npt.NDArray[np.int64]:
     has_positive, labels = (_retrieval(found).positives > 0).cpu(), space.labels[space.queries].cpu()
     if len(has_positive) != len(labels):
         raise UserError(
-            f"the retrieval has {len(has_positive)} queries and the space {len(labels)}; "
+            f"the retrieval has {len(has_positive)} queries, but the space has {len(labels)}; "
             "pass the space that the retrieval was computed from"
         )
     return np.unique(labels[has_positive].numpy(), return_inverse=True)[1]
@@ -153,19 +153,19 @@ def _check_same_items(first: Space, second: Space) -> None:
             if not torch.equal(ours, theirs):
                 raise UserError(
                     f"the two spaces differ in the {column} of their {rows}; "
-                    "a paired comparison needs both to embed the same items in the same order"
+                    "a paired comparison needs the same items in the same order"
                 )
 
 
 def _group_totals(values: dict[str, Floats], classes: npt.NDArray[np.int64], over: Over) -> Floats:
-    """(G, scores + 1) the sums over each unit that is drawn, a query or a class, and last its number of queries."""
+    """(G, scores + 1) the sum of each score over each unit (a query or a class), and the unit's number of queries."""
     table = np.stack([*values.values(), np.ones(len(classes))], axis=1)
     if over == "classes":
         table = np.stack([np.bincount(classes, column) for column in table.T], axis=1)
-    if len(table) < 2:  # it would have an interval of no width, as if the score were certain
+    if len(table) < 2:  # the interval would have no width, as if the score were certain
         raise UserError(
-            f"over='{over}' needs queries with positives of at least two {over}, and there is {len(table)}; "
-            + ("evaluate more queries" if over == "queries" else "use over='queries', or evaluate more classes")
+            f'over="{over}" needs at least two {over} with positives, got {len(table)}; '
+            + ("evaluate more queries" if over == "queries" else 'use over="queries", or evaluate more classes')
         )
     return table
 
@@ -173,7 +173,7 @@ def _group_totals(values: dict[str, Floats], classes: npt.NDArray[np.int64], ove
 def _bootstrap(totals: Floats, level: float, resamples: int, random: np.random.Generator) -> tuple[Floats, Floats]:
     """The lower and upper ends (scores,) of the intervals of the means over queries."""
     groups = len(totals)
-    # One resample at a time: its counts stay in the cache, and memory does not grow with their number.
+    # One resample at a time: its counts fit into the cache, and memory does not grow with the number of resamples.
     draws = (np.bincount(random.integers(groups, size=groups), minlength=groups) for _ in range(resamples))
     sums = np.stack([times_drawn @ totals for times_drawn in draws])
     lows, highs = np.quantile(sums[:, :-1] / sums[:, -1:], [(1 - level) / 2, (1 + level) / 2], axis=0)
@@ -181,8 +181,8 @@ def _bootstrap(totals: Floats, level: float, resamples: int, random: np.random.G
 
 
 def _sign_flip_p_values(sums: Floats, resamples: int, random: np.random.Generator) -> Floats:
-    """(scores,) how often sums (G, scores) with randomly flipped signs add up to at least their unflipped total."""
-    # With few groups many flips give the very same total; rounding must not tell them from the unflipped one.
+    """(scores,) the share of random sign flips for which sums (G, scores) add up to at least their unflipped total."""
+    # With few groups, many flips give the same total as no flip; rounding must not make them differ.
     as_large = np.abs(sums.sum(0)) - 1e-12 * np.abs(sums).sum(0)
     flips = (1 - 2 * random.integers(2, size=len(sums)) for _ in range(resamples))
     count = sum((np.abs(signs @ sums) >= as_large).astype(np.float64) for signs in flips)

@@ -1,9 +1,9 @@
-"""Registers metrics: each declares its name, meaning and direction where it is computed.
+"""The registry of metrics: each declares its name, meaning and direction where it is computed.
 
 Tables, reports and docs use these declarations. To add your own metric, decorate a function in any module that is
 imported before `evaluate` is called:
 
-    @metric("found", "Found", "share of queries with all of their class in the 10 nearest",
+    @metric("found", "Found", "share of queries with all items of their class among the 10 nearest",
             higher_is_better=True, needs="ranks")
     def found(ranks: PositiveRanks) -> Tensor:
         return ranks.mean(ranks.ranks <= 10) == 1
@@ -17,15 +17,15 @@ from typing import Any, TypeVar
 
 from nearkin.errors import unknown_name
 
-# What the function is given, and what it returns; all but the last two are computed by `evaluate`.
+# The arguments and the result of a metric's function. `evaluate` computes all but the last two.
 NEEDS = {
-    "first rank": "(queries,) rank of the nearest positive, and K -> (queries,); computed for every K of recall_at",
+    "first rank": "(queries,) rank of the nearest positive, and K -> (queries,); computed for each K of recall_at",
     "ranks": "PositiveRanks -> (queries,); the score is the mean over queries that have a positive",
     "retrieval": "Retrieval -> number",
-    "clusters": "clusters (items,) and labels (items,) -> number; left out with clustering=None",
+    "clusters": "clusters (items,) and labels (items,) -> number; skipped with clustering=None",
     "space": "Space -> number",
     "diagnostics": "Diagnostics -> number; computed by `diagnostics`",
-    "read-out": "anything; computed by the read-out of a method, which calls it itself",
+    "read-out": "anything; called by the read-out of a method",
 }
 K = "{k}"  # in a metric's name, title and meaning
 SPREAD = "_sd"
@@ -40,8 +40,8 @@ class Metric:
         name: its key in `EvaluationResult.scores`.
         title: its name in tables.
         meaning: one line, without a full stop.
-        higher_is_better: None if neither direction is better, as for a number of queries.
-        needs: what it is computed from, one of ``NEEDS``.
+        higher_is_better: None if neither direction is better, as for the number of queries.
+        needs: the input of the function, one of ``NEEDS``.
         decimals: number of decimals in tables.
         compute: the function.
     """
@@ -60,7 +60,7 @@ class Metric:
         return {True: "↑", False: "↓", None: ""}[self.higher_is_better]
 
     def at(self, k: int) -> Metric:
-        """One member of a family: Recall@4 of Recall@K."""
+        """One member of a family, such as Recall@4 of Recall@K."""
         words = {field: getattr(self, field).replace(K, str(k)) for field in ("name", "title", "meaning")}
         return replace(self, **words, compute=lambda given: self.compute(given, k))
 
@@ -72,9 +72,9 @@ _variants: dict[str, tuple[str, str]] = {}
 def metric(
     name: str, title: str, meaning: str, *, higher_is_better: bool | None, needs: str, decimals: int = 4
 ) -> Callable[[Function], Function]:
-    """Registers a function as a metric and returns it unchanged; see `Metric` and ``NEEDS``.
+    """Registers a function as a metric; see `Metric` and ``NEEDS``.
 
-    Registering a name again replaces the metric.
+    Registering the same name again replaces the metric.
     """
     if needs not in NEEDS:
         raise unknown_name("needs", needs, NEEDS)
@@ -87,7 +87,7 @@ def metric(
 
 
 def variant(prefix: str, title: str, meaning: str) -> str:
-    """Registers a variant of all scores, whose names begin with ``prefix``.
+    """Registers a variant of all scores, whose names start with ``prefix``.
 
     >>> prefix = variant("upside_down_", "upside down", "of images rotated by 180°")
     >>> describe(prefix + "map@r").title
@@ -98,7 +98,7 @@ def variant(prefix: str, title: str, meaning: str) -> str:
 
 
 def known_metrics(needs: str | None = None) -> list[Metric]:
-    """All metrics, or those with the given ``needs``, in the order of their declaration."""
+    """All metrics, or those with the given ``needs``, in order of declaration."""
     return [metric for metric in _metrics.values() if needs in (None, metric.needs)]
 
 
@@ -108,7 +108,7 @@ def known_variants() -> dict[str, tuple[str, str]]:
 
 
 def describe(score: str) -> Metric:
-    """The metric that a name in `EvaluationResult.scores` stands for.
+    """The metric of a name in `EvaluationResult.scores`.
 
     >>> describe("recall@4").title, describe("recall@4").arrow, describe("soft_knn_error").arrow
     ('Recall@4', '↑', '↓')
@@ -128,12 +128,13 @@ def describe(score: str) -> Metric:
         plain = describe(score.removesuffix(SPREAD))
         spread = f"standard deviation of {plain.title}"
         return replace(plain, name=score, title=f"{plain.title}, ±", meaning=spread, higher_is_better=None)
-    words = score.replace("_", " ").capitalize()  # a metric of a module that was not imported here
+    words = score.replace("_", " ").capitalize()  # a metric whose module has not been imported
     return Metric(score, words, "", None, "read-out", 4, lambda *_: float("nan"))
 
 
 def score_name(score: str) -> str:
-    """
+    """The title of a score.
+
     >>> score_name("recall@1"), score_name("map@r")
     ('Recall@1', 'MAP@R')
     """

@@ -1,11 +1,11 @@
-"""The exact ranks of some columns in every row of a block of distances.
+"""The exact ranks of some columns in each row of a block of distances.
 
-Rounded squares are compared first: a column whose square differs from the wanted one's by more than the block's slack
-is certainly nearer or farther. If few columns are undecided, their exact distances are compared pair by pair. If many
-are, as in tight groups, the row is ranked again by squares in float64. If that does not help either, as where many
-points coincide, the exact distances of the whole row are used. Of equal distances, the lower column comes first.
+Rounded squares are compared first: a column whose square differs from that of the wanted column by more than the
+block's slack is certainly nearer or farther. If few columns are undecided, their exact distances are compared pair by
+pair. If many are, as in tight groups, the row is ranked again by squares in float64. If many are still undecided, for
+example because many points coincide, the exact distances of the whole row are used. The lower column wins ties.
 
-Three implementations count the columns that are certainly nearer, and agree exactly.
+Three implementations count the columns that are certainly nearer; their results are identical.
 """
 
 from __future__ import annotations
@@ -20,23 +20,23 @@ from torch import Tensor
 from nearkin.clustering.distances import DistanceBlock, block_bytes_on, row_blocks
 from nearkin.clustering.neighbours import lowest_columns, nearest_in
 
-FEW = 12  # that many wanted columns in a row make counting as long as sorting, on the CPU
-MANY = 128  # the same on CUDA, where a comparison of the block takes less than a hundredth of a sort; estimated
+FEW = 12  # number of wanted columns in a row for which counting takes as long as sorting, on the CPU
+MANY = 128  # the same on CUDA, where comparing a block takes less than a hundredth of sorting it; estimated
 
 Squares = NDArray[np.float32] | NDArray[np.float64]
 
 
 def rank(block: DistanceBlock, row: Tensor, column: Tensor, kept: int) -> tuple[Tensor, Tensor]:
-    """The ranks of the wanted columns, and the nearest columns of every row.
+    """The ranks of the wanted columns, and the nearest columns of each row.
 
     Args:
-        block: of Q queries and N columns.
+        block: the distances of Q queries to N columns.
         row: (P,) ascending, the queries of the wanted pairs.
-        column: (P,) their wanted columns.
-        kept: how many nearest columns to return; at most those that are not excluded.
+        column: (P,) the columns of the wanted pairs.
+        kept: number of nearest columns to return; at most the number of columns that are not excluded.
 
     Returns:
-        ranks (P,), from 1 and ascending within a row, and columns (Q, kept), nearest first.
+        Ranks (P,), from 1 and ascending within a row, and columns (Q, kept), nearest first.
 
     >>> from nearkin.clustering.distances import Distances
     >>> line = Distances(torch.tensor([[3.0], [1.0], [3.0], [2.0]])).block(torch.tensor([[0.0]]))
@@ -48,7 +48,7 @@ def rank(block: DistanceBlock, row: Tensor, column: Tensor, kept: int) -> tuple[
     wanted = squares[row, column]
     low, high = wanted - slack[row, 0], wanted + slack[row, 0]
     count = count_by_comparing if squares.is_cuda else count_by_row
-    one_more = min(kept + 1, n) if kept else 0  # to see that the last place is not disputed
+    one_more = min(kept + 1, n) if kept else 0  # to check that the last place is certain
     nearer, up_to, lowest = count(squares, row, low, high, one_more)
     ranks, in_doubt = nearer + 1, up_to - nearer - 1
     crowded = torch.zeros_like(slack[:, 0], dtype=torch.long).index_add_(0, row, in_doubt) > block.crowd
@@ -77,7 +77,7 @@ def rank(block: DistanceBlock, row: Tensor, column: Tensor, kept: int) -> tuple[
 
 
 def _nearer_in_doubt(block: DistanceBlock, row: Tensor, column: Tensor, low: Tensor, high: Tensor) -> Tensor:
-    """(P,) how many columns with squares in low…high are nearer than the wanted one, or as near and before it."""
+    """(P,) the number of columns with squares in low…high that are nearer than the wanted one, or as near and lower."""
     pair, other = _in_doubt(block.squares, row, low, high)
     theirs, mine = block.exact(row[pair], other[:, None])[:, 0], block.exact(row, column[:, None])[pair, 0]
     first = (theirs < mine) | ((theirs == mine) & (other < column[pair]))
@@ -85,7 +85,7 @@ def _nearer_in_doubt(block: DistanceBlock, row: Tensor, column: Tensor, low: Ten
 
 
 def _in_doubt(squares: Tensor, row: Tensor, low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:
-    """The columns with squares in low…high (P,): of each the number of its pair, ascending, and the column."""
+    """The columns with squares in low…high (P,): the numbers of their pairs, ascending, and the columns."""
     if squares.is_cuda:
         squares = squares[row]
         pair, other = ((squares >= low[:, None]) & (squares <= high[:, None])).nonzero(as_tuple=True)
@@ -97,7 +97,7 @@ def _in_doubt(squares: Tensor, row: Tensor, low: Tensor, high: Tensor) -> tuple[
 
 
 def rank_by_sorting(distances: Tensor, row: Tensor, column: Tensor, kept: int) -> tuple[Tensor, Tensor]:
-    """The ranks, ascending within a row, and the lowest columns, by a stable sort of distances (rows, N).
+    """The ranks, ascending within a row, and the nearest columns, by a stable sort of distances (rows, N).
 
     >>> distances = torch.tensor([[0.3, 0.1, 0.3, 0.2]])
     >>> ranks, lowest = rank_by_sorting(distances, torch.tensor([0, 0]), torch.tensor([1, 2]), kept=3)
@@ -119,9 +119,9 @@ Counts = tuple[Tensor, Tensor, Tensor]
 
 
 def count_by_comparing(squares: Tensor, row: Tensor, low: Tensor, high: Tensor, kept: int) -> Counts:
-    """How many squares of its row are below the low (P,) and up to the high (P,) of a pair, and the lowest columns.
+    """For each pair, the number of squares in its row that are < low (P,) and <= high (P,); and the nearest columns.
 
-    By two comparisons of the whole block for each wanted column of a row, unless these are many; for CUDA.
+    Compares the whole block twice for each wanted column of a row, or sorts it if matches are many; for CUDA.
 
     >>> squares = torch.tensor([[0.3, 0.1, 0.3, 0.2]])
     >>> below, up_to, lowest = count_by_comparing(
@@ -140,20 +140,20 @@ def count_by_comparing(squares: Tensor, row: Tensor, low: Tensor, high: Tensor, 
         below, up_to = torch.searchsorted(ascending, lows), torch.searchsorted(ascending, highs, right=True)
         return below[row, place], up_to[row, place], order[:, :kept]
     below, up_to = (torch.empty_like(lows, dtype=torch.long) for _ in range(2))
-    there = torch.empty_like(squares, dtype=torch.float16)  # CUDA sums halves in float32 without a copy
+    matches = torch.empty_like(squares, dtype=torch.float16)  # CUDA sums float16 in float32 without a copy
     for i in range(most):
-        torch.lt(squares, lows[:, i, None], out=there)
-        below[:, i] = there.sum(1, dtype=torch.float32)
-        torch.le(squares, highs[:, i, None], out=there)
-        up_to[:, i] = there.sum(1, dtype=torch.float32)
+        torch.lt(squares, lows[:, i, None], out=matches)
+        below[:, i] = matches.sum(1, dtype=torch.float32)
+        torch.le(squares, highs[:, i, None], out=matches)
+        up_to[:, i] = matches.sum(1, dtype=torch.float32)
     return below[row, place], up_to[row, place], lowest_columns(squares, kept)
 
 
 def count_by_row(squares: Tensor, row: Tensor, low: Tensor, high: Tensor, kept: int) -> Counts:
-    """The same row by row, looking only at what comes before the last wanted column; for the CPU.
+    """Like `count_by_comparing`, row by row, and only for columns up to the last wanted one; for the CPU.
 
-    In numpy, whose comparisons and sorts of a row are vectorised and stay in the cache: sorting the block by torch
-    takes ten times as long. Threads do not help, the single calls are too short.
+    Uses numpy, which vectorises comparing and sorting a row and keeps it in the cache; sorting the block in torch takes
+    ten times as long. Threads do not help, because each call is too short.
 
     >>> squares = torch.tensor([[0.3, 0.1, 0.3, 0.2]])
     >>> below, up_to, lowest = count_by_row(
@@ -186,7 +186,7 @@ def count_by_row(squares: Tensor, row: Tensor, low: Tensor, high: Tensor, kept: 
 
 
 def _bound(row: Squares, kept: int) -> float:
-    """At least the kept-th lowest square: the kept-th lowest of the minima of that many or more parts of the row."""
+    """An upper bound of the kept-th lowest square: the kept-th lowest minimum of at least ``kept`` parts of the row."""
     if kept == 0:
         return -math.inf
     length = math.isqrt(len(row) // kept)

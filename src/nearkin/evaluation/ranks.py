@@ -1,10 +1,10 @@
 """Retrieval scores, each computed from the ranks of a query's positives.
 
-A positive is a gallery item of the query's class, other than the query itself. R is the number of positives, and the
-nearest gallery item has rank 1. The scores, one function each:
+A positive is a gallery item of the query's class, other than the query itself. R is the number of positives. The
+nearest gallery item has rank 1.
 
-Recall@K: Jégou et al., "Product Quantization for Nearest Neighbor Search" (TPAMI 2011), as metric-learning papers
-use it. R-precision and MAP@R: Musgrave et al., "A Metric Learning Reality Check" (ECCV 2020).
+Recall@K: Jégou et al., "Product Quantization for Nearest Neighbor Search" (TPAMI 2011), in the form used by
+metric-learning papers. R-precision and MAP@R: Musgrave et al., "A Metric Learning Reality Check" (ECCV 2020).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class PositiveRanks:
     Attributes:
         ranks: (P,) integers from 1.
         query: (P,) the query of each positive, 0 … Q − 1, ascending.
-        positives: (Q,) R of every query; they sum to P.
+        positives: (Q,) R of each query; their sum is P.
 
     >>> ranks = PositiveRanks.of([[1, 3], [], [2]])
     >>> ranks.ranks.tolist(), ranks.query.tolist(), ranks.positives.tolist()
@@ -38,14 +38,14 @@ class PositiveRanks:
 
     @classmethod
     def of(cls, ranks: list[list[int]]) -> PositiveRanks:
-        """Makes it from one list of ascending ranks per query."""
+        """Makes the ranks from one ascending list per query."""
         positives = torch.tensor([len(row) for row in ranks])
         flat = torch.tensor([rank for row in ranks for rank in row], dtype=torch.long)
         return cls(flat, torch.repeat_interleave(positives), positives)
 
     @cached_property
     def place(self) -> Tensor:
-        """(P,) 1, 2, …, R within each query: the number of positives up to this one."""
+        """(P,) 1, 2, …, R within each query: the number of positives up to and including this one."""
         before = self.positives.cumsum(0) - self.positives
         return torch.arange(1, len(self.ranks) + 1, device=self.ranks.device) - before[self.query]
 
@@ -95,7 +95,7 @@ def recall_at(first: Tensor, k: int) -> Tensor:
 @metric(
     "r_precision",
     "R-precision",
-    "of a query's R nearest items, the share that is of its class, which has R further items",
+    "share of a query's R nearest items that have its class, where R is the number of other items of that class",
     higher_is_better=True,
     needs="ranks",
 )
@@ -111,7 +111,7 @@ def r_precision(ranks: PositiveRanks) -> Tensor:
 @metric(
     "map@r",
     "MAP@R",
-    "like R-precision, but early places count more: precision at every right place up to R, over R",
+    "like R-precision, but nearer items count more: precisions at correct items up to rank R, summed and divided by R",
     higher_is_better=True,
     needs="ranks",
 )

@@ -31,11 +31,11 @@ class EvaluationResult:
 
     Attributes:
         scores: by name, such as "recall@1" or "map@r"; `nearkin.evaluation.describe` explains a name.
-        retrieval: the scores and neighbours of every query.
-        clusters: (items,) the cluster of every item; None without clustering.
+        retrieval: the scores and neighbours of each query.
+        clusters: (items,) the cluster of each item; None without clustering.
         intervals: the ends of the 95 % confidence intervals of retrieval scores, by name, if requested.
         backbone: the scores of the pretrained backbone alone, if known.
-        attributes: the share of neighbours with the same attribute, by neighbourhood size and for "chance".
+        attributes: the share of neighbours with the same attribute, by neighbourhood size and attribute, and "chance".
         diagnostics: distances and spectrum of the space, if requested.
         split: "train", "validation", "test" or "all", if a split of a dataset was evaluated.
     """
@@ -49,11 +49,11 @@ class EvaluationResult:
     diagnostics: Diagnostics | None = None
     split: str = ""
 
-    primary: ClassVar[str] = "map@r"  # the one score to compare and to choose checkpoints by
+    primary: ClassVar[str] = "map@r"  # the score that compares models and selects checkpoints
 
     @property
     def neighbours(self) -> Tensor:
-        """(queries, kept) rows of the space: the nearest gallery items of every query."""
+        """(queries, kept) rows of the space: the nearest gallery items of each query."""
         return self.retrieval.neighbours
 
     @property
@@ -67,17 +67,17 @@ class EvaluationResult:
         return {heading: column for heading, column in columns.items() if column}
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain numbers and lists, for a file: the scores by split, and whatever else is known."""
-        besides = {
+        """Plain numbers and lists, for a file: the scores by split, and everything else that is known."""
+        optional = {
             "attributes": self.attributes,
             "distances": self.diagnostics.histograms if self.diagnostics else {},
             "backbone": self.backbone,
         }
-        known = {name: value for name, value in besides.items() if value}
+        known = {name: value for name, value in optional.items() if value}
         return {self.split or "scores": self.scores, "intervals": self.intervals, **known}
 
     def to_pandas(self) -> DataFrame:
-        """One row per score, with its title, value and, if known, interval and backbone."""
+        """One row per score: its title, value and, if known, its interval and the backbone's score."""
         try:
             from pandas import DataFrame
         except ImportError:
@@ -103,8 +103,8 @@ class EvaluationResult:
     __repr__ = __str__
 
     def _repr_html_(self) -> str:
-        heads, rows = _cells(self.columns, self._sampled)
-        head = "".join(f"<th>{escape(text)}</th>" for text in heads)
+        headings, rows = _cells(self.columns, self._sampled)
+        head = "".join(f"<th>{escape(text)}</th>" for text in headings)
         body = "".join("<tr>" + "".join(f"<td>{escape(text)}</td>" for text in row) + "</tr>" for row in rows)
         return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
 
@@ -121,10 +121,10 @@ def plain_text(shown: ConsoleRenderable | RichCast) -> str:
 
 
 def score_table(columns: Columns, title: str | None = None, sampled: tuple[str, ...] = ()) -> Table:
-    """A table of scores for the terminal, one column each; marks scores from a sample of pairs."""
-    heads, rows = _cells(columns, sampled)
+    """A table of scores for the terminal; marks scores that were computed from a sample of pairs."""
+    headings, rows = _cells(columns, sampled)
     table = Table(title=title, title_justify="left")
-    for number, head in enumerate(heads):
+    for number, head in enumerate(headings):
         table.add_column(Text(head), justify="right" if number else "left")
     for row in rows:
         table.add_row(*map(Text, row))
@@ -132,9 +132,9 @@ def score_table(columns: Columns, title: str | None = None, sampled: tuple[str, 
 
 
 def attribute_table(shares: Mapping[str, Mapping[str, float]]) -> Table:
-    """A table with one row per attribute, one column per neighbourhood size, and chance; shares[size][attribute]."""
+    """A table of shares[size][attribute]: one row per attribute, one column per neighbourhood size, and chance."""
     table = Table(
-        title="share of the 1, 2, … nearest neighbours with the same attribute",
+        title="share of the n nearest neighbours with the same attribute",
         title_justify="left",
         box=None,
         padding=(0, 1, 0, 0),
@@ -148,7 +148,7 @@ def attribute_table(shares: Mapping[str, Mapping[str, float]]) -> Table:
 
 
 def _cells(columns: Columns, sampled: tuple[str, ...]) -> tuple[list[str], list[list[str]]]:
-    """Headings and rows of the table; an arrow shows the better direction."""
+    """Headings and rows of a table of scores; an arrow shows the better direction."""
     rows = []
     for name in dict.fromkeys(name for column in columns.values() for name in column):
         if name == "queries_without_positives" and not any(column.get(name) for column in columns.values()):

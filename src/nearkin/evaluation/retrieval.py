@@ -1,8 +1,8 @@
-"""Retrieval: the ranks of every query's positives, in one pass over blocks of the distance matrix.
+"""Retrieval: the ranks of each query's positives, in one pass over blocks of the distance matrix.
 
-Memory is bounded by a few blocks of 32 MB (128 MB on CUDA) for any size of the space. Ranks are exact: they follow
-distances by subtraction in float64, and the lowest gallery row wins a tie. `clustering.distances` explains why this is
-almost as fast as float32.
+Memory is limited to a few blocks of 32 MB (128 MB on CUDA), whatever the size of the space. Ranks are exact: they are
+based on distances by subtraction in float64, and the lowest gallery row wins ties. `clustering.distances` explains why
+this is almost as fast as float32.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from nearkin.space import Space
 
 @dataclass(frozen=True, eq=False)
 class Retrieval:
-    """The retrieval result of every query, in the order of ``space.queries``.
+    """The retrieval results of all queries, in the order of ``space.queries``.
 
     Attributes:
         positives: (Q,) the number of gallery items of the query's class, without the query itself.
         first_rank: (Q,) the rank of the nearest positive; 0 if there is none.
-        values: (Q,) float64 per metric of ranks, such as "map@r"; NaN if a query has no positive.
+        values: (Q,) float64 values of each metric of ranks, such as "map@r"; NaN if a query has no positive.
         neighbours: (Q, kept) rows of the space: the nearest gallery items, nearest first.
-        recall_at: the K of Recall@K.
+        recall_at: the values of K for Recall@K.
     """
 
     positives: Tensor
@@ -43,18 +43,18 @@ class Retrieval:
     recall_at: tuple[int, ...] = (1, 2, 4, 8)
 
     def columns(self) -> Iterator[tuple[str, Tensor]]:
-        """Yields each score: its name and its values in float64, (queries that have a positive,)."""
+        """Yields the name of each score and its float64 values for the queries that have a positive."""
         found = self.positives > 0
         first = self.first_rank[found]
         for family in known_metrics("first rank"):
-            for each in map(family.at, self.recall_at):  # not kept: K may be a thousand numbers
+            for each in map(family.at, self.recall_at):  # computed on demand: there may be a thousand values of K
                 yield each.name, _per_query(each, first, len(first))
         for name, values in self.values.items():
             yield name, values[found]
 
     @property
     def scores(self) -> dict[str, float]:
-        """Means over the queries that have a positive, their number, and the number of queries left out."""
+        """Means over the queries that have a positive, and the numbers of queries with and without a positive."""
         means = {name: values.mean().item() for name, values in self.columns()}
         return means | {each.name: float(each.compute(self)) for each in known_metrics("retrieval")}
 
@@ -70,7 +70,7 @@ class Retrieval:
 @metric(
     "queries",
     "Queries",
-    "queries with an item of their class to find",
+    "number of queries that have another item of their class in the gallery",
     higher_is_better=None,
     needs="retrieval",
     decimals=0,
@@ -82,7 +82,7 @@ def queries(found: Retrieval) -> int:
 @metric(
     "queries_without_positives",
     "Queries without a positive",
-    "queries that are alone in their class, left out of the means",
+    "number of queries that have no other item of their class in the gallery; excluded from the means",
     higher_is_better=None,
     needs="retrieval",
     decimals=0,
@@ -97,13 +97,13 @@ def retrieve(
     recall_at: int | Sequence[int] = (1, 2, 4, 8),
     block_bytes: int | None = None,
 ) -> Retrieval:
-    """Ranks the gallery for every query of a space; an item is never its own neighbour.
+    """Ranks the gallery for each query of a space; an item is never its own neighbour.
 
     Args:
         space: embeddings with labels; its queries search its gallery.
         kept_neighbours: number of nearest gallery items to keep per query; fewer if the gallery is smaller.
-        recall_at: the K of Recall@K, one or several.
-        block_bytes: size of a block of distances in memory; None chooses by device.
+        recall_at: one or several values of K for Recall@K.
+        block_bytes: size of a block of distances in memory; None chooses a size for the device.
 
     >>> line = Space.of(torch.tensor([[0.0], [1.0], [3.0], [4.0]]), torch.tensor([0, 0, 1, 0]))
     >>> found = retrieve(line, kept_neighbours=2)
@@ -113,14 +113,14 @@ def retrieve(
     given: Any = recall_at
     at = tuple(given if isinstance(given, Iterable) else [given])
     if any(not isinstance(k, Integral) or int(k) < 1 for k in at):
-        raise UserError(f"recall_at={list(at)} must hold whole numbers from 1; give recall_at=[1, 2, 4, 8]")
+        raise UserError(f"recall_at must be integers >= 1, such as [1, 2, 4, 8], got {list(at)}")
     check_finite(space)
     device = space.embeddings.device
     queries, gallery, own = space.queries, space.gallery, space.own_gallery_rows
     positives = _Positives(space.labels.to(device), queries, gallery, own)
     if not bool(positives.counts.any()):
         raise UserError(
-            "no query has another item of its class in the gallery, so there is nothing to find; "
+            "no query has another item of its class in the gallery; "
             "check the labels and the split into queries and gallery"
         )
     kept = max(0, min(kept_neighbours, len(gallery) - int((own >= 0).any())))
@@ -140,11 +140,11 @@ def retrieve(
 
 
 def check_finite(space: Space) -> None:
-    """Raises an error for embeddings with NaN or infinite values."""
+    """Raises an error if embeddings contain NaN or infinite values."""
     broken = int((~space.embeddings.isfinite().all(1)).sum())
     if broken:
         raise UserError(
-            f"{broken} of {len(space)} embeddings contain NaN or infinite values; training has probably diverged: "
+            f"{broken} of {len(space)} embeddings contain NaN or infinite values, probably because training diverged; "
             "lower the learning rate, or evaluate an earlier checkpoint"
         )
 
@@ -153,7 +153,7 @@ def _per_query(metric: Metric, given: Tensor | PositiveRanks, queries: int) -> T
     values = metric.compute(given)
     if not isinstance(values, Tensor) or values.shape != (queries,):
         found = f"shape {tuple(values.shape)}" if isinstance(values, Tensor) else f"a {type(values).__name__}"
-        raise UserError(f"metric '{metric.name}' gave {found}; give a tensor with one value for each query")
+        raise UserError(f"metric '{metric.name}' returned {found}; return a tensor with one value per query")
     return values.double()
 
 
@@ -170,7 +170,7 @@ class _Positives:
         self.counts = self._sizes - (own >= 0).long()  # (Q,)
 
     def pairs(self, rows: slice) -> tuple[Tensor, Tensor]:
-        """For each positive, (P,) the number of its query within the rows, ascending, and (P,) its gallery row."""
+        """For each positive, the number of its query within ``rows``, (P,) ascending, and its gallery row, (P,)."""
         sizes, starts = self._sizes[rows], self._starts[rows]
         query = torch.repeat_interleave(sizes)
         within_class = torch.arange(len(query), device=query.device) - (sizes.cumsum(0) - sizes)[query]

@@ -1,4 +1,4 @@
-"""Many runs: methods compared, settings tuned, papers reproduced; recipes and the papers' tables as data.
+"""Experiments of many runs: compare methods, tune settings, reproduce papers; recipes and paper tables as data.
 
 >>> from nearkin.experiments import compare
 >>> print(compare("photos/", ["rank", "triplet"], epochs=5))  # doctest: +SKIP
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 __all__ = ["ComparisonResult", "ReproductionResult", "compare", "reproduce"]
 
-# Imported when first used: a list of recipes need not wait for torch.
+# Imported on first use, so that listing the recipes does not import torch.
 _HOME = {
     "ComparisonResult": "comparison_result",
     "ReproductionResult": "reproduction_result",

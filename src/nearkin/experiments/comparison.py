@@ -1,8 +1,8 @@
-"""Several methods on the same data, with the same epochs and seeds: one table, nothing trained twice.
+"""Compares methods on the same data, with the same epochs and seeds; finished runs are reused.
 
-Two protocols. ``fair``: the model is chosen on classes held out of the training classes, other ones for each of four
-consecutive seeds; nothing is chosen on the test split. ``paper``: trained on all training classes, the best point of
-the curve on the test split is reported, as the papers did; its numbers are optimistic, and labelled so.
+There are two protocols. ``fair``: the model is chosen on held-out training classes, which differ between any four
+consecutive seeds; the test split chooses nothing. ``paper``: the model is trained on all training classes, and the best
+point of the test curve is reported, as in the papers; these numbers are optimistic, and labelled so.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ from nearkin.training.objects import copied, take_objects
 from nearkin.training.prepare import absolute
 
 log = logging.getLogger("nearkin")
-Scores = dict[str, dict[str, list[float]]]  # by method and score, one number for each seed
+Scores = dict[str, dict[str, list[float]]]  # by method and score, one number per seed
 
 
 def usual_folder(data: str) -> Path:
-    """Where a comparison is kept unless the user says otherwise.
+    """The default folder of a comparison.
 
     >>> usual_folder("glyphs:classes=40")
     PosixPath('runs/compare-glyphs')
@@ -95,20 +95,20 @@ def compare(
     rows = rows_of(methods, absolute(source), settings, protocol, objects)
     check_objects(rows, jobs)
     first = next(iter(rows.values()))
-    if "epochs" not in settings:  # by the data alone, so that all methods see as much
+    if "epochs" not in settings:  # depends only on the data, so that all methods train equally long
         epochs = first.resolved().training.epochs
         rows = {name: row.changed({"epochs": epochs}) for name, row in rows.items()}
     described = check_same_settings(out, protocol, rows, tune)
     check_same_data(out, rows, seeds)
     if tune:
-        find_optuna()  # says what to install
+        find_optuna()  # raises if it is not installed
     write_json(out / "settings.json", described)
 
     refused, chosen = _tuned(out, rows, tune, jobs) if tune else ({}, {})
     refused |= _trained(out, {name: rows[name] for name in rows if name not in refused}, chosen, seeds, jobs)
     if len(refused) == len(rows):
         raise UserError(next(iter(refused.values())))
-    # A method that failed with one seed is not judged by the others: they would be its lucky ones.
+    # A method that failed with one seed is left out: the other seeds would be a biased selection.
     runs = {name: [Run(out / f"{name}-{seed}") for seed in range(seeds)] for name in rows if name not in refused}
     scores, read_outs = _scores(runs)
     result = ComparisonResult(
@@ -136,7 +136,7 @@ def compare(
 def _tuned(
     out: Path, rows: Mapping[str, Row], trials: int, jobs: int
 ) -> tuple[dict[str, str], dict[str, dict[str, Any]]]:
-    """Why methods were refused whatever was tried, and the chosen settings of the others."""
+    """The reason for every method that failed in all trials, and the chosen settings of the others."""
     found = tune_rows(out, {name: _with_rate(row) for name, row in rows.items()}, trials, jobs)
     refused = {name: str(tried[0].refused) for name, tried in found.items() if all(each.refused for each in tried)}
     chosen = {name: best(tried) for name, tried in found.items() if name not in refused}
@@ -145,21 +145,21 @@ def _tuned(
 
 
 def _with_rate(row: Row) -> Row:
-    """The row with the learning rate that is usual for these data, around which others are tried."""
+    """The row with the default learning rate for its data; tuning tries rates around it."""
     try:
         return row.changed({"learning_rate": row.resolved().training.learning_rate})
-    except UserError:  # the first trial will say what is wrong
+    except UserError:  # the first trial will report it
         return row
 
 
 def _trained(
     out: Path, rows: Mapping[str, Row], chosen: Mapping[str, dict[str, Any]], seeds: int, jobs: int
 ) -> dict[str, str]:
-    """Runs every method with every seed; returns why methods were refused."""
+    """Trains every method with every seed; returns the reason for each method that failed."""
     failures: dict[str, tuple[int, str]] = {}
 
     def one_run(name: str, seed: int) -> Job:
-        """The run of a method with one seed, unless the method has failed; notes the lowest seed that fails."""
+        """Runs a method with one seed, unless it already failed; keeps the reason of the lowest failing seed."""
         if name in failures:
             return
         row = rows[name].changed(chosen.get(name, {}) | {"seed": seed})
@@ -173,7 +173,7 @@ def _trained(
 
 
 def _scores(runs: Mapping[str, Sequence[Run]]) -> tuple[Scores, Scores]:
-    """The scores by falling MAP@R; and those that methods read out in a way of their own, "spectral, with SC"."""
+    """The scores, sorted by MAP@R, and the scores of the methods' own read-outs, such as "spectral, with SC"."""
     found: Scores = {}
     read_outs: Scores = {}
     for name, each in runs.items():

@@ -1,4 +1,4 @@
-"""A comparison as one HTML page that needs nothing but itself: table, pictures, settings, and how to repeat it."""
+"""A comparison as a self-contained HTML page: table, figures, settings, and the command to repeat it."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ def comparison_page(comparison: ComparisonResult, out: Path) -> str:
     sections = [
         table(HEADINGS, comparison.rows()),
         f'<p class="legend">{escape(comparison.legend)}</p>',
-        "<h2>Scores and their intervals</h2>",
-        drawing(scores_figure(comparison), "Scores with their intervals"),
+        "<h2>Scores with 95 % intervals</h2>",
+        drawing(scores_figure(comparison), "Scores with 95 % intervals"),
         *(
             ["<h2>Learning curves</h2>", drawing(curves_figure(comparison, curves), "Learning curves")]
             if curves
@@ -31,20 +31,20 @@ def comparison_page(comparison: ComparisonResult, out: Path) -> str:
         ),
         "<h2>Settings</h2>",
         table(
-            ("method", "settings of its own", "seconds a run"),
+            ("method", "own settings", "seconds per run"),
             [[name, in_words(values), _seconds(comparison, name)] for name, values in own.items()],
             words=(1,),
         ),
-        f'<p class="legend">The same for all: {escape(in_words(shared))}.</p>',
+        f'<p class="legend">Shared by all methods: {escape(in_words(shared))}.</p>',
         *_refused(comparison),
-        f"<h2>To repeat it</h2><pre>{escape(comparison.command)}</pre>",
+        f"<h2>How to repeat this</h2><pre>{escape(comparison.command)}</pre>",
         f"<footer>{escape(' · '.join(f'{name} {value}' for name, value in comparison.made.items()))}</footer>",
     ]
     head = (
         f"<h1>{len(comparison.scores)} methods compared</h1>"
         f'<p class="protocol {comparison.protocol}">{escape(IN_WORDS[comparison.protocol])}</p>'
     )
-    return page("Methods compared", head + "\n".join(sections))
+    return page("Comparison of methods", head + "\n".join(sections))
 
 
 def _flat(tables: dict[str, dict[str, Any]]) -> dict[str, Any]:
@@ -52,7 +52,7 @@ def _flat(tables: dict[str, dict[str, Any]]) -> dict[str, Any]:
 
 
 def _shared_and_own(settings: dict[str, dict[str, Any]]) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
-    """What all methods have alike, and what each has beside it; empty texts say nothing and are left out."""
+    """The settings that all methods share, without empty ones, and the others by method."""
     first = next(iter(settings.values()))
     alike = {
         name: value
@@ -70,4 +70,4 @@ def _seconds(comparison: ComparisonResult, method: str) -> str:
 def _refused(comparison: ComparisonResult) -> list[str]:
     if not comparison.refused:
         return []
-    return ["<h2>Left out</h2>", table(("method", "why"), [list(pair) for pair in comparison.refused.items()], (1,))]
+    return ["<h2>Left out</h2>", table(("method", "reason"), [list(pair) for pair in comparison.refused.items()], (1,))]

@@ -1,4 +1,4 @@
-"""What a comparison is about to run: which methods, with which settings, beside which runs that are there already."""
+"""The plan of a comparison: the settings of every method, checked against the runs that already exist."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ PROTOCOLS: dict[str, dict[str, Any]] = {
     "fair": {"validation": 0.25, "keep": "best-on-validation"},
     "paper": {"validation": 0.0, "keep": "best-on-test"},
 }
-NOT_FREE = ("keep", "seed", "validation")  # what a protocol and the number of seeds decide
+NOT_FREE = ("keep", "seed", "validation")  # set by the protocol and the number of seeds
 
 
 @dataclass(frozen=True)
 class Row:
-    """A row of the table: what all of its runs are trained with.
+    """A row of the table: the settings and objects of its runs.
 
     Attributes:
-        settings: of its runs, but for the seed.
-        given: the settings that the user chose; a search leaves them alone, but for the learning rate.
-        objects: what no setting describes; every run trains a copy.
+        settings: settings of all its runs, except for the seed.
+        given: settings that the user set; tuning does not change them, except for the learning rate.
+        objects: objects that settings cannot describe; every run trains a copy.
     """
 
     settings: Settings
@@ -53,7 +53,7 @@ class Row:
         return load_splits(self.settings.data, seed, self.objects.get("dataset"))
 
     def resolved(self) -> Settings:
-        """The settings of a run with every default that depends on the data."""
+        """The settings with every default that depends on the data filled in."""
         backbone = copied(self.objects).get("backbone")
         return resolved(self.settings, self.splits(), self.settings.make_method(), backbone)
 
@@ -64,19 +64,17 @@ class Row:
 def check_request(
     seeds: int, protocol: str, settings: Mapping[str, Any], jobs: int, tune: int, concatenate: bool
 ) -> None:
-    """Refuses what cannot be meant."""
+    """Raises an error for arguments that make no sense, alone or together."""
     if protocol not in PROTOCOLS:
         raise unknown_name("protocol", protocol, PROTOCOLS)
-    for what, number in (("seed", seeds), ("job", jobs)):
-        if number < 1:
-            raise UserError(f"a comparison needs at least one {what}, not {number}")
-    if tune < 0:
-        raise UserError(f"the number of trials must be 0 or more, not {tune}")
+    for name, number, least in (("seeds", seeds, 1), ("jobs", jobs, 1), ("tune", tune, 0)):
+        if number < least:
+            raise UserError(f"{name} must be >= {least}, got {number}")
     if tune and settings.get("epochs") == 0:
         raise UserError("tuning with epochs=0 would choose among untrained models; use epochs=1 or more")
     if protocol == "paper" and (tune or concatenate):
         what = "tune" if tune else "concatenate"
-        raise UserError(f"{what} needs validation classes, which protocol 'paper' does not have; use protocol=\"fair\"")
+        raise UserError(f"{what} needs validation classes, and protocol 'paper' has none; use protocol=\"fair\"")
     if concatenate and seeds == 1:
         raise UserError("concatenate joins the models of several seeds; use seeds=2 or more")
     for fixed in NOT_FREE:
@@ -89,13 +87,13 @@ def check_request(
 def rows_of(
     methods: Methods, data: str, settings: Mapping[str, Any], protocol: str, objects: Objects
 ) -> dict[str, Row]:
-    """By name, what each row is trained with: the settings as far as its method has them."""
+    """The rows by name; each gets the settings that its method has."""
     named = methods_by_name(methods, settings)
     kinds = {name: method if isinstance(method, str) else method.name for name, method in named.items()}
     shared = {"patience": 0, **settings, **PROTOCOLS[protocol]}
-    for setting, value in settings.items():  # each must be a setting of at least one of the methods
+    for setting, value in settings.items():  # at least one method must have it
         if not any(knows(kind, setting) for kind in kinds.values()):
-            by_section(next(iter(kinds.values())), {setting: value})  # says which settings there are
+            by_section(next(iter(kinds.values())), {setting: value})  # raises with the known settings
     rows: dict[str, Row] = {}
     for name, method in named.items():
         own = {} if isinstance(method, str) else method.settings()
@@ -106,7 +104,7 @@ def rows_of(
 
 
 def methods_by_name(methods: Methods, settings: Mapping[str, Any] | None = None) -> dict[str, str | Method]:
-    """The methods in the order given, by the names of their rows; a loss module is named after its class.
+    """The methods in the given order, by row name; the row of a loss module is named after its class.
 
     >>> methods_by_name(["rank", nn.TripletMarginLoss(), nn.TripletMarginLoss()]).keys()
     dict_keys(['rank', 'TripletMarginLoss', 'TripletMarginLoss_2'])
@@ -115,7 +113,7 @@ def methods_by_name(methods: Methods, settings: Mapping[str, Any] | None = None)
     for each in listed(methods):
         if not isinstance(each, str | Method | nn.Module):
             raise UserError(
-                f"a method is a name, an object such as Magnet(alpha=2.0) or a loss module, not {kind_of(each)}"
+                f"a method must be a name, an object such as Magnet(alpha=2.0) or a loss module, not {kind_of(each)}"
             )
         method = LossModule.of(each, **batches_of(settings or {})) if isinstance(each, nn.Module) else each
         if isinstance(method, LossModule) and hasattr(method, "loss"):
@@ -125,23 +123,23 @@ def methods_by_name(methods: Methods, settings: Mapping[str, Any] | None = None)
         kind = method_class(method if isinstance(method, str) else method.name)
         if not kind.listed:
             raise UserError(
-                f"'{kind.name}' stands for your own loss module; give the module itself: "
+                f"'{kind.name}' stands for your own loss module; pass the module itself: "
                 "nearkin.compare(data, [MyLoss()])"
             )
         if isinstance(method, Method) and type(method) is not kind:
             raise UserError(
-                f"{type(method).__name__} is not the registered method '{kind.name}'; give it its own name and "
-                "register it with the decorator nearkin.methods.register"
+                f"{type(method).__name__} is not the registered method '{kind.name}'; give it a name of its own "
+                "and register it with the decorator nearkin.methods.register"
             )
         if found.setdefault(kind.name, method) != method:
             raise UserError(f"'{kind.name}' is given twice with different settings; compare it in two folders")
     if not found:
-        raise UserError("no method given; name at least one")
+        raise UserError("no method given; give at least one")
     return found
 
 
 def listed(methods: Methods) -> Sequence[str | Method | nn.Module]:
-    """Methods as a list.
+    """The methods as a list.
 
     >>> listed("rank, triplet")
     ['rank', 'triplet']
@@ -158,11 +156,11 @@ def _numbered(stem: str) -> Iterable[str]:
 
 
 def check_objects(rows: Mapping[str, Row], jobs: int) -> None:
-    """Refuses objects that cannot be compared; losses and the backbone are tried, so that none fails on the way."""
+    """Raises an error for objects that cannot be compared; tries losses and the backbone before any run starts."""
     if jobs > 1 and any(row.objects for row in rows.values()):
         raise UserError(
-            "data, backbones and losses in memory cannot be sent to other processes, so their runs go one after the "
-            "other in this process; use jobs=1"
+            "data, backbones and losses in memory cannot be sent to other processes, so their runs cannot be parallel; "
+            "use jobs=1"
         )
     first = next(iter(rows.values()))
     losses = [row for row in rows.values() if "method" in row.objects]
@@ -174,12 +172,12 @@ def check_objects(rows: Mapping[str, Row], jobs: int) -> None:
 
 
 def check_same_settings(out: Path, protocol: str, rows: Mapping[str, Row], tune: int) -> dict[str, Any]:
-    """Refuses to mix runs of different settings in one folder; more methods, seeds and trials are welcome.
+    """Raises an error if the folder has runs with other settings; methods, seeds and trials may be added.
 
-    Trials may be added to trials, but not below runs whose settings fewer trials chose.
+    Trials cannot be added once there are runs whose settings fewer trials chose.
 
     Returns:
-        By row, what to write into the folder's ``settings.json``.
+        The content of the folder's ``settings.json``, by row.
     """
     file = out / "settings.json"
     now = {name: {"protocol": protocol, **_described(row)} for name, row in rows.items()}
@@ -190,31 +188,31 @@ def check_same_settings(out: Path, protocol: str, rows: Mapping[str, Row], tune:
         has_runs = any(run.config_file.is_file() for run in runs_of(out, name))
         if (has_runs and other_trials) or ((has_runs or trials_of(out, name)) and then != now[name]):
             raise UserError(
-                f"{out} holds runs of {name} with other settings; repeat those, or choose another folder with out=..."
+                f"{out} has runs of {name} with other settings; use the same settings, or another folder: out=..."
             )
     return before | {name: tables | {"trials": tune} for name, tables in now.items()}
 
 
 def _described(row: Row) -> dict[str, Any]:
-    """All settings of a row, and of its objects what tells them from others; data are told by the runs' digests."""
+    """All settings of a row, and hashes of its modules; the runs themselves have a digest of the data."""
     tables: dict[str, Any] = full_tables(row.settings)
     if "dataset" in row.objects:
         tables["data"]["source"] = ""
     modules = backbone_digest(row)
     if isinstance(method := row.objects.get("method"), LossModule):
-        modules["loss"] = module_digest(method.loss, weights=False)  # they are learned
+        modules["loss"] = module_digest(method.loss, weights=False)  # training changes them
     return tables | ({"modules": modules} if modules else {})
 
 
 def backbone_digest(row: Row) -> dict[str, str]:
-    """What tells a backbone of the user's own from others: its weights too, where training starts from them."""
+    """A hash of the user's own backbone; includes its weights if training starts from them."""
     backbone, model = row.objects.get("backbone"), row.settings.model
     starts_from_them = model.weights in ("", "own") and not model.init
     return {} if backbone is None else {"backbone": module_digest(backbone, weights=starts_from_them)}
 
 
 def check_same_data(out: Path, rows: Mapping[str, Row], seeds: int) -> None:
-    """Refuses data that have changed since a run that is there already, or that leave nothing to test on."""
+    """Raises an error if the data have changed since an existing run, or have no test split."""
     first = next(iter(rows.values()))
     for seed in range(seeds):
         splits = first.splits(seed)
@@ -226,12 +224,12 @@ def check_same_data(out: Path, rows: Mapping[str, Row], seeds: int) -> None:
 
 
 def runs_of(out: Path, method: str) -> list[Run]:
-    """The runs that a folder holds, of whatever seed."""
+    """The runs of a method in a folder, with any seed."""
     return [Run(folder) for folder in out.glob(f"{method}-*") if folder.name.removeprefix(f"{method}-").isdecimal()]
 
 
 def trials_of(out: Path, method: str) -> list[Run]:
-    """The trials that a folder holds."""
+    """The trials of a method in a folder."""
     return runs_of(out / "tune", method)
 
 
@@ -246,7 +244,7 @@ def command_of(
     out: Path,
     objects: Objects,
 ) -> str:
-    """What to type to repeat a comparison: a command, or a call where some of it was given as objects.
+    """The command that repeats a comparison, or the Python call if it needs objects.
 
     >>> command_of("my photos", ["rank"], 3, "fair", {"epochs": 5}, 0, False, Path("out"), Objects())
     "nearkin compare 'my photos' --methods rank --seeds 3 --protocol fair --set epochs=5 --out out"
@@ -266,14 +264,14 @@ def command_of(
 
 
 def _code(value: Any) -> str:
-    """A value as Python writes it; of a module, its class."""
+    """A value as Python code; only the class of a module."""
     if isinstance(value, LossModule):
         return f"LossModule.of({_code(value.loss)}, per_class={value.per_class})"
     return f"{type(value).__name__}(...)" if isinstance(value, nn.Module) else repr(value)
 
 
 def set_options(settings: Mapping[str, Any]) -> list[str]:
-    """Settings as options of a command.
+    """Settings as command-line options.
 
     >>> set_options({"epochs": 5, "freeze_backbone": True})
     ['--set', 'epochs=5', '--set', 'freeze_backbone=true']

@@ -1,4 +1,4 @@
-"""Two pictures of a comparison, as SVG to stand in a page: scores with their intervals, and learning curves."""
+"""The two figures of a comparison: scores with intervals, and learning curves."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Curve = tuple[Sequence[int], Sequence[float]]  # epochs, mean score
 
 
 def scores_figure(comparison: ComparisonResult) -> Figure:
-    """A dot for every method, the best on top, with the 95 % interval of its mean.
+    """A dot per method with the 95 % interval of its mean, the best on top.
 
     Rings are concatenated models and the backbone alone.
     """
@@ -37,13 +37,13 @@ def scores_figure(comparison: ComparisonResult) -> Figure:
         axes.set_yticks(range(len(scores)), list(scores) if place == 0 else [""] * len(scores), parse_math=False)
         axes.set_ylim(len(scores) - 0.4, -0.75)
         low, high = axes.get_xlim()
-        axes.set_xlim(max(low, -0.02), min(high, 1.02))  # the interval of a few seeds may reach beyond what is possible
+        axes.set_xlim(max(low, -0.02), min(high, 1.02))  # intervals of a few seeds may reach below 0 or above 1
         plain_axes(axes, title)
     return figure
 
 
 def curves_figure(comparison: ComparisonResult, curves: Mapping[str, Curve]) -> Figure:
-    """MAP@R over epochs, one line for each method, named in the order in which they ended."""
+    """MAP@R over epochs, one line per method; the legend is sorted by the last value."""
     from matplotlib.ticker import MaxNLocator
 
     figure = plain_figure(10, 4.4)
@@ -64,7 +64,7 @@ def curves_figure(comparison: ComparisonResult, curves: Mapping[str, Curve]) -> 
 
 
 def mean_curves(comparison: ComparisonResult) -> dict[str, Curve]:
-    """Each method's mean over its seeds, at the epochs that all of them were measured at."""
+    """The mean curve of each method, at the epochs where all its seeds were evaluated."""
     means: dict[str, Curve] = {}
     for name, seeds in comparison.curves.items():
         curves = [dict(curve) for curve in seeds]

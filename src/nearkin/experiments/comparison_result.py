@@ -1,4 +1,4 @@
-"""What a comparison found, as a value and as a table."""
+"""The result of a comparison, as a value and as tables."""
 
 from __future__ import annotations
 
@@ -26,21 +26,21 @@ HEADINGS = ("method", *map(score_name, COLUMNS))
 
 @dataclass(frozen=True, repr=False)
 class ComparisonResult:
-    """What was found; printed, it is a table.
+    """The scores of several methods; prints as a table.
 
     Attributes:
         protocol: "fair" or "paper".
-        scores: by method and score, one number for each seed; methods by falling MAP@R.
-        refused: by method, why it could not be trained on these data.
-        chosen: by method, the settings that its trials chose; empty where nothing was searched.
-        trials: how many each method had.
-        read_outs: by "method, read-out", the scores of the same runs where a method reads them out in a way of its own.
-        concatenated: by "method, N models", the scores of the seeds' models together.
-        seconds: by method, how long each run took.
-        curves: by method and seed, epochs with the MAP@R that was measured on the way.
-        backbone: what the backbone's own features give before anything is learned.
-        made: when, on what and with which nearkin.
-        command: what to type to repeat it.
+        scores: by method and score, one number per seed; methods sorted by MAP@R, best first.
+        refused: by method, why it could not be trained on the data.
+        chosen: by method, the settings found by tuning; empty without tuning.
+        trials: number of tuning trials per method.
+        concatenated: by "method, N models", the scores of the concatenated embeddings of all seeds.
+        seconds: by method, the training time of each run.
+        curves: by method and seed, pairs of epoch and MAP@R.
+        backbone: scores of the backbone alone, without training.
+        made: date, hardware, version and commit.
+        read_outs: by "method, read-out", the scores of the same runs with the method's own read-out.
+        command: the command that repeats the comparison.
     """
 
     protocol: str
@@ -72,19 +72,19 @@ class ComparisonResult:
         return "; ".join(words)
 
     def all_scores(self) -> dict[str, dict[str, list[float]]]:
-        """Methods, their own read-outs, concatenated models and the backbone alone together, by falling MAP@R."""
+        """Methods, their own read-outs, concatenated models and the backbone alone, sorted by MAP@R."""
         once = self.concatenated | ({BACKBONE: self.backbone} if self.backbone else {})
         single = {name: {score: [value] for score, value in one.items()} for name, one in once.items()}
         return by_falling_map_at_r(self.scores | self.read_outs | single)
 
     def rows(self) -> list[list[str]]:
-        """One row for each method: its name, then mean and half the 95 % interval of every score."""
+        """One row per method: its name, then the mean and half the 95 % interval of every score."""
         return [
             [name, *(mean_in_words(scores[score]) for score in COLUMNS)] for name, scores in self.all_scores().items()
         ]
 
     def to_pandas(self) -> DataFrame:
-        """One row for each method and seed, a column for each score.
+        """One row per method and seed, one column per score.
 
         >>> result = ComparisonResult("fair", {"rank": {score: [0.5, 0.6] for score in COLUMNS}})
         >>> result.to_pandas()[["method", "seed", "map@r"]].values.tolist()
@@ -104,7 +104,7 @@ class ComparisonResult:
     __str__ = __repr__ = _repr_markdown_ = markdown  # in a terminal and in a notebook
 
     def latex(self) -> str:
-        """A table with its caption; it needs the package booktabs."""
+        """A LaTeX table with a caption; needs the package booktabs."""
 
         def line(row: Sequence[str]) -> str:
             return _for_latex(" & ".join(row)) + r" \\"
@@ -115,7 +115,7 @@ class ComparisonResult:
         return "\n".join([*top, *rows, rf"\caption{{{_for_latex(caption)}}}", r"\end{table}", ""])
 
     def __rich__(self) -> Group:
-        """The table for a terminal, with what was chosen and what was left out below it."""
+        """The table for a terminal, followed by the chosen settings and the methods left out."""
         from rich.console import Group
         from rich.table import Table
 
@@ -132,7 +132,7 @@ class ComparisonResult:
 
 
 def data_frame(rows: Iterable[Mapping[str, Any]]) -> DataFrame:
-    """A table of pandas, one line for each row."""
+    """A pandas table."""
     try:
         from pandas import DataFrame
     except ImportError:
@@ -145,7 +145,7 @@ def by_falling_map_at_r(scores: Mapping[str, dict[str, list[float]]]) -> dict[st
 
 
 def mean_in_words(values: Sequence[float]) -> str:
-    """The mean, with half of its 95 % interval by Student's t where there are several values.
+    """The mean, with half of its 95 % interval (Student's t) if there are several values.
 
     >>> mean_in_words([0.5]), mean_in_words([0.4, 0.5, 0.6])
     ('0.5000', '0.5000 ± 0.2484')
@@ -155,7 +155,7 @@ def mean_in_words(values: Sequence[float]) -> str:
 
 
 def half_interval(values: Sequence[float]) -> float:
-    """Half of the mean's 95 % interval by Student's t; 0 for a single value."""
+    """Half of the 95 % interval of the mean (Student's t); 0 for a single value."""
     if len(values) < 2:
         return 0.0
     from scipy.stats import t
@@ -164,7 +164,7 @@ def half_interval(values: Sequence[float]) -> float:
 
 
 def in_words(settings: Mapping[str, Any]) -> str:
-    """Settings on one line.
+    """Settings as one line of text.
 
     >>> in_words({"learning_rate": 0.00123456, "per_class": 4})
     'learning_rate = 0.001235, per_class = 4'

@@ -1,4 +1,4 @@
-"""The models of a method's seeds as one: their embeddings of an item side by side."""
+"""Concatenates the embeddings of models trained with different seeds."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from nearkin.training.prepare import load_splits
 
 
 def concatenated(spaces: Sequence[Space]) -> Space:
-    """N embeddings (items, dim) of the same items as one (items, N · dim), scaled by 1/√N to keep unit length.
+    """Joins N embeddings (items, dim) of the same items into (items, N · dim), scaled by 1/√N to keep unit length.
 
     >>> one = Space(torch.tensor([[0.6, 0.8]]), torch.tensor([0]), torch.tensor([0]))
     >>> concatenated([one, one, one, one]).embeddings
@@ -36,9 +36,9 @@ def concatenated(spaces: Sequence[Space]) -> Space:
 def concatenated_scores(
     out: Path, row: str, seeds: int, dataset: Dataset | None = None, backbone: nn.Module | None = None
 ) -> dict[str, float]:
-    """The scores of a row's models together on the test split; measured once, then read from ``out``.
+    """The test scores of a row's concatenated models; computed once, then read from ``out``.
 
-    ``dataset``, ``backbone``: objects of the user's own, where no setting describes them.
+    ``dataset``, ``backbone``: the user's own objects, if the settings cannot describe them.
     """
     runs = [Run(out / f"{row}-{seed}") for seed in range(seeds)]
 
@@ -48,8 +48,8 @@ def concatenated_scores(
         assert test is not None
         device = make_fabric(settings.training).device
         models = (Embedder.load(run.folder, deepcopy(backbone)).to(device).model for run in runs)
-        at_once, workers = settings.training.batch_size, settings.data.processes
-        spaces = [embed_dataset(model, test, batch_size=at_once, workers=workers) for model in models]
+        batch_size, workers = settings.training.batch_size, settings.data.processes
+        spaces = [embed_dataset(model, test, batch_size=batch_size, workers=workers) for model in models]
         return evaluate(concatenated(spaces).to(device)).scores
 
     scores = cached(out / "concatenated", (row, [run.scores for run in runs]), measure)

@@ -1,4 +1,4 @@
-"""`nearkin demo`: the whole path, from fonts to a measured model, two pictures and a report, on the embedded glyphs."""
+"""`nearkin demo`: trains on the built-in glyphs, evaluates, draws two figures and writes a report."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ from nearkin.training.settings import make_settings
 if TYPE_CHECKING:
     from rich.table import Table
 
-MARK = "made-by-nearkin-demo"  # only a folder with this file in it is ever replaced
+MARK = "made-by-nearkin-demo"  # only folders with this file are ever replaced
 
 
 @dataclass(frozen=True, repr=False)
 class DemoResult:
-    """What the demo made and measured; printed, it is a table and where to find the rest.
+    """The result of the demo; prints as a table, and where to find the files.
 
     Attributes:
-        run: the run, with its model, two pictures and a report.
-        scores: by "raw pixels", "untrained" and "trained", on the test split.
-        tested_on: the test split in words.
-        verdict: what training added, in a sentence.
+        run: the run, with its model, two figures and a report.
+        scores: test scores by "raw pixels", "untrained" and "trained".
+        tested_on: the test split, in words.
+        verdict: one sentence on what training added.
     """
 
     run: Run
@@ -54,7 +54,7 @@ class DemoResult:
         out = self.run.folder
         return (
             f"{self.verdict}\n"
-            f"pictures: {out / 'neighbours.png'}, {out / 'map.png'}\nreport:   {out / 'report.html'}\n"
+            f"figures:  {out / 'neighbours.png'}, {out / 'map.png'}\nreport:   {out / 'report.html'}\n"
             f"model:    {self.run.model_folder}\n"
             f"use it:   nearkin.load({str(out)!r}).encode(images)"
         )
@@ -66,15 +66,15 @@ class DemoResult:
 
 
 def run_demo(out: Path, data: str = "glyphs", epochs: int = 20, seed: int = 0) -> DemoResult:
-    """Trains, measures before and after on classes never seen in training, and draws what was learned."""
+    """Trains, evaluates before and after on classes never seen in training, and draws figures."""
     if data.partition(":")[0] != "glyphs":
         raise UserError(f"the demo works only with glyphs, not '{data}'; for other data use: nearkin train {data}")
     _clear(out)
-    # From scratch on small pictures the last epoch is the best one: no classes are held out to choose.
+    # From scratch on small images the last epoch is the best, so no classes are held out to choose one.
     how = {"epochs": epochs, "seed": seed, "evaluate_every": max(1, epochs // 4), "keep": "last"}
     settings = make_settings(data, "rank", how)
     trainer = make_trainer(settings, Run(out))
-    (out / MARK).touch()  # at once, so that an interrupted demo can be replaced too
+    (out / MARK).touch()  # now, so that an interrupted demo can be replaced too
     run = trainer.train()
     report, test = gather(run.folder), load_splits(settings.data, seed).test
     assert test is not None and report.split is not None and report.split.result is not None
@@ -88,14 +88,14 @@ def run_demo(out: Path, data: str = "glyphs", epochs: int = 20, seed: int = 0) -
 
 
 def pixel_space(dataset: Dataset) -> Space:
-    """The baseline that has learned nothing: every picture is its own pixels."""
+    """A baseline without learning: the embedding of an image is its pixels."""
     assert isinstance(dataset.items, ImageArray)
     pixels = torch.from_numpy(dataset.items.pixels).flatten(1).float() / 255
     return Space.of(pixels, torch.from_numpy(dataset.labels))
 
 
 def _clear(out: Path) -> None:
-    """Removes an earlier demo, and nothing that is not one."""
+    """Deletes an earlier demo, and nothing else."""
     if out.exists() and any(out.iterdir()):
         if not (out / MARK).is_file():
             raise UserError(f"{out} is not an earlier demo; choose another folder: out=...")

@@ -1,4 +1,4 @@
-"""The papers' figures again, from the runs made here: the numbers of every panel, and the picture drawn from them."""
+"""Reproduces figures of the papers from runs: the numbers of every panel, and the plot."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from nearkin.training import Run
 from nearkin.training.prepare import load_splits
 
 Places = Sequence[tuple[float, float]]  # (x, y)
-LINES, POINTS, DIAMONDS = ".-", ".", "D"  # as matplotlib writes them
+LINES, POINTS, DIAMONDS = ".-", ".", "D"  # matplotlib formats
 
 
 @dataclass(frozen=True)
 class Panel:
-    """One part of a figure."""
+    """One panel of a figure."""
 
     title: str
-    x: str  # what the axes are
+    x: str  # label of the axis
     y: str
     series: Mapping[str, Places]
     style: str = LINES
@@ -32,12 +32,12 @@ class Panel:
 
 
 def make_panels(result: ReproductionResult) -> list[Panel]:
-    """What the table's ``draw`` asks for; rows without scores are left out."""
+    """The panels that the table's ``draw`` names, without rows that have no scores."""
     return KINDS[result.table.draw](result)
 
 
 def draw(result: ReproductionResult, panels: Sequence[Panel], file: Path) -> None:
-    """Writes a figure as PNG; its title says on which data."""
+    """Writes a figure as PNG; the title names the data."""
     figure = plain_figure(max(6.4, 3.6 * len(panels)), 3.8)
     for axes, panel in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
         for name, places in panel.series.items():
@@ -58,12 +58,12 @@ def draw(result: ReproductionResult, panels: Sequence[Panel], file: Path) -> Non
 
 
 def curve(run: Run, score: str) -> list[tuple[int, float]]:
-    """(step, score) at the start and after every epoch that was measured."""
+    """(step, score) at the start and after every epoch with an evaluation."""
     return [(record["step"], record[score]) for record in run.metrics if record["kind"] != "final" and score in record]
 
 
 def steps_to_reach(curve: Places, error: float) -> float | None:
-    """The first step, the start left out, at which a curve is as low as the error; None if it never is.
+    """The first step after the start where the curve is at or below the error; None if there is none.
 
     >>> steps_to_reach([(0, 0.1), (10, 0.5), (20, 0.2)], 0.3)
     20
@@ -72,7 +72,7 @@ def steps_to_reach(curve: Places, error: float) -> float | None:
 
 
 def _sweep(result: ReproductionResult) -> list[Panel]:
-    """Every score over the one setting in which the runs differ."""
+    """Every score over the one setting that differs between the runs."""
     swept = next(iter(result.table.rows[0].set))
     both = zip(result.table.rows, result.rows, strict=True)
     done = [(row.set[swept], outcome.here) for row, outcome in both if outcome.here]
@@ -81,7 +81,7 @@ def _sweep(result: ReproductionResult) -> list[Panel]:
 
 
 def _curves(result: ReproductionResult) -> list[Panel]:
-    """The first score of every run while it was trained; a panel for each dataset."""
+    """The first score of every run during training; one panel per dataset."""
     lines: dict[str, dict[str, Places]] = {}
     for row in result.rows:
         score = next(iter(row.paper))
@@ -91,7 +91,7 @@ def _curves(result: ReproductionResult) -> list[Panel]:
 
 
 def _errors(result: ReproductionResult) -> list[Panel]:
-    """Curves, with marks where each reaches the last error of the panel's first one."""
+    """Curves, with a mark where each reaches the last error of the panel's first curve."""
     panels = []
     for panel in _curves(result):
         first, last_error = next((name, points[-1][1]) for name, points in panel.series.items())
@@ -102,17 +102,17 @@ def _errors(result: ReproductionResult) -> list[Panel]:
 
 
 def _planes(result: ReproductionResult) -> list[Panel]:
-    """Where the two numbers of an embedding put the items of the test split, by class; a panel for each run."""
+    """The 2-D embeddings of the test split, by class; one panel per run."""
     panels = []
     for row in result.rows:
         if row.here:
             run = Run(result.folder / row.run)
             test = load_splits(run.settings().data, run.settings().training.seed).test
-            assert test is not None  # it has scores
+            assert test is not None  # the row has scores
             places = embed_dataset(Embedder.load(run.folder).model, test).embeddings.cpu().numpy()
             points = {test.classes[label]: places[test.labels == label].tolist() for label in test.present_classes}
             title = f"{row.method}\nmAP {row.here['map'] / 100:.3f}"
-            panels.append(Panel(title, "first number", "second number", points, POINTS))
+            panels.append(Panel(title, "first dimension", "second dimension", points, POINTS))
     return panels
 
 

@@ -1,7 +1,7 @@
-"""Many runs, one after the other or in worker processes; a stop ends all of them at their next step.
+"""Executes many runs, one after the other or in worker processes; a stop ends all of them at their next step.
 
-Workers ignore signals: Ctrl-C reaches a whole process group, the parent passes a stop on, and a second signal would
-kill. They wait for the end of a pipe instead, which closes when the parent stops, and also when it was killed.
+Workers ignore signals: Ctrl-C reaches the whole process group, the parent passes the stop on, and a second signal would
+kill them. Instead they wait for a pipe to close, which happens when the parent stops, and also when it is killed.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ from nearkin.training.monitoring import stop_requests
 
 log = logging.getLogger("nearkin")
 
-LAST_STEP = 60.0  # seconds that runs have for a step and a checkpoint when one of them was killed
+LAST_STEP = 60.0  # seconds for the others to finish a step and save a checkpoint when a worker was killed
 P = ParamSpec("P")
 T = TypeVar("T")
-Job = Generator[Task, str | None, None]  # yields tasks one after the other; is sent why one was refused, or None
+Job = Generator[Task, str | None, None]  # yields tasks; each yield returns the reason of a failure, or None
 
 
 def run_jobs(jobs: Iterable[Job], total: int, workers: int) -> None:
-    """Runs ``total`` tasks: those of one job in sequence, up to ``workers`` jobs at a time."""
+    """Runs ``total`` tasks: the tasks of a job in sequence, up to ``workers`` jobs in parallel."""
     with bar("runs", total) as advance:
         try:
             if workers == 1:
@@ -65,7 +65,7 @@ def _run_here(jobs: Iterable[Job], advance: Advance) -> None:
 
 
 def _next_task(job: Job, refused: str | None, advance: Advance) -> Task | None:
-    """The job's next task that is not finished already."""
+    """The job's next task that is not finished yet."""
     try:
         task = job.send(refused)
         while task.finished:
@@ -80,7 +80,7 @@ def _run_in_workers(jobs: Iterable[Job], workers: int, advance: Advance) -> None
     waiting = iter(jobs)
     running: dict[Future[_Outcome], tuple[Job, Task]] = {}
 
-    with stop_requests() as asked, WorkerPool(workers) as pool:
+    with stop_requests() as stop_requested, WorkerPool(workers) as pool:
 
         def start(job: Job, refused: str | None) -> None:
             task = _next_task(job, refused, advance)
@@ -99,14 +99,14 @@ def _run_in_workers(jobs: Iterable[Job], workers: int, advance: Advance) -> None
                 advance()
                 start(job, refused)
             pool.check()
-            advance(0)  # runs take long: a line now and then says that they go on
-            if asked():
+            advance(0)  # runs take long: show now and then that they go on
+            if stop_requested():
                 raise Interrupted("stopped")
 
 
 @dataclass(frozen=True)
 class _Outcome:
-    """How a task ended in a worker, as plain data: an exception would keep alive all that the run held."""
+    """How a task ended in a worker, as plain data: an exception would keep all objects of the run alive."""
 
     messages: str
     refused: str | None = None
@@ -115,7 +115,7 @@ class _Outcome:
     stopped: bool = False
 
     def refusal(self, task: Task) -> str | None:
-        """Why the task was refused, if it was; what else ended it ends the comparison."""
+        """Why the task was refused, or None; any other failure is raised and ends the comparison."""
         for line in self.messages.splitlines():
             log.warning("%s: %s", task.name, line)
         if self.failed is not None:
@@ -128,16 +128,16 @@ class _Outcome:
 
 
 class WorkerPool:
-    """Processes that start when they are first needed and end with the block, at their next step if it failed.
+    """Worker processes that start when needed and end with the block; if it fails, at their next step.
 
-    It watches its processes itself: an executor may overlook the end of one that it started last.
+    The pool checks its processes itself: an executor may miss the end of the one that it started last.
     """
 
     def __init__(self, workers: int) -> None:
         context = multiprocessing.get_context("spawn")  # CUDA and threads do not survive a fork
         reading_end, self._writing_end = context.Pipe(duplex=False)
         arguments = (reading_end, workers, multiprocessing.get_start_method())
-        self._executor = ProcessPoolExecutor(workers, context, _begin_worker, arguments)
+        self._executor = ProcessPoolExecutor(workers, context, _start_worker, arguments)
         self.processes: set[BaseProcess] = set()
         self._others = set(multiprocessing.active_children())
 
@@ -153,7 +153,7 @@ class WorkerPool:
             raise BrokenProcessPool
 
     def end(self, seconds: float) -> None:
-        """Waits for workers to end by themselves, and kills those that have not after ``seconds``."""
+        """Waits up to ``seconds`` for the workers to end, and kills the others."""
         until = time.monotonic() + seconds
         while any(process.exitcode is None for process in self.processes) and time.monotonic() < until:
             time.sleep(0.1)
@@ -170,7 +170,7 @@ class WorkerPool:
         if error is not None:
             self._writing_end.close()
         if broken:
-            self.end(LAST_STEP)  # the executor would wait for them, and they ignore its request to end
+            self.end(LAST_STEP)  # the executor would wait forever: workers ignore its signal
         try:
             self._executor.shutdown(cancel_futures=True)
         except KeyboardInterrupt:  # the second one
@@ -186,21 +186,21 @@ class WorkerPool:
 
 
 _stopped = threading.Event()  # in a worker: whether the parent has asked it to stop
-_busy = threading.Lock()  # in a worker: held while a task is run
+_busy = threading.Lock()  # in a worker: held while a task runs
 
 
-def _begin_worker(reading_end: Connection, workers: int, start_method: str) -> None:
-    multiprocessing.set_start_method(start_method, force=True)  # of its own children, which decode images
+def _start_worker(reading_end: Connection, workers: int, start_method: str) -> None:
+    multiprocessing.set_start_method(start_method, force=True)  # for its own child processes, which decode images
     torch.set_num_threads(min(torch.get_num_threads(), max(1, (os.cpu_count() or 1) // workers)))
-    threading.Thread(target=_wait_for_the_end, args=(reading_end,), daemon=True).start()
+    threading.Thread(target=_wait_for_stop, args=(reading_end,), daemon=True).start()
     import_as_parent()
 
 
-def _wait_for_the_end(reading_end: Connection) -> None:
+def _wait_for_stop(reading_end: Connection) -> None:
     reading_end.poll(None)  # nothing is ever sent: the pipe only closes
     _stopped.set()
     _thread.interrupt_main(signal.SIGTERM)  # runs the main thread's handler, as a signal would
-    with _busy:  # its last step and checkpoint
+    with _busy:  # waits for the last step and checkpoint
         os._exit(1)
 
 
@@ -220,5 +220,5 @@ def _attempt_in_worker(task: Task) -> _Outcome:
             return _Outcome(messages.getvalue(), failed=str(error))
         finally:
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
-            gc.collect()  # the next run of this process finds the memory free, and so do its neighbours
+            gc.collect()  # frees memory for the next run and for the other workers
             torch.cuda.empty_cache()

@@ -1,4 +1,4 @@
-"""When, on what and with which nearkin something was measured: what every published number needs beside it."""
+"""The provenance of a result: date, hardware, version and commit."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import nearkin
 
 
 def provenance(device: str = "auto") -> dict[str, str]:
-    """Date, hardware, version, and the commit where nearkin runs from a checkout.
+    """Date, hardware, version, and the commit if nearkin runs from a checkout.
 
     >>> sorted(provenance("cpu"))[-3:]
     ['date', 'hardware', 'nearkin']
@@ -28,7 +28,7 @@ def provenance(device: str = "auto") -> dict[str, str]:
 
 
 def hardware(device: str = "auto") -> str:
-    """The GPU's name where one is used, else the processor's and its number of cores."""
+    """The name of the GPU if one is used, else of the processor, with its number of cores."""
     import torch
 
     if device != "cpu" and torch.cuda.is_available():
@@ -41,8 +41,8 @@ def hardware(device: str = "auto") -> str:
 
 @cache
 def _commit(package: Path) -> str | None:
-    """Such as ``237546a``, or ``237546a-dirty`` with changes; None where the package is not in a checkout."""
-    if _git(package, "ls-files", "--error-unmatch", "__init__.py") is None:  # installed below somebody else's checkout
+    """The commit, such as ``237546a``, or ``237546a-dirty`` with changes; None outside of a checkout."""
+    if _git(package, "ls-files", "--error-unmatch", "__init__.py") is None:  # installed inside another checkout
         return None
     return _git(package, "describe", "--always", "--dirty", "--exclude=*")
 

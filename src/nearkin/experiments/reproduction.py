@@ -1,4 +1,4 @@
-"""A paper's table or figure again: every row that can be trained here is trained, once, and set beside the paper's."""
+"""Reproduces a table or figure of a paper: trains every row whose data are here, and compares the numbers."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from nearkin.files import write_json, write_text
 from nearkin.messages import show_messages
 from nearkin.methods import parse_method
 from nearkin.models import Embedder, embed_dataset
-from nearkin.models.model import usual_device
+from nearkin.models.model import default_device
 from nearkin.space import Space
 from nearkin.training import Run, Settings
 from nearkin.training.baseline import backbone_space
@@ -43,7 +43,7 @@ def reproduce(
         paper: "rank", "magnet", …; `known_papers` lists them.
         table: table or figure of the paper, such as "table-1".
         data: replacements for datasets of the paper: ``{"cub200": "glyphs"}``.
-        out: folder for the runs and the results (Markdown, JSON, and an image of a figure); by default
+        out: folder for the runs and the results (Markdown, JSON, and a PNG of a figure); by default
             ``runs/reproduce-<paper>-<table>``.
         settings: settings to change, in every row whose method has them.
 
@@ -81,7 +81,7 @@ def _row_result(plan: Plan, out: Path) -> RowResult:
         scores = _scores(row, settings, run)
     except Interrupted:
         raise Interrupted("stopped; run the same command to continue") from None
-    except OutOfRoom:  # no verdict on the row: the same may work another time
+    except OutOfRoom:  # not the row's fault: it may work another time
         raise
     except UserError as error:
         log.warning("%s could not be run: %s", row.method, error)
@@ -91,7 +91,7 @@ def _row_result(plan: Plan, out: Path) -> RowResult:
 
 
 def _trained(name: str, settings: Settings, run: Run) -> Settings:
-    """Trains the run unless it is finished; its settings with what the run itself chose."""
+    """Trains the run unless it is finished; returns its settings with all defaults filled in."""
     run.check_data(load_splits(settings.data, settings.training.seed).digest())
     task = Task(name, settings, run.folder)
     refused = None if task.finished else attempt(task)
@@ -101,7 +101,7 @@ def _trained(name: str, settings: Settings, run: Run) -> Settings:
 
 
 def _scores(row: Row, settings: Settings, run: Run) -> dict[str, float]:
-    """By column, between 0 and 1; what training did not measure is measured once."""
+    """The scores by column, from 0 to 1; scores that training did not compute are computed once."""
     names = [row.prefix + column for column in row.paper]
     views = row.views if settings.data.augment != "none" else 1
     scores = {} if row.untrained else run.scores["after"]
@@ -111,7 +111,7 @@ def _scores(row: Row, settings: Settings, run: Run) -> dict[str, float]:
         scores = cached(run.folder, key, lambda: _measured(row, names, views, settings, run))
     if not set(names) <= set(scores):
         raise UserError(
-            f"the test and training splits of {settings.data.source} have different classes; give data with the same "
+            f"the test and training splits of {settings.data.source} have different classes; use data with the same "
             "classes in both"
         )
     return {column: scores[name] for column, name in zip(row.paper, names, strict=True)}
@@ -131,19 +131,19 @@ def _measured(row: Row, names: list[str], views: int, settings: Settings, run: R
 
 
 def _embedded(run: Run, test: str, views: int) -> tuple[Space, Space | None]:
-    """The test split as the run's model embeds it; and the training split, where it has the same classes."""
+    """The test split, embedded by the run's model, and the training split if it has the same classes."""
     data = run.settings().data
     if test and is_benchmark(data.source):
         data = replace(data, source=test)
     splits = load_splits(data, run.settings().training.seed)
     tested, trained_on = split_to_measure(splits, "test")
-    model = Embedder.load(run.folder).to(usual_device()).model
+    model = Embedder.load(run.folder).to(default_device()).model
     embedded = partial(embed_dataset, model, views=views, augment=data.augment if views > 1 else "none")
     return embedded(tested), None if trained_on is None else embedded(trained_on)
 
 
 def _command(paper: str, table: str, data: Mapping[str, str], settings: Mapping[str, Any], out: Path) -> str:
-    """What to type to repeat it.
+    """The command that repeats a reproduction.
 
     >>> _command("rank", "table-1", {"cub200": "my photos"}, {"epochs": 1}, Path("out"))
     "nearkin reproduce rank table-1 --data 'cub200=my photos' --set epochs=1 --out out"

@@ -1,4 +1,4 @@
-"""What is trained for every row of a paper's table: its settings, its data, and where both differ from the paper's."""
+"""The settings and data for every row of a paper's table, and how they differ from the paper's."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ from nearkin.training.optimise import check
 from nearkin.training.prepare import absolute
 from nearkin.training.settings import by_section, knows
 
-TOLD_APART = ("source", "keep")  # settings with a sentence of their own
+REPORTED_SEPARATELY = ("source", "keep")  # settings with their own sentence
 
 
 @dataclass(frozen=True)
 class Plan:
-    """One row, ready to be trained.
+    """The plan of one row.
 
     Attributes:
-        paper: the paper's settings, as far as the recipe has them.
-        settings: of the run; None where its data are not here.
+        paper: the paper's settings, as in the recipe.
+        settings: the run's settings; None if its data are missing.
     """
 
     row: Row
@@ -39,65 +39,69 @@ class Plan:
 
     @property
     def dataset(self) -> str:
-        """The paper's data by name."""
+        """The name of the paper's dataset."""
         return _name_of_data(self.paper)
 
     @property
     def other_data(self) -> str:
-        """What stands for the paper's data; empty: nothing does."""
+        """The replacement for the paper's data; empty: none."""
         source = self.settings.data.source if self.settings else ""
         return source if source != absolute(self.paper.data.source) else ""
 
     @property
     def folder(self) -> str:
-        """The name of the run: rows with the same settings share one, other settings are another run."""
+        """The name of the run folder; rows with the same settings share a run."""
         if self.settings is None:
             return ""
         digest = hashlib.sha256(json.dumps(full_tables(self.settings), sort_keys=True).encode()).hexdigest()
         return f"{self.dataset}-{'backbone' if self.row.untrained else self.settings.method}-{digest[:8]}"
 
     def differs(self, run: Settings) -> list[str]:
-        """Where a run with these settings differs from the paper: data, settings, the choice of the model, the recipe.
+        """How a run differs from the paper: data, settings, model selection and recipe, in sentences.
 
         Args:
-            run: the plan's settings with what the run itself filled in.
+            run: the plan's settings with all defaults filled in.
         """
         assert self.settings is not None
-        told = [f"other data: {self.other_data} instead of {self.dataset}"] if self.other_data else []
+        sentences = [f"other data: {self.other_data} instead of {self.dataset}"] if self.other_data else []
         paper, asked, here = _flat(self.paper), _flat(self.settings), _flat(run)
-        changed = [name for name in asked if paper[name] not in (asked[name], here[name]) and name not in TOLD_APART]
+        changed = [
+            name for name in asked if paper[name] not in (asked[name], here[name]) and name not in REPORTED_SEPARATELY
+        ]
         changes = ", ".join(f"{name} = {here[name]} instead of {paper[name]}" for name in changed)
-        told += [f"settings: {changes}"] if changes else []
-        told += self.row.notes
-        return told if self.row.untrained else [*told, *self._protocol_and_recipe(here)]
+        sentences += [f"settings: {changes}"] if changes else []
+        sentences += self.row.notes
+        return sentences if self.row.untrained else [*sentences, *self._protocol_and_recipe(here)]
 
     def _protocol_and_recipe(self, here: Mapping[str, Any]) -> list[str]:
-        """How the model was chosen, what the recipe does otherwise, and what it chose because the paper is silent."""
+        """How the model was chosen, where the recipe differs, and what the paper does not state."""
         protocol = f"protocol: {KEEP[here['keep']][1].partition(': ')[2]}"
         if not self.row.recipe:
             return [protocol]
         origin, recipe = recipe_tables(self.row.recipe)["origin"], _flat(read_recipe(self.row.recipe))
         paper = read_paper(origin["paper"])
-        told = [f"{protocol}; {paper.chose}"]
+        sentences = [f"{protocol}; {paper.chose}"]
         for word in origin["differs"]:
             only = paper.differences[word].get("only", {})
             if all(here[name] == value for name, value in only.items()):
-                told.append(f"{word}: {paper.differences[word]['says']}")
-        left_open = dict.fromkeys(origin["open"], "") | origin.get("partly_open", {})
+                sentences.append(f"{word}: {paper.differences[word]['says']}")
+        not_stated = dict.fromkeys(origin["open"], "") | origin.get("partly_open", {})
         chosen = [
             f"{name} = {recipe[name]}" + (f" ({what})" if what else "")
-            for name, what in left_open.items()
+            for name, what in not_stated.items()
             if here.get(name) == recipe[name]
         ]
-        return told + ([f"not stated by {paper.authors}, chosen by the recipe: {', '.join(chosen)}"] if chosen else [])
+        if chosen:
+            sentences.append(f"not stated by {paper.authors}, chosen by the recipe: {', '.join(chosen)}")
+        return sentences
 
 
 def make_plans(table: PaperTable, data: Mapping[str, str], overrides: Mapping[str, Any]) -> list[Plan]:
-    """A plan for every row.
+    """The plans of all rows of a table.
 
     Args:
-        data: sources by the name of the dataset they stand for.
-        overrides: settings of the user's, for the rows whose method has them.
+        data: replacement sources by the name of the dataset.
+        overrides: the user's settings, for the rows whose method has them.
     """
     papers = [_paper_settings(row) for row in table.rows]
     _check(table, data, overrides, {paper.method for paper in papers})
@@ -110,7 +114,7 @@ def make_plans(table: PaperTable, data: Mapping[str, str], overrides: Mapping[st
 
 
 def datasets(table: PaperTable) -> dict[str, bool]:
-    """The datasets of a table and whether they are here.
+    """The datasets of a table, and whether each was found.
 
     >>> from nearkin.experiments.papers import read_table
     >>> list(datasets(read_table("rank", "table-1")))
@@ -121,7 +125,7 @@ def datasets(table: PaperTable) -> dict[str, bool]:
 
 
 def _paper_settings(row: Row) -> Settings:
-    """The paper's settings, as far as the recipe has them."""
+    """The paper's settings, as in the recipe."""
     settings = read_recipe(row.recipe) if row.recipe else Settings.from_tables(row.base)
     if row.instead:
         settings = replace(settings, method=row.instead, method_settings={})
@@ -129,7 +133,7 @@ def _paper_settings(row: Row) -> Settings:
 
 
 def _name_of_data(settings: Settings) -> str:
-    """``vehicleid:large`` and ``./mnist.npz`` without what is around their names."""
+    """The dataset's name, such as ``mnist`` for ``./mnist.npz`` and ``vehicleid`` for ``vehicleid:large``."""
     return Path(settings.data.source.partition(":")[0]).stem
 
 
@@ -147,14 +151,14 @@ def _check(table: PaperTable, data: Mapping[str, str], overrides: Mapping[str, A
         if not _is_here(source, overrides.get("root")):
             raise UserError(f"{source}, the replacement for {name}, was not found; see `nearkin datasets`")
     if "source" in overrides:
-        raise UserError(f"name the dataset to replace, one of {', '.join(known)}: data={{…}}")
+        raise UserError(f"source does not say which dataset to replace; name one of {', '.join(known)} with data=...")
     for setting, value in overrides.items():
         if not any(knows(method, setting) for method in methods):
-            by_section(min(methods), {setting: value})  # says which settings there are
+            by_section(min(methods), {setting: value})  # raises with the known settings
 
 
 def _settings_here(row: Row, paper: Settings, source: str, overrides: Mapping[str, Any]) -> Settings:
-    """The settings of the run: the paper's, on this source, with what glyphs need and what the user set."""
+    """The settings of the run: the paper's, changed for the source, for glyphs, and by the user."""
     on_glyphs: dict[str, Any] = {}
     name, _, options = source.partition(":")
     if name == "glyphs":
@@ -170,6 +174,6 @@ def _settings_here(row: Row, paper: Settings, source: str, overrides: Mapping[st
 
 
 def _flat(settings: Settings) -> dict[str, Any]:
-    """All settings by name; ``method`` is the method's."""
+    """All settings in one dictionary; ``method`` is the method's name."""
     tables = full_tables(settings)
     return {"method": settings.method} | {name: value for table in tables.values() for name, value in table.items()}

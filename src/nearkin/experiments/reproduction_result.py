@@ -1,4 +1,4 @@
-"""What came out: the paper's numbers beside ours, with everything in which the two differ; as a value and a table."""
+"""The result of a reproduction: the paper's numbers and ours, and how the runs differ from the paper."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ if TYPE_CHECKING:
 class RowResult:
     """One row of the table; numbers are in percent."""
 
-    method: str  # what the paper calls it
-    recipe: str  # what it is trained with
+    method: str  # the paper's name for it
+    recipe: str
     dataset: str  # the paper's data
-    other_data: str  # what stood for it; empty: nothing did
-    run: str  # the folder of the run; empty: nothing was tried
+    other_data: str  # the replacement for it; empty: none
+    run: str  # folder of the run; empty: not run
     paper: dict[str, float | None]  # the paper's numbers by score
-    here: dict[str, float] = field(default_factory=dict)  # ours
+    here: dict[str, float] = field(default_factory=dict)  # our numbers
     problem: str = ""  # why there are none
-    differs: list[str] = field(default_factory=list)  # where the run differs from the paper, in sentences
+    differs: list[str] = field(default_factory=list)  # how the run differs from the paper, in sentences
 
     @property
     def difference(self) -> dict[str, float]:
-        """Ours less the paper's, where both are known."""
+        """Our number minus the paper's, if both are known."""
         return {score: ours - paper for score, ours in self.here.items() if (paper := self.paper[score]) is not None}
 
     @property
@@ -42,7 +42,7 @@ class RowResult:
 
 @dataclass(frozen=True, repr=False)
 class ReproductionResult:
-    """A table or figure with what came out for every row; when, on what and by which command, and in which folder."""
+    """The results for all rows of a table or figure, with provenance (``made``), command and folder."""
 
     table: PaperTable
     rows: tuple[RowResult, ...]
@@ -59,7 +59,7 @@ class ReproductionResult:
         nmi = "".join(f", {score_name(column)}" for column in self.table.columns if column.startswith("nmi_"))
         return (
             f"Numbers in percent{nmi}; ours are from one run each (bf16 on CUDA, else float32); "
-            "the last column lists where a run differs from the paper."
+            "the last column refers to notes on how a run differs from the paper."
         )
 
     @property
@@ -71,25 +71,25 @@ class ReproductionResult:
         return ["method", "data", "", *map(heading, self.table.columns), "differs in"]
 
     def lines(self) -> list[list[str]]:
-        """Two lines for a row of the paper: its numbers and ours; one where the paper has none."""
+        """Two lines per row, the paper's numbers and ours; one line if the paper has none."""
         numbers, lines = self.notes(), []
         for row in self.rows:
-            said = row.sentences[0].partition(":")[0] if row.problem or row.other_data else ""
+            notice = row.sentences[0].partition(":")[0] if row.problem or row.other_data else ""
             name = row.method
             if any(value is not None for value in row.paper.values()):
                 lines.append([name, row.dataset, "paper", *self._cells(row.paper), ""])
                 name = ""
             references = ", ".join(map(str, sorted(numbers[sentence] for sentence in row.sentences)))
-            lines.append([name, said or row.dataset, "here", *self._cells(row.here), references])
+            lines.append([name, notice or row.dataset, "here", *self._cells(row.here), references])
         return lines
 
     def notes(self) -> dict[str, int]:
-        """Every sentence once, in the order in which they come, with the number by which lines refer to it."""
+        """Every sentence once, in order, with the number that lines refer to."""
         sentences = dict.fromkeys(sentence for row in self.rows for sentence in row.sentences)
         return {sentence: number for number, sentence in enumerate(sentences, 1)}
 
     def to_pandas(self) -> DataFrame:
-        """One row for each method, dataset and score, with the paper's number, ours and the difference, in percent."""
+        """One row per method, dataset and score: the paper's number, ours and the difference, in percent."""
         return data_frame(
             {"method": row.method, "dataset": row.dataset, "score": score, "paper": paper}
             | {"here": row.here.get(score), "difference": row.difference.get(score)}
@@ -106,19 +106,19 @@ class ReproductionResult:
     __str__ = __repr__ = _repr_markdown_ = markdown  # in a terminal and in a notebook
 
     def record(self) -> dict[str, Any]:
-        """Everything, for a machine."""
+        """The whole result as plain data, for JSON."""
         about = {"table": self.table.name, "paper": self.table.title}
         about |= {"number": self.table.number, "caption": self.table.caption, "unit": "percent"}
         return about | {"made": dict(self.made), "command": self.command, "rows": [vars(row) for row in self.rows]}
 
     def __rich__(self) -> Group:
-        """The table for a terminal, and below it when and how our rows were made and where they differ."""
+        """The table for a terminal, followed by its provenance and the notes."""
         from rich.box import SIMPLE_HEAD
         from rich.console import Group
         from rich.table import Table
         from rich.text import Text
 
-        # Without lines between columns, and with names of scores in several lines, ten columns fit into 80 characters.
+        # Without column borders, and with score names on several lines, ten columns fit into 80 characters.
         table = Table(box=SIMPLE_HEAD, padding=0, show_edge=False)
         table.add_column("method", min_width=11, overflow="fold")
         table.add_column("data", min_width=10, overflow="fold")
@@ -130,7 +130,7 @@ class ReproductionResult:
         for line in self.lines():
             table.add_row(*line, end_section=line[2] == "here")
         notes = (Text(f"{number}. {sentence}") for sentence, number in self.notes().items())
-        origin = Text(self.origin, no_wrap=True, overflow="ignore")  # to be copied whole
+        origin = Text(self.origin, no_wrap=True, overflow="ignore")  # one line, so that it can be copied
         return Group(Text(f"{self.title}\n{self.legend}"), table, origin, *notes)
 
     def _cells(self, numbers: Mapping[str, float | None]) -> list[str]:
@@ -139,7 +139,7 @@ class ReproductionResult:
 
 
 def heading(column: str) -> str:
-    """A score's name as papers write it.
+    """The name of a score as papers write it.
 
     >>> heading("recall@1"), heading("random_gallery_recall@5"), heading("nmi_geometric")
     ('Recall@1', 'Recall@5', 'NMI')

@@ -1,4 +1,4 @@
-"""What a report tells about a run, gathered once: its records, and one of its splits as its model embeds it now."""
+"""Gathers what the report of a run shows: its records, and one of its splits embedded by its model."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ from nearkin.experiments.provenance import provenance
 from nearkin.files import read_text
 from nearkin.methods import Groups
 from nearkin.models import Embedder, embed_dataset
-from nearkin.models.model import usual_device
-from nearkin.reports.pictures import Pictures
+from nearkin.models.model import default_device
 from nearkin.reports.run_page import Group, Grouping, RunReport
 from nearkin.reports.run_report import write_run_report
 from nearkin.reports.split import EmbeddedSplit
+from nearkin.reports.thumbnails import Thumbnails
 from nearkin.training import Run, Settings
 from nearkin.training.checkpoint import load_checkpoint
 from nearkin.training.model_selection import KEEP, PRIMARY
@@ -51,13 +51,13 @@ def write_report(
     dataset: Dataset | None = None,
     embedder: Embedder | None = None,
 ) -> Path:
-    """Writes ``report.html`` into the run's folder, or to ``out``; returns where.
+    """Writes ``report.html`` into the run's folder, or to ``out``; returns the path.
 
     Args:
-        run: the run's folder.
-        split: which split of its data to show: test, validation or train.
-        figures: whether the pictures are also written to the run's ``figures/``, as PNG and SVG.
-        dataset, embedder: the run's data and model, where its folder alone cannot tell them; None: from the folder.
+        run: folder of the run.
+        split: split to show: test, validation or train.
+        figures: whether to write the figures to the run's ``figures/`` as well, as PNG and SVG.
+        dataset, embedder: the run's data and model, if its folder cannot describe them; None: read from the folder.
 
     >>> write_report("runs/demo")  # doctest: +SKIP
     PosixPath('runs/demo/report.html')
@@ -70,9 +70,9 @@ def write_report(
 def gather(
     folder: str | Path, split: str = "test", dataset: Dataset | None = None, embedder: Embedder | None = None
 ) -> RunReport:
-    """Reads a run and embeds one of its splits, once; what cannot be had becomes a notice.
+    """Reads a run and embeds one of its splits; a notice says what is missing.
 
-    Where there is no test split, the validation split stands in for it, or else the training split.
+    If there is no test split, it shows the validation split, or else the training split.
     """
     if split not in SPLITS:
         raise unknown_name("split", split, SPLITS)
@@ -81,18 +81,18 @@ def gather(
         raise UserError(f"{folder} has no model yet; continue training with: {run.resume_command}")
     notices: list[str] = []
     settings, records = run.settings(), run.metrics
-    if (keep := settings.training.keep) not in KEEP:  # which a run always fills in
-        raise UserError(f"{run.config_file} is not what training wrote (keep is '{keep}'); bring it back")
+    if (keep := settings.training.keep) not in KEEP:  # training always fills it in
+        raise UserError(f"{run.config_file} has changed since training (keep is '{keep}'); restore it")
     scores = run.scores if run.scores_file.is_file() else _scores_so_far(run, settings, records, notices)
     splits = _splits(settings, dataset, notices)
     embedded, grouping, facts = None, None, _facts(run, settings)
     if splits is not None:
-        embedder = embedder or Embedder.load(run.folder).to(usual_device())
+        embedder = embedder or Embedder.load(run.folder).to(default_device())
         if not run.same_data(splits.digest()):
             scores = {}
             notices.append(
                 "The data have changed since this run started: the model may have been trained on test classes. "
-                "The scores are those of the data as they are now; those that training measured are left out."
+                "The scores below are for the current data; the scores from training are left out."
             )
         shown = _shown_split(splits, split, notices)
         items = true_classes(getattr(splits, shown))
@@ -118,18 +118,18 @@ def gather(
     )
 
 
-def pictures_of(items: Items) -> Pictures | None:
-    """How items are seen; None for vectors."""
+def pictures_of(items: Items) -> Thumbnails | None:
+    """Thumbnails of items; None for vectors."""
     if isinstance(items, Vectors):
         return None
     grey = isinstance(items, ImageArray) and items.channels == 1
-    return Pictures(partial(thumbnail, items), grey, threads=not isinstance(items, LazyImages))
+    return Thumbnails(partial(thumbnail, items), grey, threads=not isinstance(items, LazyImages))
 
 
 def _scores_so_far(
     run: Run, settings: Settings, records: Sequence[Mapping[str, Any]], notices: list[str]
 ) -> dict[str, Any]:
-    """What is known of a run that has not ended."""
+    """The scores of a run that has not finished."""
     epoch = max((record["epoch"] for record in records), default=0)
     notices.append(
         f"Training has not finished (epoch {epoch} of {settings.training.epochs}); this is the best model so far. "
@@ -162,13 +162,13 @@ def _facts(run: Run, settings: Settings) -> list[str]:
 
 
 def _kept_epoch(keep: str, records: Sequence[Mapping[str, Any]]) -> int | None:
-    """The epoch whose model was kept, where it was chosen by scores on the way; 0: the start."""
+    """The epoch whose model was kept, if scores chose it; 0: before training."""
     kinds = ("before", "evaluation") if keep == "best-on-validation" else ("evaluation",)
     split = "test" if keep == "best-on-test" else "validation"
     measured = [record for record in records if record["kind"] in kinds and record["split"] == split]
     if keep == "last" or not measured:
         return None
-    return int(max(measured, key=lambda record: record[PRIMARY])["epoch"])  # the first of equals, as training chooses
+    return int(max(measured, key=lambda record: record[PRIMARY])["epoch"])  # the first of equal ones, as in training
 
 
 def _shown_split(splits: Splits, split: str, notices: list[str]) -> str:
@@ -201,24 +201,24 @@ def _embedded(embedder: Embedder, name: str, dataset: Dataset, notices: list[str
 
 
 def _grouping(run: Run, settings: Settings, train: Dataset, embedder: Embedder) -> Grouping | None:
-    """What the run's method divides the training split into; None for methods that do not.
+    """The groups that the run's method finds in the training split; None for methods without groups.
 
-    It is in the run's last checkpoint, as training last drew from it. Where there is none, or the data are others now,
-    the method finds it anew in the training split as the kept model embeds it.
+    They are in the run's last checkpoint. If there is none, or the data have changed, the method finds them again in
+    the training split, embedded by the kept model.
     """
     try:
         method = settings.make_method()
-    except UserError:  # an object that the settings cannot make again
+    except UserError:  # the settings do not describe the method
         return None
     if method.refresh_every is None:
         return None
     found = _kept_groups(run, settings, train, embedder.model.spec.dim)
-    source = "as training last found them, from its last checkpoint"
+    source = "from the last checkpoint"
     if found is None:
         method.sampler(train.dense_labels, settings.training.batch_size, settings.training.seed)
         method.on_refresh(embed_dataset(embedder.model, train))
         found = method.groups()
-        source = "found for this report by the method itself in the training split, as the kept model embeds it"
+        source = "found for this report by the method, with the kept model"
     if found is None:
         return None
     groups = _within_classes(found, train, embedder) if found.within_classes else _across_classes(found, train)
@@ -226,21 +226,21 @@ def _grouping(run: Run, settings: Settings, train: Dataset, embedder: Embedder) 
 
 
 def _kept_groups(run: Run, settings: Settings, train: Dataset, dim: int) -> Groups | None:
-    """The groups of the last checkpoint, if it has some that fit the data."""
+    """The groups in the last checkpoint, if they fit the data."""
     method, training = settings.make_method(), settings.training
     method.prepare(len(train.present_classes), dim, training.epochs)
     sampler = method.sampler(train.dense_labels, training.batch_size, training.seed)
     try:
         load_checkpoint(run.checkpoint_file, {"method": method, "sampler": sampler}, torch.device("cpu"))
         found = method.groups()
-    except Exception as error:  # gone, cut short, or of another version: there is another way
+    except Exception as error:  # missing, damaged, or of another version: groups are found again
         log.info("the last checkpoint has no groups (%s)", error)
         return None
     return found if found is not None and len(found.group_of) == len(train) else None
 
 
 def _within_classes(found: Groups, train: Dataset, embedder: Embedder) -> list[Group]:
-    """The groups of a few classes drawn by chance, divided ones first; of each the items nearest to its mean."""
+    """The groups of a few random classes, those with several groups first; shows the items nearest to each mean."""
     classes = np.random.default_rng(0).permutation(train.present_classes).tolist()
     groups_of = {label: np.unique(found.group_of[train.labels == label]).tolist() for label in classes}
     shown = sorted(classes, key=lambda label: len(groups_of[label]) < 2)[:SHOWN_CLASSES]
@@ -258,7 +258,7 @@ def _within_classes(found: Groups, train: Dataset, embedder: Embedder) -> list[G
 
 
 def _across_classes(found: Groups, train: Dataset) -> list[Group]:
-    """Every group: how many items, which classes, some items drawn by chance."""
+    """All groups: number of items, largest classes, some random items."""
     rng = np.random.default_rng(0)
     groups = []
     for group in np.unique(found.group_of).tolist():

@@ -1,4 +1,4 @@
-"""One run among many: begun, resumed or found finished, with how long it took and where it was made."""
+"""One run of an experiment: trains, resumes or reuses it, and notes its training time and provenance."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ SECONDS, MADE = "seconds.json", "made.json"
 
 @dataclass(frozen=True)
 class Task:
-    """A run to train in ``folder``; without ``tested`` it never sees the test split.
+    """A run to train in ``folder``; with ``tested=False`` it never uses the test split.
 
-    With ``objects``, of which it trains copies, it cannot leave this process.
+    It trains copies of its ``objects``. A task with objects cannot go to another process.
     """
 
     name: str
@@ -38,11 +38,11 @@ class Task:
 
 
 def attempt(task: Task) -> str | None:
-    """Trains a task's run and notes what it took; returns why, where the settings or the data were refused."""
+    """Trains a task's run and notes the time it took; returns the reason if settings or data do not work."""
     try:
         with _timed(Run(task.folder)):
             _note_provenance(run_or_resume(task.settings, task.folder, task.tested, **copied(task.objects)))
-    except (Interrupted, OutOfRoom):  # no verdict on what was asked: the same may work another time
+    except (Interrupted, OutOfRoom):  # not the task's fault: it may work another time
         raise
     except UserError as error:
         return str(error)
@@ -52,7 +52,7 @@ def attempt(task: Task) -> str | None:
 
 
 def run_or_resume(settings: Settings, folder: str | Path, tested: bool = True, **objects: Unpack[Objects]) -> Run:
-    """The finished run of a folder: trained, resumed, or left alone where it is finished already.
+    """Trains a run or resumes it; returns a finished run unchanged.
 
     >>> run_or_resume(Settings.read("config.toml"), "runs/one-of-many")  # doctest: +SKIP
     """
@@ -67,7 +67,7 @@ def run_or_resume(settings: Settings, folder: str | Path, tested: bool = True, *
 
 
 def cached(folder: Path, key: object, measure: Callable[[], dict[str, float]]) -> dict[str, float]:
-    """Scores that are measured once and read from a file of the folder afterwards; ``repr(key)`` says of what.
+    """Computes scores once and then reads them from a file in the folder; ``repr(key)`` identifies them.
 
     >>> cached(Path("runs/x"), ("recall@1", "test"), lambda: {"recall@1": 0.5})  # doctest: +SKIP
     {'recall@1': 0.5}
@@ -79,7 +79,7 @@ def cached(folder: Path, key: object, measure: Callable[[], dict[str, float]]) -
 
 
 def full_tables(settings: Settings) -> dict[str, dict[str, Any]]:
-    """The tables of a ``config.toml`` with what nobody set in the method's: what two runs are compared by.
+    """The tables of a ``config.toml`` with all settings of the method, to tell whether two runs are the same.
 
     >>> from nearkin.training import DataSettings
     >>> full_tables(Settings(DataSettings("glyphs"), method="triplet"))["method"]
@@ -89,17 +89,17 @@ def full_tables(settings: Settings) -> dict[str, dict[str, Any]]:
 
 
 def note_provenance(folder: Path, device: str) -> None:
-    """Writes down when, on what and with which nearkin the results of a folder were made."""
+    """Writes the provenance of the results in a folder."""
     write_json(folder / MADE, provenance(device))
 
 
 def _note_provenance(run: Run, *_: object) -> None:
-    """At the end, and before: a run that is killed as soon as it has scores counts as finished."""
+    """Called after every epoch as well: a run that is killed as soon as it has scores counts as finished."""
     note_provenance(run.folder, run.settings().training.device)
 
 
 def provenance_of(runs: Iterable[Run]) -> dict[str, str]:
-    """When, on what and with which nearkin the runs were finished; values that differ are listed side by side."""
+    """The provenance of the runs; different values are joined with commas."""
     files = [run.folder / MADE for run in runs]
     each: list[dict[str, str]] = [read_json(file, dict) if file.is_file() else {} for file in files]
     names = dict.fromkeys(name for one in each for name in one)
@@ -107,7 +107,7 @@ def provenance_of(runs: Iterable[Run]) -> dict[str, str]:
 
 
 def seconds_of(run: Run) -> float:
-    """How long the run was trained, over all its resumptions; 0 where nobody noted it."""
+    """The training time of a run, including resumed parts; 0 if unknown."""
     file = run.folder / SECONDS
     return read_json(file, float) if file.is_file() else 0.0
 

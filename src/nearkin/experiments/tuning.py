@@ -1,8 +1,8 @@
-"""Every method gets the same number of trials to find its settings, judged on validation classes alone.
+"""Tunes the settings of every method with the same number of trials, scored only on validation classes.
 
-The search is Optuna's tree-structured Parzen estimator with a fixed seed, told one trial after the other; its first
-trial is the defaults. Replayed with the scores that are on disk it asks for the same trials again, so that a search
-can be stopped anywhere and continued, or extended by further trials.
+The search is Optuna's tree-structured Parzen estimator with a fixed seed, one trial after the other, starting with the
+defaults. Replayed with the scores on disk, it proposes the same trials again, so a search can be stopped anywhere and
+continued, or extended by more trials.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("nearkin")
 
-RANDOM_TRIALS = 5  # the defaults and these come before the search begins to learn
+RANDOM_TRIALS = 5  # after the defaults, before the search uses the scores
 
 
 @dataclass(frozen=True)
 class Trial:
-    """What was tried, and the best validation MAP@R on its way; 0 where it was refused, with the reason."""
+    """The settings of a trial and its best validation MAP@R; 0 if it was refused, with the reason."""
 
     settings: dict[str, Any]
     score: float
@@ -42,7 +42,7 @@ class Trial:
 
 
 def ranges_of(settings: Settings, given: Collection[str]) -> dict[str, Range]:
-    """What is searched: the learning rate around the common one, and the method's own ranges of what was not given.
+    """The search space: the learning rate around its default, and the method's own ranges for settings not given.
 
     >>> from nearkin.training.settings import make_settings
     >>> ranges_of(make_settings("glyphs", "npairs", {"learning_rate": 0.5}), given=["regularization"])
@@ -54,11 +54,11 @@ def ranges_of(settings: Settings, given: Collection[str]) -> dict[str, Range]:
 
 
 def tune(out: Path, rows: Mapping[str, Row], trials: int, jobs: int) -> dict[str, list[Trial]]:
-    """The trials of every row, in order; those that ``out`` holds are not done again.
+    """Runs the trials of every row and returns them in order; reuses the trials in ``out``.
 
     Args:
-        out: the comparison's folder; trials are runs in its folder ``tune``.
-        rows: what is trained where nothing is searched.
+        out: folder of the comparison; the trials are runs in its folder ``tune``.
+        rows: the rows to tune, with their default settings.
     """
     file = out / "tune" / "trials.json"
     stored = read_json(file, dict) if file.is_file() else {}
@@ -67,27 +67,27 @@ def tune(out: Path, rows: Mapping[str, Row], trials: int, jobs: int) -> dict[str
     def search(name: str, row: Row) -> Job:
         study, distributions = _study(row.settings, ranges_of(row.settings, row.given))
         for number in range(trials):
-            asked = study.ask(distributions)
+            proposed = study.ask(distributions)
             folder = out / "tune" / f"{name}-{number}"
             if number == len(known[name]):
-                reason = yield row.changed(asked.params).task(f"{name}, trial {number + 1}", folder, tested=False)
+                reason = yield row.changed(proposed.params).task(f"{name}, trial {number + 1}", folder, tested=False)
                 if reason is not None:
                     log.warning("%s, trial %d counts as 0: %s", name, number + 1, reason)
                 score = 0.0 if reason is not None else _best_validation(Run(folder))
-                known[name].append(Trial(asked.params, score, reason))
+                known[name].append(Trial(proposed.params, score, reason))
                 write_json(file, {name: [asdict(trial) for trial in tried] for name, tried in known.items()})
-            elif known[name][number].settings != asked.params:
+            elif known[name][number].settings != proposed.params:
                 raise UserError(
                     f"{folder} was tuned with other settings, or another version of Optuna; use another folder: out=..."
                 )
-            study.tell(asked, known[name][number].score)
+            study.tell(proposed, known[name][number].score)
 
     run_jobs((search(*item) for item in rows.items()), trials * len(rows), jobs)
     return {name: known[name][:trials] for name in rows}
 
 
 def best(trials: list[Trial]) -> Trial:
-    """The first of the best ones that were not refused.
+    """The best trial that was not refused; the first of equal ones.
 
     >>> best([Trial({"margin": 1}, 0.2), Trial({"margin": 2}, 0.3), Trial({"margin": 3}, 0.3)]).settings
     {'margin': 2}
@@ -116,7 +116,7 @@ def _best_validation(run: Run) -> float:
 
 
 def find_optuna() -> Any:
-    """The package, or what to install."""
+    """Imports Optuna, or says how to install it."""
     try:
         import optuna
     except ImportError:

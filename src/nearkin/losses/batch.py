@@ -32,7 +32,7 @@ def unchecked() -> Iterator[None]:
     ...     checked(torch.tensor([[torch.nan]]), [0])[0]
     tensor([[nan]])
     """
-    global _checks_data  # noqa: PLW0603
+    global _checks_data
     before, _checks_data = _checks_data, False
     try:
         yield
@@ -56,7 +56,7 @@ def checked(embeddings: Tensor, labels: Labels) -> tuple[Tensor, Tensor]:
     """
     if not isinstance(embeddings, Tensor):
         raise UserError(
-            f"embeddings must be a tensor, got {type(embeddings).__name__}; convert it with torch.as_tensor(embeddings)"
+            f"embeddings must be a tensor, got {type(embeddings).__name__}; use torch.as_tensor(embeddings)"
         )
     if embeddings.ndim != 2 or not embeddings.is_floating_point():
         raise UserError(

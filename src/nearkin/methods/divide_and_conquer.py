@@ -22,7 +22,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from nearkin.clustering import kmeans, renamed_like
+from nearkin.clustering import kmeans, match_clusters
 from nearkin.errors import UserError, unknown_name
 from nearkin.losses.batch import group_means
 from nearkin.methods.base import Batch, Embed, Every, Groups, Method, known_methods, make_method, parse_method, register
@@ -118,7 +118,7 @@ class DivideAndConquer(Method):
     def on_refresh(self, space: Space) -> None:
         clusters = self._partition(space).cpu()
         if self.cluster_of is not None:
-            clusters = renamed_like(clusters, self.cluster_of, self.learners)
+            clusters = match_clusters(clusters, self.cluster_of, self.learners)
         self.cluster_of = clusters
         self.batch_sampler.divide(self._parts(space.to("cpu"), clusters))
 

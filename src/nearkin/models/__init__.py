@@ -1,4 +1,4 @@
-"""Item to vector: a backbone and an embedding head."""
+"""Embedding models: a backbone and a head, which turn items into vectors."""
 
 from nearkin.models.backbones import known_backbones, preprocess_of, register_backbone
 from nearkin.models.embed import embed_dataset

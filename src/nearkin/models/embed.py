@@ -19,7 +19,7 @@ from nearkin.data.items import Items, Vectors
 from nearkin.data.loader import Draw, input_batches, sequential
 from nearkin.errors import UserError
 from nearkin.models.feature_cache import FeatureCache, item_keys
-from nearkin.models.model import EmbeddingModel, Head, device_of, evaluating
+from nearkin.models.model import EmbeddingModel, Head, device_of, evaluating, to_device
 from nearkin.progress import track
 from nearkin.space import Space
 
@@ -37,6 +37,7 @@ def embed_dataset(
     augment: str = "none",
     seed: int = 0,
     use_cache: bool = True,
+    autocast: torch.dtype | None = None,
 ) -> Space:
     """Embeds all items of a dataset in one pass, in evaluation mode and full precision, on the model's device.
 
@@ -50,6 +51,7 @@ def embed_dataset(
         augment: the augmentation, one of ``nearkin.data.transforms.AUGMENTATIONS``.
         seed: random seed of the views.
         use_cache: whether to read backbone features from the cache, and to add them.
+        autocast: compute in this lower precision instead; only without the cache.
 
     >>> from nearkin.models import ModelSpec
     >>> vectors = Vectors(np.eye(3, dtype=np.float32))
@@ -68,7 +70,7 @@ def embed_dataset(
         embeddings = _from_features(model, items, batch_size, workers, "embedding", model.spec.dim, finish)
     else:
         draws = sequential(len(items), batch_size)
-        embeddings = torch.cat([*_outputs(model, items, draws, model, workers=workers)])
+        embeddings = _finite(torch.cat([*_outputs(model, items, draws, model, workers=workers, autocast=autocast)]))
     return space_of(embeddings.to(device_of(model)), dataset)
 
 
@@ -97,11 +99,18 @@ def apply(forward: Callable[[Tensor], Tensor], inputs: Tensor, device: torch.dev
             [4.],
             [4.]])
     """
+    return _finite(_forward(forward, inputs, device).cpu())
+
+
+def _forward(forward: Callable[[Tensor], Tensor], inputs: Tensor, device: torch.device) -> Tensor:
+    """As `apply`, but on ``device``, which it does not wait for."""
     at_once = len(inputs)
     if device.type == "cpu" and inputs.ndim == 4:
         at_once = max(1, PIXELS_AT_ONCE // (inputs.shape[2] * inputs.shape[3]))
-    pieces = (piece.to(device, non_blocking=True) for piece in inputs.split(at_once))
-    outputs = torch.cat([forward(piece).float().cpu() for piece in pieces])
+    return torch.cat([forward(to_device(piece, device)).float() for piece in inputs.split(at_once)])
+
+
+def _finite(outputs: Tensor) -> Tensor:
     invalid = int((~outputs.isfinite()).any(dim=1).sum())
     if invalid:
         raise UserError(
@@ -131,16 +140,23 @@ def _outputs(
     augment: str = "none",
     workers: int | None = None,
     what: str = "embedding",
+    autocast: torch.dtype | None = None,
 ) -> Iterator[Tensor]:
-    """Applies ``forward``, the model or a part of it, to every draw; yields (batch, width) float32 on the CPU."""
+    """Applies ``forward``, the model or a part of it, to every draw; yields (batch, width) float32 on its device."""
     device = device_of(model)
     preprocess = model.spec.preprocess if isinstance(model, EmbeddingModel) else None
     with evaluating(model):
         for inputs in track(input_batches(items, preprocess, draws, augment, workers), what, len(draws)):
             # Not around the loop: the caller may need gradients between two batches.
-            with torch.no_grad(), torch.autocast(device.type, enabled=False):
-                outputs = apply(forward, inputs, device)
-            yield outputs
+            with torch.no_grad(), torch.autocast(device.type, autocast, enabled=autocast is not None):
+                yield _forward(forward, _padded(inputs, len(draws[0].indices), device), device)[: len(inputs)]
+
+
+def _padded(inputs: Tensor, size: int, device: torch.device) -> Tensor:
+    """A batch of always the same size: on CUDA, another size would be compiled or tuned again."""
+    if device.type != "cuda" or len(inputs) == size:
+        return inputs
+    return inputs[torch.arange(size, device=inputs.device) % len(inputs)]
 
 
 def _from_features(
@@ -176,7 +192,7 @@ def _from_features(
                 return result
             rest, draws = items.take(np.array(missing)), sequential(len(missing), batch_size)
             outputs = _outputs(model, rest, draws, model.features, workers=workers, what=what)
-            for draw, features in zip(draws, outputs, strict=True):
+            for draw, features in zip(draws, map(_finite, map(Tensor.cpu, outputs)), strict=True):
                 some = [missing[n] for n in draw.indices]
                 cache.add([keys[index] for index in some], features)
                 result[some] = finish(features)
@@ -194,7 +210,7 @@ def _mean_of_views(
     ]
     sums = torch.zeros(len(items), model.spec.dim)
     for draw, outputs in zip(draws, _outputs(model, items, draws, model, augment, workers), strict=True):
-        sums[draw.indices] += outputs
+        sums[draw.indices] += _finite(outputs.cpu())
     return sums / views if model.spec.normalize == "never" else unit_length(sums, dim=1)
 
 

@@ -1,4 +1,4 @@
-"""What a user keeps: a trained model that turns images or vectors into embeddings."""
+"""`Embedder`: a trained model that turns images or vectors into embeddings."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Array = npt.NDArray[np.float32]
 
 
 class Embedder:
-    """A model ready to use: ``encode`` items, compare their embeddings, ``save`` or ``export`` it.
+    """A trained model: ``encode`` items, compare their embeddings, ``save`` or ``export`` it.
 
     >>> from nearkin.models import ModelSpec
     >>> embedder = Embedder(EmbeddingModel(ModelSpec("linear", dim=2, features=3)))
@@ -42,9 +42,11 @@ class Embedder:
 
     @classmethod
     def load(cls, path: str | Path, backbone: nn.Module | None = None) -> Embedder:
-        """From a run folder or its ``model/`` folder alone, which may come from anyone: it is data, never code.
+        """Loads a model. No code in the files is executed, so they may come from an untrusted source.
 
-        ``backbone``: of a model that was made around a module of your own, such a module, which gets the weights.
+        Args:
+            path: a run folder, or its ``model/`` folder.
+            backbone: for a model with your own module as its backbone, an instance of that module. It gets the weights.
         """
         return cls(read_model(path, backbone))
 
@@ -59,11 +61,11 @@ class Embedder:
 
     @property
     def device(self) -> torch.device:
-        """Where the model is."""
+        """Device of the model."""
         return device_of(self.model)
 
     def to(self, device: str | torch.device) -> Embedder:
-        """Moves the model, and returns this embedder."""
+        """Moves the model to a device, and returns this embedder."""
         self.model.to(device)
         return self
 
@@ -96,20 +98,20 @@ class Embedder:
         progress: bool = True,
         convert_to_tensor: bool = False,
     ) -> Array | Tensor:
-        """Embeddings float32: (dim,) of one item, (n, dim) of several in their order; on the model's device.
+        """Computes float32 embeddings on the model's device: (dim,) for one item, (n, dim) for n items, in order.
 
-        They have unit length, unless the model was trained without (``normalize="never"``).
+        They have unit length, unless the model was trained with ``normalize="never"``.
 
         Args:
             items: one item or many. Models for images take paths, Pillow images, arrays (height, width, 3) and
-                tensors (3, height, width), grey ones without the 3, in any mixture of kinds and sizes; a first
-                dimension more is a batch. Models for vectors take numbers (features,) or (n, features).
-                Images in memory are uint8, or floating point in 0…1 if they have the size of the model's input
-                already. The model subtracts the mean and divides by the deviation itself.
-            batch_size: items that are prepared and embedded at once. A sequence may open its images on demand.
-            workers: processes that read paths; None: as many as there are cores, up to 16.
-            progress: whether a bar is shown where there is more than one batch.
-            convert_to_tensor: a tensor on the model's device instead of a NumPy array.
+                tensors (3, height, width), in any mixture of kinds and sizes. Grey images have no dimension of length
+                3; batches have one more dimension in front. Models for vectors take numbers (features,) or
+                (n, features). Images in memory are uint8, or floating point in 0…1 if they already have the model's
+                input size. Do not standardise them: the model does.
+            batch_size: number of items per batch. A sequence may open its images on demand.
+            workers: number of processes that read image files; None: one per core, at most 16.
+            progress: whether to show a progress bar if there is more than one batch.
+            convert_to_tensor: return a tensor on the model's device instead of a NumPy array.
 
         >>> embedder.encode("cat.jpg").shape, embedder.encode(["cat.jpg", image]).shape  # doctest: +SKIP
         ((128,), (2, 128))
@@ -133,9 +135,9 @@ class Embedder:
     def similarity(self, a: npt.ArrayLike, b: npt.ArrayLike) -> Array: ...
 
     def similarity(self, a: Any, b: Any) -> Any:
-        """How alike embeddings a (n, dim) are to b (m, dim): (n, m); one embedding (dim,) counts as (1, dim).
+        """Similarity (n, m) of embeddings a (n, dim) and b (m, dim); one embedding (dim,) counts as (1, dim).
 
-        Cosine similarity; for a model without unit length, whose distances count, the negative Euclidean distance.
+        Cosine similarity; for models with ``normalize="never"``, the negative Euclidean distance.
 
         >>> from nearkin.models import ModelSpec
         >>> embedder = Embedder(EmbeddingModel(ModelSpec("linear", dim=2, features=3)))
@@ -154,10 +156,11 @@ class Embedder:
         return found if isinstance(a, Tensor) else found.numpy()
 
     def export(self, file: str | Path, check_on: Encodable | None = None) -> Exported:
-        """Writes the whole model as one ONNX file, if it gives there what it gives here; see `export_onnx`.
+        """Exports the model to one ONNX file, if its embeddings there agree with torch; see `export_onnx`.
 
         Args:
-            check_on: real items to compare on too, of which up to ten are taken.
+            file: the file to write.
+            check_on: real items to also compare on; up to ten are used.
 
         >>> nearkin.load("runs/photos").export("photos.onnx", check_on=["cat.jpg"])  # doctest: +SKIP
         """

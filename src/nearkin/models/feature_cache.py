@@ -1,7 +1,8 @@
-"""What a backbone made of an item, computed once and kept on disk for every command, run and gallery that asks again.
+"""A cache on disk for backbone features, shared by all commands, runs and galleries.
 
-One SQLite file for each backbone with its weights, one row for each item. A file is known by its path, size and time of
-change, an image in memory by its pixels. Rows computed in another batch may differ in their last digits.
+It has one SQLite file per backbone and weights, with one row per item. The key of a file is its path, size and
+modification time; the key of an image in memory is a hash of its pixels. The last digits of features may depend on the
+batch they were computed in.
 """
 
 from __future__ import annotations
@@ -32,22 +33,22 @@ from nearkin.models.model import EmbeddingModel, device_of
 log = logging.getLogger("nearkin")
 
 FORMAT = 1
-KEPT_AFTER = 5.0  # seconds after which computed rows are written
-WAIT = 30.0  # seconds, for another process that is just writing
-GIGABYTES = 10.0  # of all files together; NEARKIN_CACHE_GB says otherwise
+WRITE_SECONDS = 5.0  # between two writes
+WAIT_SECONDS = 30.0  # for another process that is writing
+GIGABYTES = 10.0  # default of NEARKIN_CACHE_GB: maximum size of all files together
 TABLE = (
     "CREATE TABLE IF NOT EXISTS features"
     " (item BLOB PRIMARY KEY, size INTEGER NOT NULL, modified INTEGER NOT NULL, row BLOB NOT NULL)"
 )
 
 Key = tuple[bytes, int, int]
-"""Which item, and for files their size and time of change in nanoseconds."""
+"""Path or hash, then size and modification time in nanoseconds; 0 for images in memory."""
 
 
 class FeatureCache:
-    """The rows of one backbone. Where they cannot be read or written, work goes on without, after one warning.
+    """Cached features of one backbone. If the cache cannot be read or written, it warns once and stays empty.
 
-    Without ``active`` it knows nothing and keeps nothing; nor does it for a user's own code, which may change.
+    It also stays empty if ``active`` is False, and for a user's own module, whose code may change.
 
     >>> with FeatureCache(model) as rows:  # doctest: +SKIP
     ...     found = rows.get([file_key(Path("a.jpg"))])
@@ -58,7 +59,7 @@ class FeatureCache:
         self._pending: list[tuple[bytes, int, int, bytes]] = []
         self._written = time.monotonic()
         self._database: sqlite3.Connection | None = None
-        if not active or not model.versioned or (limit := _most_bytes()) == 0:
+        if not active or not model.versioned or (limit := _max_bytes()) == 0:
             return
         self._folder = cache_folder() / "features"
         self._file = self._folder / f"{_fingerprint(model)}.sqlite"
@@ -66,36 +67,36 @@ class FeatureCache:
             self._folder.mkdir(parents=True, exist_ok=True)
             if not self._file.exists():
                 _make_room(self._folder, limit)
-            self._database = sqlite3.connect(self._file, WAIT)
+            self._database = sqlite3.connect(self._file, WAIT_SECONDS)
             self._database.execute(TABLE)
-            with suppress(OSError):  # of a folder that can only be read
+            with suppress(OSError):  # the folder may be read-only
                 os.utime(self._file)
 
     def get(self, keys: Sequence[Key | None]) -> tuple[list[int], Tensor]:
-        """The places of the keys whose rows are known, and these rows (known, width)."""
-        places, rows = [], bytearray()
+        """The indices of the keys that are cached, and their features (cached, width)."""
+        indices, rows = [], bytearray()
         if self._database is not None:
             with self._or_without():
-                question = "SELECT row FROM features WHERE item = ? AND size = ? AND modified = ?"
-                for place, key in enumerate(keys):
-                    answer = key and self._database.execute(question, key).fetchone()
-                    if answer and len(answer[0]) == self._row_bytes:
-                        places.append(place)
-                        rows += answer[0]
-        shape = (len(places), self._row_bytes // 4)
-        return places, torch.from_numpy(np.frombuffer(rows, dtype=np.float32).reshape(shape))
+                query = "SELECT row FROM features WHERE item = ? AND size = ? AND modified = ?"
+                for index, key in enumerate(keys):
+                    found = key and self._database.execute(query, key).fetchone()
+                    if found and len(found[0]) == self._row_bytes:
+                        indices.append(index)
+                        rows += found[0]
+        shape = (len(indices), self._row_bytes // 4)
+        return indices, torch.from_numpy(np.frombuffer(rows, dtype=np.float32).reshape(shape))
 
     def add(self, keys: Sequence[Key | None], rows: Tensor) -> None:
-        """Keeps rows (keys, width); they are written every few seconds, and at the end."""
+        """Adds features (keys, width). They are written every few seconds, and at the end."""
         if self._database is None:
             return
         self._pending += [(*key, row.tobytes()) for key, row in zip(keys, rows.numpy(), strict=True) if key is not None]
-        if time.monotonic() - self._written >= KEPT_AFTER:
+        if time.monotonic() - self._written >= WRITE_SECONDS:
             self._write()
 
     @contextmanager
     def alone(self, keys: Sequence[Key | None]) -> Iterator[None]:
-        """Of several processes that lack the rows of the same items, one computes them; the others wait for it."""
+        """A lock: if several processes need features of the same items, one computes them and the others wait."""
         with ExitStack() as stack:
             if self._database is not None:
                 name = f"{self._file.stem}-{hashlib.sha256(repr(keys).encode()).hexdigest()[:16]}"
@@ -103,7 +104,7 @@ class FeatureCache:
                     stack.enter_context(one_at_a_time(self._folder / name))
                 except OutOfRoom as error:
                     _warn(str(error))
-            stack.callback(self._write)  # before the others go on
+            stack.callback(self._write)  # before the lock is released
             yield
 
     def __enter__(self) -> Self:
@@ -123,7 +124,7 @@ class FeatureCache:
 
     @contextmanager
     def _or_without(self) -> Iterator[None]:
-        """A cache that fails costs time, never the work itself."""
+        """If the cache fails, continue without it."""
         try:
             yield
         except (OSError, sqlite3.Error) as error:
@@ -137,7 +138,7 @@ class FeatureCache:
 
 
 def item_keys(items: Items) -> list[Key | None]:
-    """What items are known by; None for those that are not kept, such as vectors: they are as soon computed as read."""
+    """The cache keys of items; None for items that are not cached, such as vectors, which are as fast to compute."""
     if isinstance(items, ImageFiles | DecodedImages):
         return [file_key(path) for path in items.paths]
     if isinstance(items, ImageArray):
@@ -147,7 +148,10 @@ def item_keys(items: Items) -> list[Key | None]:
 
 
 def file_key(path: Path) -> Key | None:
-    """None where there is no such file. Ask before the file is read: should it change then, its row is not found."""
+    """The cache key of a file; None if it does not exist.
+
+    Call it before the file is read: if the file changes in between, the cached row is never found.
+    """
     try:
         state = path.stat()
         return os.fsencode(path.resolve()), state.st_size, state.st_mtime_ns
@@ -156,10 +160,10 @@ def file_key(path: Path) -> Key | None:
 
 
 def _fingerprint(model: EmbeddingModel) -> str:
-    """Of everything that a row follows from besides its item."""
+    """A hash of everything that features depend on, except the item."""
     versions = (torch.__version__, PIL.__version__, version("timm"), version("torchvision"))
-    said = (FORMAT, model.spec.backbone, model.spec.preprocess, device_of(model).type, versions)
-    digest = hashlib.sha256(repr(said).encode())
+    settings = (FORMAT, model.spec.backbone, model.spec.preprocess, device_of(model).type, versions)
+    digest = hashlib.sha256(repr(settings).encode())
     for part in (model.standardise, model.backbone):
         for name, tensor in part.state_dict().items():
             digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
@@ -167,22 +171,22 @@ def _fingerprint(model: EmbeddingModel) -> str:
     return digest.hexdigest()
 
 
-def _most_bytes() -> float:
-    wanted = os.environ.get("NEARKIN_CACHE_GB", str(GIGABYTES))
+def _max_bytes() -> float:
+    value = os.environ.get("NEARKIN_CACHE_GB", str(GIGABYTES))
     try:
-        limit = float(wanted)
+        limit = float(value)
     except ValueError:
         limit = math.nan
     if not limit >= 0:
-        raise UserError(f"NEARKIN_CACHE_GB={wanted} must be a number of gigabytes, such as 10, or 0 for no cache")
+        raise UserError(f"NEARKIN_CACHE_GB must be a number of gigabytes, such as 10, or 0 for no cache, got {value}")
     return limit * 1e9
 
 
 def _make_room(folder: Path, limit: float) -> None:
-    """Removes the files that were used longest ago, beyond the limit."""
+    """Removes the least recently used files until the others fit into the limit."""
     found: list[tuple[float, int, Path]] = []
     for file in folder.iterdir():
-        with suppress(FileNotFoundError):  # another process makes room too
+        with suppress(FileNotFoundError):  # another process may be removing files too
             state = file.stat()
             found.append((state.st_mtime, state.st_size, file))
     total = 0

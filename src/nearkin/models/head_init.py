@@ -1,8 +1,8 @@
-"""A head that starts from the data: the main directions of a pretrained backbone's features.
+"""Initializes a head with the main directions of a pretrained backbone's features.
 
-A random head throws part of the space away before training starts: on unseen classes its embedding is clearly worse
-than the features it reads. The top right-singular vectors of the training features (not centred, not whitened) keep
-nearly all of it in a few hundred dimensions.
+A random head loses information before training starts: on unseen classes, its embeddings are clearly worse than the
+features. The top right-singular vectors of the training features (not centred, not whitened) keep nearly all of the
+information in a few hundred dimensions.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from torch import Tensor, nn
 
 from nearkin.models.model import Head
 
-MOST_ITEMS = 20_000  # more change the directions of a few thousand features very little
-RANK = 1e-12  # of the largest eigenvalue: what is below it is rounding
-SMALL = 1e-2  # length of the rows beyond the width of the features: they start small and random
+MAX_ITEMS = 20_000  # more items hardly change the directions of a few thousand features
+RANK = 1e-12  # share of the largest eigenvalue; smaller ones are rounding errors
+SMALL = 1e-2  # length of the random rows beyond the width of the features
 
 
 @torch.no_grad()
 def init_head(head: Head, features: npt.NDArray[np.float32], seed: int = 0) -> None:
-    """Sets the head's weights to the main directions of ``features`` (items, width), strongest first, without a bias.
+    """Sets the head's weights to the main directions of ``features`` (items, width), strongest first, its bias to 0.
 
-    For several learners the directions are mixed by a random rotation, so that each slice is a fair view of the whole;
-    otherwise the first would get the mean of all features, which tells nothing apart. Joined, the slices have the same
-    distances as without.
+    With several learners, a random rotation mixes the directions, so that every slice represents the whole embedding.
+    Without it, the first slice would get the mean of all features, which does not distinguish items. The rotation does
+    not change distances in the whole embedding.
 
     >>> head = Head(features=3, dim=2, normalize="never")
     >>> init_head(head, np.array([[9.0, 0.0, 0.0], [0.0, 5.0, 0.0], [0.0, 0.0, 1.0]], dtype=np.float32))
@@ -35,8 +35,8 @@ def init_head(head: Head, features: npt.NDArray[np.float32], seed: int = 0) -> N
     [[9.0, 5.0]]
     """
     generator = np.random.default_rng(seed)
-    if len(features) > MOST_ITEMS:
-        features = features[np.sort(generator.choice(len(features), MOST_ITEMS, replace=False))]
+    if len(features) > MAX_ITEMS:
+        features = features[np.sort(generator.choice(len(features), MAX_ITEMS, replace=False))]
     learners = [project for project in head.project if isinstance(project, nn.Linear)]
     dim = sum(project.out_features for project in learners)
     directions = _completed(main_directions(torch.tensor(features), dim), dim, generator)
@@ -51,8 +51,8 @@ def init_head(head: Head, features: npt.NDArray[np.float32], seed: int = 0) -> N
 def main_directions(features: Tensor, count: int) -> Tensor:
     """(at most count, width) the top right-singular vectors of features (items, width), in float64.
 
-    No more than the features span. They are found from the product of the features with themselves, which is small.
-    Each points to where its largest component is positive, because the sign is arbitrary.
+    There are no more than the rank of the features. They are computed from ``features.T @ features``, which is small.
+    The sign, which is arbitrary, makes the largest component positive.
     """
     features = features.double()
     values, vectors = torch.linalg.eigh(features.T @ features)
@@ -63,7 +63,7 @@ def main_directions(features: Tensor, count: int) -> Tensor:
 
 
 def _completed(directions: Tensor, dim: int, generator: np.random.Generator) -> Tensor:
-    """(dim, width): random directions at right angles to all others come after them; beyond the width, small ones."""
+    """(dim, width): adds random directions, orthogonal to all others; beyond the width, small random rows."""
     found, width = directions.shape
     free = torch.from_numpy(generator.standard_normal((min(dim, width) - found, width)))
     free = torch.linalg.qr((free - free @ directions.T @ directions).T).Q.T

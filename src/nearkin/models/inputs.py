@@ -1,8 +1,8 @@
-"""What a model is given to encode: paths, Pillow images, arrays or tensors, one or many, as batches for the network.
+"""Turns what `encode` takes (paths, Pillow images, arrays or tensors, one or many) into batches for the network.
 
 An item is one image or one vector. Arrays are (height, width[, channels]), tensors (channels, height, width) or
-(height, width), each also with a first dimension for many. An image in memory that has the size of the model's input
-is taken as it is; another is resized like a file if it is uint8, and refused if it is floating point.
+(height, width), each with an optional first dimension for the batch. An image in memory that has the model's input size
+is used as it is. Otherwise it is resized like a file if it is uint8, and refused if it is floating point.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ Item = str | Path | Image.Image | Array | Tensor
 Encodable = Item | Sequence[Item] | Sequence[float] | Items
 
 CHANNELS = (1, 3, 4)  # grey, RGB, RGBA
-RANGE = (-0.5, 1.5)  # of pixels in 0…1, with what bicubic resizing adds; standardised pixels go beyond
+RANGE = (-0.5, 1.5)  # of pixels in 0…1, plus overshoot of bicubic resizing; standardised pixels exceed it
 
 
 @dataclass(frozen=True)
 class Inputs:
     """``count`` items as batches (batch, channels, size, size) or (batch, features).
 
-    ``single``: whether one item was given by itself, not a list of one.
+    ``single``: whether the input was one item, not a list of one.
     """
 
     batches: Iterator[Tensor]
@@ -45,19 +45,19 @@ class Inputs:
 
 
 def read_inputs(data: Encodable, preprocess: Preprocess | None, batch_size: int, workers: int | None = None) -> Inputs:
-    """Items of any kind as inputs of a model that reads images, or vectors where ``preprocess`` is None.
+    """Inputs for a model that reads images, or vectors if ``preprocess`` is None.
 
-    Images are read and prepared batch by batch, as the batches are asked for.
+    Images are read lazily, batch by batch.
 
     >>> read_inputs([[1.0, 2.0], [3.0, 4.0]], None, batch_size=8).count
     2
     """
     if batch_size < 1 or (workers or 0) < 0:
-        raise UserError(f"batch_size ({batch_size}) must be positive and workers ({workers}) not negative")
+        raise UserError(f"batch_size must be >= 1 and workers >= 0, got batch_size={batch_size} and workers={workers}")
     items, single = _items(data, preprocess)
     if isinstance(items, Items):
         if isinstance(items, ImageFiles) and len(items) <= batch_size and workers is None:
-            workers = 0  # one batch is one worker's work: not worth a process
+            workers = 0  # a single batch is not worth a process
         batches = input_batches(items, preprocess, sequential(len(items), batch_size), workers=workers)
     else:
         assert preprocess is not None
@@ -66,10 +66,10 @@ def read_inputs(data: Encodable, preprocess: Preprocess | None, batch_size: int,
 
 
 def _items(data: Any, preprocess: Preprocess | None) -> tuple[Any, bool]:
-    """nearkin's own kind of items, or a sequence of images; and whether it was one item by itself."""
+    """nearkin's own `Items`, or a sequence of images; and whether the input was one item."""
     if isinstance(data, Items):
         return data, False
-    if hasattr(data, "__array__") and not isinstance(data, Tensor | Image.Image):  # also a column of a table
+    if hasattr(data, "__array__") and not isinstance(data, Tensor | Image.Image):  # for example a column of a table
         data = np.asarray(data)
         data = data.tolist() if data.dtype.kind in "OU" else data
     if preprocess is None:
@@ -78,7 +78,7 @@ def _items(data: Any, preprocess: Preprocess | None) -> tuple[Any, bool]:
         data = data[None] if isinstance(data, np.ndarray | Tensor) else [data]
     elif isinstance(data, bytes | Mapping) or not (hasattr(data, "__len__") and hasattr(data, "__getitem__")):
         raise UserError(
-            f"encode takes an item or a list of items, not {type(data).__name__}; for an iterator: encode(list(items))"
+            f"items must be one item or a list, got {type(data).__name__}; for an iterator, use encode(list(items))"
         )
     if len(data) and isinstance(data[0], str | Path) and all(isinstance(item, str | Path) for item in data):
         return ImageFiles([Path(item).expanduser() for item in data]), single
@@ -88,24 +88,24 @@ def _items(data: Any, preprocess: Preprocess | None) -> tuple[Any, bool]:
 def _vectors(data: Any) -> tuple[Vectors, bool]:
     try:
         values = np.asarray(_numpy(data) if isinstance(data, np.ndarray | Tensor) else [_numpy(each) for each in data])
-    except (TypeError, ValueError):  # not a sequence, or its vectors are of different lengths
-        raise _no_vectors(type(data).__name__) from None
+    except (TypeError, ValueError):  # not a sequence, or vectors of different lengths
+        raise _not_vectors(type(data).__name__) from None
     if values.shape == (0,):
         return Vectors(np.empty((0, 0), np.float32)), False
     if values.dtype.kind not in "bfiu":
-        raise _no_vectors("text" if values.dtype.kind == "U" else str(values.dtype))
+        raise _not_vectors("text" if values.dtype.kind == "U" else str(values.dtype))
     if values.ndim not in (1, 2):
-        raise _no_vectors(str(values.shape))
+        raise _not_vectors(str(values.shape))
     single, values = values.ndim == 1, np.atleast_2d(values).astype(np.float32)
-    if len(unusable := np.flatnonzero(~np.isfinite(values).all(axis=1))):
+    if len(invalid := np.flatnonzero(~np.isfinite(values).all(axis=1))):
         raise UserError(
-            f"{len(unusable)} of {len(values)} vectors contain NaN or infinity, the first in row {unusable[0]}"
+            f"{len(invalid)} of {len(values)} vectors contain NaN or infinity, first in row {invalid[0]}; remove them"
         )
     return Vectors(values), single
 
 
-def _no_vectors(what: str) -> UserError:
-    return UserError(f"this model reads feature vectors: numbers of shape (features,) or (n, features), not {what}")
+def _not_vectors(what: str) -> UserError:
+    return UserError(f"this model takes feature vectors, numbers of shape (features,) or (n, features), got {what}")
 
 
 def _numpy(each: Any) -> Any:
@@ -122,16 +122,16 @@ def _is_one_image(data: Any) -> bool:
         return True
     channels_last = isinstance(data, Tensor) and data.ndim == 3 and data.shape[-1] in CHANNELS
     if data.ndim not in (2, 3, 4) or channels_last:
-        raise _no_image(data)
+        raise _not_an_image(data)
     return data.ndim == 2
 
 
 def _image_batches(images: Any, preprocess: Preprocess, batch_size: int) -> Iterator[Tensor]:
     transform = make_transform(preprocess)
 
-    def square(place: int) -> Tensor:
+    def square(index: int) -> Tensor:
         """(channels, size, size), uint8 or pixels in 0…1."""
-        item = images[place]
+        item = images[index]
         if isinstance(item, np.ndarray | Tensor):
             item = _pixels(item, preprocess)
             if isinstance(item, Tensor):
@@ -142,24 +142,24 @@ def _image_batches(images: Any, preprocess: Preprocess, batch_size: int) -> Iter
                 raise UserError(f"{item}; fix this file or leave it out")
         elif not isinstance(item, Image.Image):
             raise UserError(
-                f"item {place} is a {type(item).__name__}; an image is a path, a Pillow image, an array or a tensor"
+                f"item {index} is a {type(item).__name__}; use a path, a Pillow image, an array or a tensor"
             )
         try:
             return transform(to_rgb(item))
-        except Exception as error:  # an image that was opened but not yet read may turn out to be damaged
-            raise UserError(f"image {place} cannot be decoded ({error}); fix it or leave it out") from error
+        except Exception as error:  # Pillow opens images lazily, so a damaged one fails only here
+            raise UserError(f"image {index} cannot be decoded ({error}); fix it or leave it out") from error
 
     for start in range(0, len(images), batch_size):
-        squares = [square(place) for place in range(start, min(start + batch_size, len(images)))]
+        squares = [square(index) for index in range(start, min(start + batch_size, len(images)))]
         if any(each.is_floating_point() for each in squares):
             squares = [each if each.is_floating_point() else each / 255 for each in squares]
         yield torch.stack(squares)
 
 
 def _pixels(image: Array | Tensor, preprocess: Preprocess) -> Tensor | Image.Image:
-    """An image in memory: the model's input where it has that size, otherwise still to be resized."""
+    """An image in memory: a tensor if it has the model's input size, otherwise a Pillow image to be resized."""
     if not _is_one_image(image):
-        raise _no_image(image)
+        raise _not_an_image(image)
     if isinstance(image, Tensor):
         image = _numpy(image if image.ndim == 2 else image.permute(1, 2, 0))
     assert isinstance(image, np.ndarray)
@@ -170,16 +170,16 @@ def _pixels(image: Array | Tensor, preprocess: Preprocess) -> Tensor | Image.Ima
     if image.dtype == np.uint8:
         return torch.from_numpy(_channels_first(image)) if fits else Image.fromarray(image)
     if image.dtype.kind != "f":
-        raise UserError(f"images must be uint8 (0…255) or floating point (0…1), not {image.dtype}")
+        raise UserError(f"images must be uint8 (0…255) or floating point (0…1), got {image.dtype}")
     if not fits:
         raise UserError(
             f"floating-point images must have the model's input size, {side} × {side} pixels and "
-            f"{preprocess.channels} channels, not {image.shape}; uint8 images are resized for you"
+            f"{preprocess.channels} channels, got {image.shape}; uint8 images are resized for you"
         )
     if not (image.min() >= RANGE[0] and image.max() <= RANGE[1]):  # also for NaN
         raise UserError(
-            f"floating-point images must be in 0…1, not {image.min():.3g}…{image.max():.3g}; "
-            "do not standardise them (the model does), or give uint8"
+            f"floating-point images must be in 0…1, got {image.min():.3g}…{image.max():.3g}; "
+            "do not standardise them (the model does), or use uint8"
         )
     return torch.from_numpy(_channels_first(image).astype(np.float32))
 
@@ -188,6 +188,6 @@ def _channels_first(image: Array) -> Array:
     return np.array(np.moveaxis(np.atleast_3d(image), -1, 0))  # a copy in this order
 
 
-def _no_image(found: Array | Tensor) -> UserError:
+def _not_an_image(found: Array | Tensor) -> UserError:
     kind, layout = ("tensor", "3, height, width") if isinstance(found, Tensor) else ("array", "height, width, 3")
-    return UserError(f"one image as {kind} has shape ({layout}) or (height, width), not {tuple(found.shape)}")
+    return UserError(f"an image {kind} must have shape ({layout}) or (height, width), got {tuple(found.shape)}")

@@ -1,4 +1,4 @@
-"""A trained model as one ONNX file, for other languages and machines; nothing is written that differs from torch."""
+"""Exports a model to one ONNX file, and checks it against torch before it is written."""
 
 from __future__ import annotations
 
@@ -21,18 +21,20 @@ from nearkin.models.inputs import Encodable, read_inputs
 from nearkin.models.model import EmbeddingModel, ModelSpec
 
 TOLERANCE = 1e-4
-LARGEST_FILE = 2**31 - 2**20  # bytes that one protobuf file can hold
+LARGEST_FILE = 2**31 - 2**20  # bytes; the limit of a protobuf file
 BATCHES = (1, 2, 7)
 
 
 @dataclass(frozen=True)
 class Exported:
-    """An ONNX file and how it was checked.
+    """An ONNX file and the result of its check.
 
     Attributes:
+        file: the file that was written.
+        megabytes: its size.
         checked_on: number of items that it was compared on.
-        real: how many of these were given; the others are noise and smooth pictures.
-        largest_difference: of any number of an embedding.
+        real: how many of these were real items; the others are noise and smooth random images.
+        largest_difference: largest difference of any number from torch, relative to the length of long embeddings.
     """
 
     file: Path
@@ -43,14 +45,18 @@ class Exported:
 
 
 def export_onnx(network: EmbeddingModel, file: str | Path, check_on: Encodable | None = None) -> Exported:
-    """Writes a model on the CPU as one file: pictures (batch, channels, size, size) uint8, or vectors (batch, features)
-    float32, to embeddings (batch, dim) float32, for any batch.
+    """Exports a model that is on the CPU to one ONNX file.
 
-    The file says in its metadata what pictures must look like. It is compared with torch in batches of 1, 2 and 7 and
-    not written where any number differs by more than 1e-4 (times the embedding's length, where that is above one).
+    The file takes ``images`` (batch, channels, size, size) uint8, or ``vectors`` (batch, features) float32, with any
+    batch size, and returns ``embeddings`` (batch, dim) float32. Its metadata describes how to prepare images.
+
+    The file is compared with torch on batches of 1, 2 and 7 items. It is not written if any number differs by more than
+    1e-4, or by more than 1e-4 times the embedding's length if that is above one.
 
     Args:
-        check_on: real items to compare on too, of which up to ten are taken; see `Embedder.encode`.
+        network: the model to export.
+        file: the file to write.
+        check_on: real items to also compare on; up to ten are used. See `Embedder.encode`.
 
     >>> export_onnx(EmbeddingModel(ModelSpec("linear", 2, features=3)), "small.onnx").checked_on  # doctest: +SKIP
     10
@@ -77,9 +83,9 @@ def _converted(network: EmbeddingModel) -> bytes:
     import onnx
 
     if sum(tensor.nbytes for tensor in network.state_dict().values()) > LARGEST_FILE:
-        raise UserError("the model is larger than 2 GB, the limit of an ONNX file; choose a smaller backbone")
+        raise UserError("the model is larger than 2 GB, the limit of an ONNX file; use a smaller backbone")
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of torch to its own developers
+        warnings.simplefilter("ignore")  # torch's warnings are for its own developers
         try:
             program: Any = torch.onnx.export(
                 network,
@@ -91,7 +97,7 @@ def _converted(network: EmbeddingModel) -> bytes:
                 verbose=False,
             )
             proto = program.model_proto
-        # Exporters of many layers raise many kinds, with pages of advice to those who write them.
+        # Exporters raise many kinds of errors, with pages of advice for developers.
         except Exception as error:
             reason = str(error.__cause__ or error).split("\n")[0]
             raise UserError(f"backbone '{network.spec.backbone}' cannot be exported to ONNX ({reason})") from error
@@ -101,7 +107,7 @@ def _converted(network: EmbeddingModel) -> bytes:
 
 
 def _metadata(spec: ModelSpec) -> dict[str, str]:
-    """What someone needs who has the file alone."""
+    """Describes the input and the output, for users who have only the file."""
     about = {"nearkin": nearkin.__version__, "dim": str(spec.dim), "normalize": spec.normalize}
     if spec.preprocess is None:
         return about | {"features": str(spec.features)}
@@ -111,12 +117,12 @@ def _metadata(spec: ModelSpec) -> dict[str, str]:
         "resize": str(spec.preprocess.resize),
         "size": str(spec.preprocess.size),
         "interpolation": spec.preprocess.interpolation,
-        "rule": "upright RGB, short side to `resize`, the central `size` × `size`, then `mode`; the rest is inside",
+        "rule": "upright RGB; shorter side to `resize`; centre crop `size` × `size`; then `mode`; do not standardise",
     }
 
 
 def _largest_difference(network: EmbeddingModel, content: bytes, batches: list[Tensor]) -> float:
-    """Of any number of an embedding, in units of the embedding's length where that is above one."""
+    """The largest difference of any number, divided by the embedding's length if that is above one."""
     import onnxruntime
 
     largest = 0.0
@@ -128,7 +134,7 @@ def _largest_difference(network: EmbeddingModel, content: bytes, batches: list[T
             found = torch.from_numpy(session.run(None, {_input_name(network.spec): inputs.numpy()})[0])
             differences = (found - expected).abs().amax(dim=1) / expected.norm(dim=1).clamp(min=1)
             largest = max(largest, differences.nan_to_num(torch.inf).max().item())
-    except Exception as error:  # onnxruntime's own kinds have no common parent
+    except Exception as error:  # onnxruntime's errors have no common base class
         reason = str(error).split("\n")[0]
         raise UserError(
             f"onnxruntime cannot run the exported model ({reason}); try another version of onnxruntime"
@@ -137,7 +143,7 @@ def _largest_difference(network: EmbeddingModel, content: bytes, batches: list[T
 
 
 def _first_batches(network: EmbeddingModel, items: Encodable) -> list[Tensor]:
-    """Two batches of five, as the file takes them."""
+    """At most two batches of five items, in the format that the file takes."""
     found = islice(read_inputs(items, network.spec.preprocess, batch_size=5, workers=0).batches, 2)
     if network.spec.preprocess is None:
         return [*found]
@@ -145,7 +151,7 @@ def _first_batches(network: EmbeddingModel, items: Encodable) -> list[Tensor]:
 
 
 def _smooth(network: EmbeddingModel) -> Iterator[Tensor]:
-    """Pictures with less detail than noise."""
+    """Smooth random images, with less detail than noise."""
     if network.spec.preprocess is not None:
         for pixels in _noise(network, BATCHES):
             coarse = interpolate(pixels.float(), size=(4, 4))
@@ -164,4 +170,4 @@ def _noise(network: EmbeddingModel, batches: tuple[int, ...]) -> Iterator[Tensor
 
 
 def _input_name(spec: ModelSpec) -> str:
-    return "vectors" if spec.preprocess is None else "pictures"
+    return "vectors" if spec.preprocess is None else "images"

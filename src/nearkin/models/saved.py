@@ -1,6 +1,7 @@
-"""A model as a folder of two plain files. One that is read may come from anyone: it is data, never code.
+"""Saves and reads models: a folder with a safetensors file and a JSON file.
 
-Nothing in it is executed, nothing is fetched, and what does not fit together is refused before it takes time or memory.
+The files may come from an untrusted source: no code in them is executed, nothing is downloaded, and files that do not
+match are refused before they take time or memory.
 """
 
 from __future__ import annotations
@@ -25,12 +26,12 @@ from nearkin.models.backbones.own import MODULE
 from nearkin.models.model import EmbeddingModel, ModelSpec
 
 FORMAT = 1
-LARGEST_SIDE = 4096  # of the square a model reads; what a damaged or hostile file asks for is not even tried
-LARGEST_TRIED = 640  # the side up to which a network is tried on an image before it is trusted
+LARGEST_SIDE = 4096  # pixels; a damaged or hostile file may claim any input size
+LARGEST_TRIED = 640  # pixels; with a larger input, a forward pass to find the width takes too long
 
 
 def save_model(model: EmbeddingModel, folder: str | Path) -> None:
-    """Writes ``model.safetensors`` and ``model.json``, each whole or not at all."""
+    """Writes ``model.safetensors`` and ``model.json``, each atomically."""
     folder = Path(folder).expanduser()
     sweep(folder)
     weights = {name: tensor.contiguous() for name, tensor in model.state_dict().items()}
@@ -39,40 +40,40 @@ def save_model(model: EmbeddingModel, folder: str | Path) -> None:
 
 
 def read_model(path: str | Path, backbone: nn.Module | None = None) -> EmbeddingModel:
-    """The model of a run folder, or of its ``model/`` folder alone.
+    """Reads the model of a run folder, or of its ``model/`` folder.
 
-    ``backbone``: of a model that was made around a module of the user's own, such a module, which gets the weights.
+    ``backbone``: for a model with the user's own module as its backbone, an instance of that module, for the weights.
     """
     folder = _model_folder(path)
     try:
         return _read_model(folder, backbone)
     except UserError as error:
         raise UserError(f"the model in {folder} cannot be used: {' '.join(str(error).split())}") from error
-    # Damaged files make JSON, safetensors, torch and timm raise nearly anything; for the user it is one thing.
+    # With damaged files, JSON, safetensors, torch and timm may raise almost anything.
     except Exception as error:
         reason = f"{type(error).__name__}: {error}".split("\n")[0]
         raise UserError(f"the model in {folder} cannot be read ({reason}); copy the whole folder again") from error
 
 
 def restore_weights(model: EmbeddingModel, folder: Path) -> None:
-    """Puts the weights of a model folder into a model of the same shape."""
+    """Loads the weights of a model folder into a model with the same spec."""
     try:
-        _fill(model, saved_weights(folder))
+        _load(model, saved_weights(folder))
     except UserError as error:
         raise UserError(f"the model in {folder} cannot be used: {error}") from error
 
 
 def saved_weights(folder: Path) -> dict[str, Tensor]:
-    """The tensors of a model folder, mapped into memory: a huge file takes none until it is used."""
+    """The tensors of a model folder, memory-mapped: a huge file takes no memory until it is used."""
     try:
         return load_file(check_regular(_file(folder, "model.safetensors"), follow=False))
-    except Exception as error:  # safetensors and torch raise many kinds
+    except Exception as error:  # safetensors and torch raise many kinds of errors
         reason = str(error).split("\n")[0]
         raise UserError(f"model.safetensors cannot be read ({reason}); copy the whole folder again") from error
 
 
 def read_spec(path: str | Path) -> ModelSpec:
-    """What a run's or model's folder says about its model, without reading the weights."""
+    """Reads the spec of a run's or model's folder, without the weights."""
     folder = _model_folder(path)
     try:
         return ModelSpec.from_json(read_json(_file(folder, "model.json"))["spec"])
@@ -86,14 +87,14 @@ def _model_folder(path: str | Path) -> Path:
         if os.path.lexists(each / "model.json"):
             if each != folder and each.is_symlink():
                 raise UserError(
-                    f"{each} is a symbolic link, which nearkin does not follow; give the folder it points to"
+                    f"{each} is a symbolic link, which nearkin does not follow; use the folder it points to"
                 )
             return each
-    raise UserError(f"{path} has no model (model.json is missing); give a run folder or its model/ folder")
+    raise UserError(f"{path} has no model (model.json is missing); use a run folder or its model/ folder")
 
 
 def _file(folder: Path, name: str) -> Path:
-    """One of a model's files, which is no link; but in the cache of Hugging Face all files are links to its blobs."""
+    """A model file. Links are not followed, except in the Hugging Face cache, where every file links to a blob."""
     target = Path(os.path.realpath(folder / name))
     blobs = [place.parent / "blobs" for place in folder.resolve().parents if place.name == "snapshots"]
     return target if target.parent in blobs else folder / name
@@ -102,34 +103,34 @@ def _file(folder: Path, name: str) -> Path:
 def _read_model(folder: Path, backbone: nn.Module | None) -> EmbeddingModel:
     description = read_json(_file(folder, "model.json"))
     if not isinstance(description["format"], int):
-        raise UserError("the format in model.json is not a number; copy the whole folder again")
+        raise UserError("format in model.json is not an integer; copy the whole folder again")
     if description["format"] > FORMAT:
-        raise UserError("it was saved by a newer nearkin; upgrade nearkin to read it")
+        raise UserError("it was saved by a newer version of nearkin; upgrade nearkin")
     spec = _checked_spec(description["spec"], backbone)
     weights = saved_weights(folder)
     width = _check_head(spec, weights)
     if backbone is None:
         with torch.device("meta"):
-            # Without a head no tensor tells the width; an image without values finds it in no time.
+            # Without a head, no tensor has the width; a forward pass on the meta device finds it and costs nothing.
             unknown = spec.head == "none" and _too_large_to_try(spec)
-            _check_fit(EmbeddingModel(spec, width=None if unknown else width), weights)
-    # Built anew: tables that a network keeps beside its weights are in no file.
+            _check_match(EmbeddingModel(spec, width=None if unknown else width), weights)
+    # Built again on a real device: non-persistent buffers are not in the file.
     model = EmbeddingModel(spec, width=width if _too_large_to_try(spec) else None, backbone=backbone)
-    _fill(model, weights)
+    _load(model, weights)
     return model
 
 
-def _fill(model: EmbeddingModel, weights: Mapping[str, Tensor]) -> None:
-    _check_fit(model, weights)
+def _load(model: EmbeddingModel, weights: Mapping[str, Tensor]) -> None:
+    _check_match(model, weights)
     if broken := [name for name, tensor in weights.items() if not tensor.isfinite().all()]:
         raise UserError(f"its weights contain NaN or infinity, first in '{broken[0]}'; train it again")
     model.load_state_dict(weights)
 
 
 def _check_head(spec: ModelSpec, weights: Mapping[str, Tensor]) -> int:
-    """The width of the backbone's features, if the weights of the head are those of the description.
+    """Checks that the weights of the head match the spec; returns the width of the backbone's features.
 
-    Nothing is allocated for that: a description alone could ask for more memory and time than there is.
+    No memory is allocated, because a hostile spec could claim any size.
     """
     inputs = spec.features if spec.preprocess is None else spec.preprocess.channels
     learners = 0 if spec.head == "none" else min(spec.slices, len(weights) + 1)
@@ -139,9 +140,9 @@ def _check_head(spec: ModelSpec, weights: Mapping[str, Tensor]) -> int:
     return weights[heads[0]].shape[-1] if heads else spec.dim
 
 
-def _check_fit(model: EmbeddingModel, weights: Mapping[str, Tensor]) -> None:
-    wanted = model.state_dict()
-    _refuse([name for name in sorted({*wanted, *weights}) if _shape(weights, name) != _shape(wanted, name)])
+def _check_match(model: EmbeddingModel, weights: Mapping[str, Tensor]) -> None:
+    expected = model.state_dict()
+    _refuse([name for name in sorted({*expected, *weights}) if _shape(weights, name) != _shape(expected, name)])
 
 
 def _too_large_to_try(spec: ModelSpec) -> bool:
@@ -155,23 +156,23 @@ def _shape(tensors: Mapping[str, Tensor], name: str) -> tuple[int, ...] | str:
 def _refuse(misfits: list[str]) -> None:
     if misfits:
         raise UserError(
-            f"model.safetensors does not match model.json ({len(misfits)} tensors are missing, unknown or of another "
-            f"shape, the first '{misfits[0]}'); copy both files from the same model"
+            f"model.safetensors does not match model.json ({len(misfits)} tensors are missing, unknown or have another "
+            f"shape, first '{misfits[0]}'); copy both files from the same model"
         )
 
 
 def _checked_spec(values: dict[str, Any], backbone: nn.Module | None) -> ModelSpec:
-    """A description from anywhere: every key known, every value of its type and in its range."""
+    """The spec in model.json, after checking the name, type and range of every value."""
     spec = ModelSpec.from_json(values)
     checked_fields(ModelSpec, {name: value for name, value in vars(spec).items() if name != "preprocess"}, "model.json")
     if spec.dim < 1:
-        raise UserError(f"an embedding needs at least one dimension, not {spec.dim}")
+        raise UserError(f"dim must be an integer >= 1, got {spec.dim}")
     own = re.fullmatch(rf"{MODULE}[\w.]+", spec.backbone)
-    # timm would look elsewhere for names such as hf-hub:someone/model or local-dir:folder.
+    # timm would download or read other names, such as hf-hub:someone/model or local-dir:folder.
     if not own and spec.backbone not in known_backbones() and not re.fullmatch(r"[A-Za-z0-9_.-]+", spec.backbone):
-        raise UserError(f"backbone {spec.backbone!r} is not a plain network name; nearkin downloads nothing else")
+        raise UserError(f"backbone {spec.backbone!r} is not the name of a network in nearkin, timm or torchvision")
     if backbone is not None and not own:
-        raise UserError(f"its backbone is '{spec.backbone}', which nearkin builds itself; leave out backbone")
+        raise UserError(f"its backbone '{spec.backbone}' is not your own module; leave out backbone")
     kind = find_backbone(spec.backbone if backbone is None else backbone)
     if spec.preprocess is not None:
         _check_preprocess(spec.preprocess, (1, 3) if kind.grey else (3,))
@@ -184,5 +185,5 @@ def _check_preprocess(found: Preprocess, channels: tuple[int, ...]) -> None:
     sides = 1 <= found.size <= LARGEST_SIDE and 1 <= found.resize <= LARGEST_SIDE
     colours = found.channels in channels and len(found.mean) == len(found.std) == found.channels
     if not (sides and colours and all(map(math.isfinite, found.mean)) and all(0 < each < 1e6 for each in found.std)):
-        raise UserError("model.json: preprocess does not describe a valid network input")
-    make_transform(found)  # refuses an interpolation that does not exist
+        raise UserError("preprocess in model.json does not describe a valid network input")
+    make_transform(found)  # checks the interpolation

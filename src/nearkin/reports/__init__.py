@@ -1,1 +1,1 @@
-"""Pictures and pages about plain result objects."""
+"""Figures and HTML pages of plain result objects."""

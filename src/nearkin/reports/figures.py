@@ -1,4 +1,4 @@
-"""How every figure looks: its colours, its plain axes, and the SVG or file it becomes."""
+"""The style of all figures (colours, axes), and how they are saved."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ COLOURS = (
 
 
 def plain_figure(width: float, height: float) -> Figure:
-    """A white figure of that many inches; not pyplot's, so that no window is needed and nothing has to be closed."""
+    """A white figure; its size is in inches. It does not use pyplot, so it needs no display and no closing."""
     from matplotlib.figure import Figure
 
     figure: Figure = Figure((width, height), layout="constrained", facecolor="white")
@@ -37,7 +37,7 @@ def plain_axes(axes: Axes, title: str) -> None:
 
 
 def svg(figure: Figure) -> str:
-    """The figure as an ``<svg>`` element, the same for the same figure, its texts as text.
+    """The figure as an ``<svg>`` element. The output is deterministic, and text stays text.
 
     >>> svg(plain_figure(2, 1))[:4]
     '<svg'
@@ -52,7 +52,7 @@ def svg(figure: Figure) -> str:
 
 
 def save_figure(figure: Figure, target: Path) -> None:
-    """As PNG and SVG beside each other; ``target`` has no suffix."""
+    """Saves a PNG and an SVG file; ``target`` has no suffix."""
     write_text(target.with_suffix(".svg"), svg(figure))
     with atomic_path(target.with_suffix(".png")) as partial:
         figure.savefig(partial, dpi=200)

@@ -1,4 +1,4 @@
-"""The picture of nearest neighbours: one query a row, right and wrong neighbours framed in green and red."""
+"""A figure of nearest neighbours: one query per row, right neighbours framed in green and wrong ones in red."""
 
 from __future__ import annotations
 
@@ -11,30 +11,30 @@ import numpy.typing as npt
 
 from nearkin.files import atomic_path
 from nearkin.reports.figures import plain_figure
-from nearkin.reports.pictures import Pictures
 from nearkin.reports.split import EmbeddedSplit
+from nearkin.reports.thumbnails import Thumbnails
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 RIGHT, WRONG, QUERY = "#2a9d4a", "#d1373c", "#444444"
-SIDE, STRIDE = 96, 108  # of a thumbnail, and from one to the next
+SIDE, STRIDE = 96, 108  # of a thumbnail and its cell, in pixels
 
 
 def draw_neighbours(file: Path, split: EmbeddedSplit, rows: int = 12, seed: int = 0) -> None:
-    """Draws random queries with their nearest neighbours; the lower third are queries whose first one is wrong."""
+    """Draws random queries with their nearest neighbours; in the last third of the rows, the first one is wrong."""
     assert split.result is not None
     labels = split.space.labels.numpy()
     first_is_right = labels[split.result.neighbours[:, 0].numpy()] == labels[split.space.queries.numpy()]
     chosen = _choose(first_is_right, rows, seed).tolist()
-    remark = f" (the lower {len(chosen) // 3} rows: queries whose first neighbour is wrong)"
+    remark = f" (last {len(chosen) // 3} rows: queries whose first neighbour is wrong)"
     figure = neighbours_figure(split, chosen, remark)
     with atomic_path(file) as partial:
         figure.savefig(partial, dpi=110)
 
 
 def neighbours_figure(split: EmbeddedSplit, chosen: Sequence[int], remark: str = "") -> Figure:
-    """Some queries, as places in ``space.queries``, each in a row with its nearest neighbours."""
+    """Draws queries, given as positions in ``space.queries``, each in a row with its nearest neighbours."""
     from matplotlib.patches import Rectangle
 
     assert split.result is not None
@@ -47,7 +47,7 @@ def neighbours_figure(split: EmbeddedSplit, chosen: Sequence[int], remark: str =
     for row, query in enumerate(chosen):
         for column, item in enumerate([queries[query], *neighbours[query]]):
             left, top = STRIDE * column, STRIDE * row
-            _paste(sheet[top : top + STRIDE, left : left + STRIDE], split.pictures, int(item))
+            _paste(sheet[top : top + STRIDE, left : left + STRIDE], split.thumbnails, int(item))
             right = labels[item] == labels[queries[query]]
             colour, sign = (QUERY, "") if column == 0 else (RIGHT, "✓") if right else (WRONG, "✗")
             corner = (left + 4, top + 4)
@@ -59,7 +59,7 @@ def neighbours_figure(split: EmbeddedSplit, chosen: Sequence[int], remark: str =
     axes.tick_params(length=0, top=False, bottom=False, labeltop=True, labelbottom=False)
     axes.set_yticks([])
     axes.spines[:].set_visible(False)
-    title = f"Nearest neighbours in {split.dataset}: green ✓ same class, red ✗ another{remark}"
+    title = f"Nearest neighbours in {split.dataset}: green ✓ same class, red ✗ other class{remark}"
     figure.suptitle(title, fontsize=10, parse_math=False, wrap=True)
     return figure
 
@@ -72,8 +72,8 @@ def _choose(first_is_right: npt.NDArray[np.bool_], rows: int, seed: int) -> npt.
     return np.concatenate([rng.choice(others, min(rows - len(errors), len(others)), replace=False), errors])
 
 
-def _paste(cell: npt.NDArray[np.uint8], pictures: Pictures | None, item: int) -> None:
-    picture = None if pictures is None else pictures.thumbnail(item, SIDE)
-    if picture is not None:
-        top, left = (STRIDE - picture.height) // 2, (STRIDE - picture.width) // 2
-        cell[top : top + picture.height, left : left + picture.width] = np.asarray(picture)
+def _paste(cell: npt.NDArray[np.uint8], thumbnails: Thumbnails | None, item: int) -> None:
+    image = None if thumbnails is None else thumbnails.thumbnail(item, SIDE)
+    if image is not None:
+        top, left = (STRIDE - image.height) // 2, (STRIDE - image.width) // 2
+        cell[top : top + image.height, left : left + image.width] = np.asarray(image)

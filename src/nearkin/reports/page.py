@@ -1,4 +1,4 @@
-"""The frame of every page that nearkin writes: one file that needs nothing else, in light and dark, wide and narrow."""
+"""The frame of all HTML pages: a single self-contained file, for light and dark mode and any screen width."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ pre { background: var(--panel); padding: .7rem 1rem; border-radius: .4rem; white
 
 
 def page(title: str, body: str, style: str = "", scripts: Sequence[str] = ()) -> str:
-    """A whole HTML page; ``body`` and ``style`` are HTML and CSS already, the title is words.
+    """A complete HTML page; ``body`` is HTML, ``style`` is CSS, and ``title`` is plain text.
 
-    The page itself forbids the browser to fetch anything, and to run any script but these.
+    A content security policy forbids the browser to fetch anything or to run other scripts.
 
     >>> "<title>a &lt; b</title>" in page("a < b", "<h1>a</h1>")
     True
@@ -57,7 +57,7 @@ def page(title: str, body: str, style: str = "", scripts: Sequence[str] = ()) ->
 
 
 def table(heads: Sequence[str], rows: Iterable[Sequence[str]], words: Sequence[int] = (), kind: str = "") -> str:
-    """A table that scrolls on its own where it is too wide; the columns ``words`` hold text and may break.
+    """An HTML table that scrolls if it is too wide; the columns in ``words`` hold text, which may wrap.
 
     >>> "<td>&lt;b&gt;</td>" in table(["a"], [["<b>"]])
     True
@@ -72,7 +72,7 @@ def table(heads: Sequence[str], rows: Iterable[Sequence[str]], words: Sequence[i
 
 
 def drawing(figure: Figure, label: str = "") -> str:
-    """A figure as an ``<svg>`` element in the colours of the page, whether light or dark."""
+    """A figure as an ``<svg>`` element, in the colours of light or dark mode."""
     text = svg(figure)
     for colour, variable in ((INK, "ink"), (SOFT, "soft"), (FAINT, "faint"), ("#ffffff", "paper")):
         text = text.replace(colour, f"var(--{variable})")
@@ -80,7 +80,7 @@ def drawing(figure: Figure, label: str = "") -> str:
 
 
 def resource(name: str) -> str:
-    """A script or style sheet beside this file.
+    """The text of a script or style sheet in this package.
 
     >>> "sortable" in resource("run_tables.js")
     True

@@ -1,14 +1,14 @@
-// The map of the space: hover or tap an item to see it beside its nearest neighbour, wheel or pinch to zoom, drag to move.
+// The map of the space. Hover over or tap an item to see it with its nearest neighbour; scroll or pinch to zoom; drag to move.
 "use strict";
 (() => {
-  const PAD = 24, REACH = 14, PICTURES_FROM = 3.5;
+  const PAD = 24, REACH = 14, IMAGES_FROM = 3.5; // pixels, pixels, zoom
   const data = JSON.parse(document.getElementById("map-data").textContent);
-  const sheet = document.getElementById("map-sheet"); // null where items have no pictures
+  const sheet = document.getElementById("map-sheet"); // null if items have no images
   const holder = document.getElementById("map");
   const [canvas, ...previews] = holder.querySelectorAll("canvas");
   const card = holder.querySelector(".card"), captions = card.querySelectorAll("figcaption");
   const filter = document.getElementById("map-filter"), count = document.getElementById("map-count");
-  const view = { scale: 1, x: 0, y: 0 }; // zoom, and where the map's corner lies, in pixels of the page
+  const view = { scale: 1, x: 0, y: 0 }; // zoom, and position of the map's corner in page pixels
   const fingers = new Map();
   let wanted = data.names.map(() => true), pointed = -1, waiting = false;
 
@@ -16,9 +16,10 @@
   const across = (i) => view.x + view.scale * (PAD + data.x[i] * (size() - 2 * PAD));
   const down = (i) => view.y + view.scale * (PAD + data.y[i] * (size() - 2 * PAD));
 
-  function picture(pen, cell, x, y, side) {
-    const { columns, side: own } = data;
-    pen.drawImage(sheet, (cell % columns) * own, Math.floor(cell / columns) * own, own, own, x, y, side, side);
+  function drawImage(pen, cell, x, y, side) {
+    const { columns, side: source } = data;
+    const left = (cell % columns) * source, top = Math.floor(cell / columns) * source;
+    pen.drawImage(sheet, left, top, source, source, x, y, side, side);
   }
 
   function draw() {
@@ -29,14 +30,14 @@
     const chosen = pointed < 0 ? -1 : data.label[pointed];
     const bright = (i) => wanted[data.label[i]] && (chosen < 0 || data.label[i] === chosen);
     const order = data.x.map((_, i) => i).sort((a, b) => bright(a) - bright(b) || (a === pointed) - (b === pointed));
-    const side = Math.min(data.side, 7 * view.scale), pictures = sheet && view.scale >= PICTURES_FROM;
+    const side = Math.min(data.side, 7 * view.scale), images = sheet && view.scale >= IMAGES_FROM;
     for (const i of order) {
       const x = across(i), y = down(i);
       if (x < -side || y < -side || x > size() + side || y > size() + side) continue;
-      pen.globalAlpha = bright(i) ? 1 : pictures ? 0.4 : 0.13;
+      pen.globalAlpha = bright(i) ? 1 : images ? 0.4 : 0.13;
       pen.fillStyle = pen.strokeStyle = data.colour[i];
-      if (pictures) {
-        picture(pen, data.cell[i], x - side / 2, y - side / 2, side);
+      if (images) {
+        drawImage(pen, data.cell[i], x - side / 2, y - side / 2, side);
         pen.lineWidth = i === pointed ? 4 : 2;
         pen.strokeRect(x - side / 2, y - side / 2, side, side);
       } else {
@@ -45,7 +46,7 @@
         pen.fill();
       }
     }
-    canvas.style.touchAction = view.scale > 1 ? "none" : "pan-y"; // a page can be scrolled past a map at rest
+    canvas.style.touchAction = view.scale > 1 ? "none" : "pan-y"; // without zoom, a swipe scrolls the page
   }
 
   function redraw() {
@@ -58,7 +59,7 @@
     previews[number].hidden = !sheet || cell < 0;
     if (previews[number].hidden) return;
     previews[number].width = previews[number].height = 2 * data.side;
-    picture(previews[number].getContext("2d"), cell, 0, 0, 2 * data.side);
+    drawImage(previews[number].getContext("2d"), cell, 0, 0, 2 * data.side);
   }
 
   function point(x, y) {
@@ -86,7 +87,7 @@
     move(0, 0);
   }
 
-  function move(dx, dy) { // the map always fills its frame
+  function move(dx, dy) { // keeps the frame filled
     const least = size() * (1 - view.scale);
     view.x = Math.min(0, Math.max(least, view.x + dx));
     view.y = Math.min(0, Math.max(least, view.y + dy));
@@ -112,7 +113,7 @@
   for (const end of ["pointerup", "pointercancel"]) canvas.addEventListener(end, (event) => fingers.delete(event.pointerId));
   canvas.addEventListener("pointerleave", (event) => event.pointerType === "mouse" && point(-1e9, 0));
   canvas.addEventListener("wheel", (event) => {
-    if (event.deltaY > 0 && view.scale === 1) return; // nothing left to zoom out of: the page scrolls on
+    if (event.deltaY > 0 && view.scale === 1) return; // fully zoomed out: let the page scroll
     event.preventDefault();
     zoom(Math.exp(-event.deltaY / 400), event.offsetX, event.offsetY);
   }, { passive: false });

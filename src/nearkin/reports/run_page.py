@@ -1,4 +1,4 @@
-"""The page of one run, section by section."""
+"""The HTML page of a run report, section by section."""
 
 from __future__ import annotations
 
@@ -10,55 +10,55 @@ from typing import TYPE_CHECKING, Any
 from nearkin.evaluation import describe, score_text
 from nearkin.reports.map import Map, map_html
 from nearkin.reports.page import drawing, page, resource, table
-from nearkin.reports.pictures import COLUMNS, Pictures, Sheet
 from nearkin.reports.split import EmbeddedSplit, class_scores, confusions
+from nearkin.reports.thumbnails import COLUMNS, Sheet, Thumbnails
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-BIG = ("recall@1", "map@r", "nmi_arithmetic")
+HEADLINE = ("recall@1", "map@r", "nmi_arithmetic")
 NEIGHBOURS = 8
-MOST_CLASSES = 500
+MAX_CLASSES = 500
 
 
 @dataclass(frozen=True)
 class Group:
-    """Items of the training split that the method holds together: title, a line about them, some items by number."""
+    """A group of training items: a title, a line of description, and some example items."""
 
     title: str
     about: str
-    items: Mapping[int, str]  # with the names of their classes
+    items: Mapping[int, str]  # class name by item number
 
 
 @dataclass(frozen=True, eq=False)
 class Grouping:
-    """What a method divides the training split into, where this was read, and how its items are seen."""
+    """The groups into which a method divides the training split, where they come from, and thumbnails of the items."""
 
     title: str
     source: str
     groups: Sequence[Group]
-    pictures: Pictures | None
+    thumbnails: Thumbnails | None
 
 
 @dataclass(frozen=True, eq=False)
 class RunReport:
-    """All that a report tells about a run, as far as it got.
+    """Everything that a report shows about a run, finished or not.
 
     Attributes:
-        title: what was trained on what.
-        facts: about model, training and split, a few words each.
-        notices: what is left out or not as expected, a sentence each.
-        outcome, verdict: what training was worth: "better", "not better" or "unknown", and in a sentence; or empty.
-        protocol: how the model was chosen, "fair" or "paper", and the same in words.
+        title: method and dataset.
+        facts: facts about model, training and split, a few words each.
+        notices: sentences about what is missing or unexpected.
+        outcome, verdict: whether training helped: "better", "not better" or "unknown", and a sentence; or empty.
+        protocol: how the model was chosen: "fair" or "paper", and a sentence.
         records: the lines of the run's metrics.
-        kept_epoch: the epoch whose model was kept; None where it was not chosen by scores on the way.
-        backbone, before, after: scores of the test split that training measured, of the backbone alone and of the model
-            before and after; empty where it did not, or on other data.
-        split: what the model embeds now; None where the data are gone.
-        grouping: what the method divides the training split into; None where it does not, or the data are gone.
+        kept_epoch: the epoch whose model was kept; None if it was not chosen by its score.
+        backbone, before, after: scores that training measured on the test split, for the backbone alone and for the
+            model before and after training; empty if it measured none, or on other data.
+        split: the split to show, embedded by the model; None if the data are missing.
+        grouping: the method's groups of training items; None if it has none or the data are missing.
         config: the run's settings, as TOML.
-        command: trains it again.
-        made: with which versions and on what the report was made, by name.
+        command: the command that repeats the run.
+        made: versions and hardware that made the report, by name.
     """
 
     title: str
@@ -87,12 +87,12 @@ def run_page(
     random: Sequence[int],
     worst: Sequence[int],
 ) -> str:
-    """The whole page.
+    """The complete page.
 
     Args:
         curves, spread: figures by name.
-        shown: the map of the split; None where there is none.
-        random, worst: queries to show with their neighbours, as places in ``space.queries``.
+        shown: the map of the split, or None.
+        random, worst: queries to show with their neighbours, as positions in ``space.queries``.
     """
     split, grouping, sheets = report.split, report.grouping, []
     sections = [_head(report)]
@@ -100,15 +100,15 @@ def run_page(
         sections += ["<h2>Learning curves</h2>", _side_by_side(curves)]
     sections.append(_scores(report))
     if split is not None:
-        sheet = Sheet("near", split.pictures, 96)
+        sheet = Sheet("near", split.thumbnails, 96)
         sheets.append(sheet)
         if shown is not None:
             sections.append(_map(shown, split))
         if split.result is not None:
-            sections += [_gallery(split, sheet, random, worst), _classes(split), _confusions(split, sheet)]
+            sections += [_neighbours(split, sheet, random, worst), _classes(split), _confusions(split, sheet)]
         sections += ["<h2>Distances and spectrum</h2>", _side_by_side(spread), _spread(split)]
     if grouping is not None:
-        sheets.append(Sheet("groups", grouping.pictures, 96))
+        sheets.append(Sheet("groups", grouping.thumbnails, 96))
         sections.append(_groups(grouping, sheets[-1]))
     sections.append(_repeat(report))
     scripts = [resource("run_map.js")] if shown is not None else []
@@ -122,39 +122,39 @@ def _head(report: RunReport) -> str:
         f"<h1>{escape(report.title)}</h1>"
         f'<p class="facts">{escape(" · ".join(report.facts))}</p>{_verdict(report)}'
         + "".join(f'<p class="notice">{escape(notice)}</p>' for notice in report.notices)
-        + _big_numbers(report)
+        + _headline(report)
     )
 
 
 def _verdict(report: RunReport) -> str:
-    """What training was worth, and how the model was chosen; a choice on the test split is said as a warning."""
+    """Whether training helped, and how the model was chosen; a choice on the test split is shown as a warning."""
     protocol, words = report.protocol
     kind = report.outcome.replace(" ", "-") or "unknown"
     verdict = f'<p class="verdict {kind}">{escape(report.verdict)}</p>' if report.verdict else ""
     return verdict + f'<p class="{"protocol paper" if protocol == "paper" else "facts"}">{escape(words)}</p>'
 
 
-def _big_numbers(report: RunReport) -> str:
-    base, after = _of_test(report, report.backbone or report.before), _measured(report)
+def _headline(report: RunReport) -> str:
+    base, after = _if_test(report, report.backbone or report.before), _measured(report)
 
     def number(score: str) -> str:
         start = f"<small>{base[score]:.3f} → </small>" if score in base else ""
         return f"<div><b>{start}{after[score]:.3f}</b>{_abbreviated(score)}</div>"
 
-    return f'<div class="big">{"".join(number(score) for score in BIG if score in after)}</div>'
+    return f'<div class="big">{"".join(number(score) for score in HEADLINE if score in after)}</div>'
 
 
-def _of_test(report: RunReport, scores: dict[str, float]) -> dict[str, float]:
-    """Scores of the test split, where that is what the page shows."""
+def _if_test(report: RunReport, scores: dict[str, float]) -> dict[str, float]:
+    """Scores on the test split, if that is the split on the page; otherwise none."""
     return scores if report.split is None or report.split.name == "test" else {}
 
 
 def _measured(report: RunReport) -> dict[str, float]:
-    """The scores of the split that is shown; those of the method's own read-out as training measured them."""
+    """Scores of the split on the page; those of the method's own read-out are as training measured them."""
     if report.split is None:
         return report.after
     own = report.split.result.scores if report.split.result else {}
-    return own | {name: value for name, value in _of_test(report, report.after).items() if name not in own}
+    return own | {name: value for name, value in _if_test(report, report.after).items() if name not in own}
 
 
 def _abbreviated(score: str) -> str:
@@ -169,7 +169,7 @@ def _scores(report: RunReport) -> str:
     if not after:
         return ""
     earlier = {"backbone alone": report.backbone, "before training": report.before}
-    earlier = {name: scores for name, scores in earlier.items() if _of_test(report, scores)}
+    earlier = {name: scores for name, scores in earlier.items() if _if_test(report, scores)}
     heads = ("", *earlier, "after training" if earlier else "score", "95 % interval")
 
     def row(name: str) -> str:
@@ -183,7 +183,8 @@ def _scores(report: RunReport) -> str:
     return (
         f'<h2>Scores</h2><div class="wide"><table><thead><tr>{"".join(f"<th>{head}</th>" for head in heads)}'
         f"</tr></thead><tbody>{''.join(map(row, after))}</tbody></table></div>"
-        '<p class="legend">Intervals: percentile bootstrap over classes of queries; the gallery stays as it is.</p>'
+        '<p class="legend">95 % intervals: percentile bootstrap over the classes of the queries, with a fixed '
+        "gallery.</p>"
         f"<details><summary>What the scores mean</summary><dl>{meanings}</dl></details>"
     )
 
@@ -195,30 +196,28 @@ def _side_by_side(figures: dict[str, Figure]) -> str:
 
 def _map(shown: Map, split: EmbeddedSplit) -> str:
     number, all_items = len(shown.rows), len(split.space)
-    drawn = "" if number == all_items else f", drawn by chance from {all_items:,}"
+    items = f"{number:,} items" if number == all_items else f"a random sample of {number:,} of {all_items:,} items"
     return (
-        f'<h2>Map of the space</h2><p class="legend">t-SNE of {number:,} items of the {split.name} split{drawn}; '
-        "a colour for each class. "
-        "Hover or tap for an item and its nearest neighbour; wheel or pinch to zoom, drag to move.</p>"
+        f'<h2>Map of the space</h2><p class="legend">t-SNE of {items} of the {split.name} split, one colour per class. '
+        "Hover over or tap an item to see its nearest neighbour. Scroll or pinch to zoom; drag to move.</p>"
         + map_html(shown, split)
     )
 
 
-def _gallery(split: EmbeddedSplit, sheet: Sheet, random: Sequence[int], worst: Sequence[int]) -> str:
+def _neighbours(split: EmbeddedSplit, sheet: Sheet, random: Sequence[int], worst: Sequence[int]) -> str:
     text = [
         "<h2>Nearest neighbours</h2>",
-        '<p class="legend">The query first, then its neighbours, nearest first; ✓ same class, ✗ another.</p>',
+        '<p class="legend">Random queries, each followed by its neighbours, nearest first. '
+        "✓ same class, ✗ other class.</p>",
         *(_row(split, sheet, query, "") for query in random),
     ]
     if len(worst):
-        text.append("<h2>The hardest queries</h2>")
-        text.append(
-            '<p class="legend">Those whose nearest item of their class is the farthest down, one of a class.</p>'
-        )
+        text.append("<h2>Hardest queries</h2>")
+        text.append('<p class="legend">The queries whose first right neighbour has the worst rank, one per class.</p>')
     assert split.result is not None
     ranks = split.result.retrieval.first_rank
     for query in worst:
-        text.append(_row(split, sheet, query, f": first right neighbour at place {int(ranks[query]):,}"))
+        text.append(_row(split, sheet, query, f": first right neighbour at rank {int(ranks[query]):,}"))
     return "".join(text)
 
 
@@ -236,7 +235,7 @@ def _row(split: EmbeddedSplit, sheet: Sheet, query: int, remark: str) -> str:
 def _classes(split: EmbeddedSplit) -> str:
     assert split.result is not None
     rows = class_scores(split.space, split.result)
-    cut = f"{MOST_CLASSES} of {len(rows):,}, " if len(rows) > MOST_CLASSES else ""
+    shown = f"The hardest {MAX_CLASSES} of {len(rows):,} classes" if len(rows) > MAX_CLASSES else "Hardest first"
     cells = [
         [
             split.classes[row.label],
@@ -245,11 +244,11 @@ def _classes(split: EmbeddedSplit) -> str:
             f"{row.map_at_r:.3f}",
             f"{row.r_precision:.3f}",
         ]
-        for row in rows[:MOST_CLASSES]
+        for row in rows[:MAX_CLASSES]
     ]
     heads = ("class", "items", "Recall@1", "MAP@R", "R-precision")
     return (
-        f'<h2>Classes</h2><p class="legend">{cut}the hardest first; click a heading to sort.</p>'
+        f'<h2>Classes</h2><p class="legend">{shown}; click a heading to sort.</p>'
         f'<div class="tall">{table(heads, cells, words=(0,), kind="sortable")}</div>'
     )
 
@@ -258,7 +257,7 @@ def _confusions(split: EmbeddedSplit, sheet: Sheet) -> str:
     assert split.result is not None
     found = confusions(split.space, split.result)
     if not found:
-        return "<h2>Confusions</h2><p>None: every query's nearest neighbour is of its class.</p>"
+        return "<h2>Confusions</h2><p>None: the nearest neighbour of every query has the same class.</p>"
     classes = split.classes
     pairs = (
         f"<div>{sheet.tile(each.query, classes[each.label])}{sheet.tile(each.neighbour, classes[each.other], 'wrong')}"
@@ -267,17 +266,18 @@ def _confusions(split: EmbeddedSplit, sheet: Sheet) -> str:
         for each in found
     )
     return (
-        '<h2>Confusions</h2><p class="legend">Class of a query → class of its nearest neighbour, how many times, '
-        f'and one of them.</p><div class="pairs">{"".join(pairs)}</div>'
+        '<h2>Confusions</h2><p class="legend">Class of the query → class of its nearest neighbour, with the number of '
+        f'queries and an example.</p><div class="pairs">{"".join(pairs)}</div>'
     )
 
 
 def _spread(split: EmbeddedSplit) -> str:
     scores, exact = split.diagnostics.scores, split.diagnostics.positives.exact and split.diagnostics.negatives.exact
     words = (
-        f"Mean distance within classes over that between: {scores['distance_ratio']:.3f}; spectral decay "
-        f"{scores['spectral_decay']:.3f} (0: all directions used alike); collapsed directions "
-        f"{scores['collapsed_dimensions']:.0%}. " + ("All pairs." if exact else "A sample of the pairs.")
+        f"Mean distance within classes / between classes: {scores['distance_ratio']:.3f}. Spectral decay: "
+        f"{scores['spectral_decay']:.3f} (0 for a uniform spectrum). Collapsed dimensions: "
+        f"{scores['collapsed_dimensions']:.0%}. Distances of "
+        + ("all pairs." if exact else "a random sample of the pairs.")
     )
     return f'<p class="legend">{escape(words)}</p>'
 
@@ -297,6 +297,6 @@ def _repeat(report: RunReport) -> str:
     words = " · ".join(f"{name} {value}" for name, value in report.made.items())
     return (
         f"<h2>Settings</h2><pre>{escape(report.config)}</pre>"
-        f"<h2>To repeat it</h2><pre>{escape(report.command)}</pre>"
-        f"<footer>This report was made with: {escape(words)}</footer>"
+        f"<h2>Repeat this run</h2><pre>{escape(report.command)}</pre>"
+        f"<footer>About this report: {escape(words)}</footer>"
     )

@@ -1,4 +1,4 @@
-"""The figures of a run's report, small enough to stand side by side: curves, distances, spectrum, the still map."""
+"""The figures of a run report, small enough to fit side by side: learning curves, distances, spectrum, static map."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 Record = dict[str, Any]
-ON_THE_WAY = ("recall@1", "map@r")
-SMALL = (4.2, 2.8)
+CURVES = ("recall@1", "map@r")
+SMALL = (4.2, 2.8)  # inches
 
 
 def learning_figures(records: Sequence[Record], kept_epoch: int | None) -> dict[str, Figure]:
-    """By file name: the loss, the scores that were measured on the way, and the learning rate, over epochs."""
+    """Figures by file name: loss, evaluation scores and learning rate over epochs."""
     training = [record for record in records if record["kind"] == "training"]
     figures = {}
     for name, field, title in (("loss", "loss", "Loss"), ("learning-rate", "learning_rate", "Learning rate")):
@@ -34,7 +34,7 @@ def learning_figures(records: Sequence[Record], kept_epoch: int | None) -> dict[
         split = measured[-1]["split"]
         start = [record for record in records if record["kind"] == "before" and record["split"] == split]
         figure, axes = _over_epochs(f"Scores on the {split} split")
-        for colour, score in zip(COLOURS, ON_THE_WAY, strict=False):
+        for colour, score in zip(COLOURS, CURVES, strict=False):
             _line(axes, start + measured, score, colour, score_name(score))
         if kept_epoch is not None:
             axes.axvline(kept_epoch, color=SOFT, linestyle=":", label=f"kept: epoch {kept_epoch}")
@@ -44,12 +44,12 @@ def learning_figures(records: Sequence[Record], kept_epoch: int | None) -> dict[
 
 
 def distances_figure(found: Diagnostics) -> Figure:
-    """How far apart items of one class and of two are, as shares of the pairs of each kind."""
+    """Histograms of the distances between items of the same class and of different classes."""
     figure, axes = _small("Distances between pairs of items")
     edges = found.edges.numpy()
     for kind, name, colour in (
         (found.positives, "same class", COLOURS[2]),
-        (found.negatives, "other class", COLOURS[4]),
+        (found.negatives, "different classes", COLOURS[4]),
     ):
         counts = kind.counts.numpy()
         if counts.sum():
@@ -63,26 +63,26 @@ def distances_figure(found: Diagnostics) -> Figure:
 
 
 def spectrum_figure(found: Diagnostics) -> Figure:
-    """The singular values of the space over their sum, beside those of a space that uses all directions alike."""
+    """Normalised singular values of the embeddings, compared with those of a uniform spectrum."""
     figure, axes = _small("Spectrum of the space")
     values = found.spectrum.numpy()
-    places = np.arange(1, len(values) + 1)
+    numbers = np.arange(1, len(values) + 1)
     axes.plot(
-        places, np.maximum(values, 1e-9), color=COLOURS[0], linewidth=1.8, marker="o" if len(values) < 3 else None
+        numbers, np.maximum(values, 1e-9), color=COLOURS[0], linewidth=1.8, marker="o" if len(values) < 3 else None
     )
-    axes.axhline(1 / len(values), color=SOFT, linestyle=":", label="all directions alike")
+    axes.axhline(1 / len(values), color=SOFT, linestyle=":", label="uniform")
     axes.set_yscale("log")
-    axes.set_xlabel("direction", color=INK)
+    axes.set_xlabel("index of the singular value", color=INK)
     axes.legend(frameon=False, labelcolor=INK, fontsize=9)
     axes.grid(axis="y", color=FAINT)
     return figure
 
 
-def map_figure(places: npt.NDArray[np.float64], colours: Sequence[str]) -> Figure:
-    """Items as dots at their places (items, 2) in the unit square."""
+def map_figure(points: npt.NDArray[np.float64], colours: Sequence[str]) -> Figure:
+    """A scatter plot of points (items, 2) in the unit square."""
     figure = plain_figure(6, 6)
     axes = figure.add_subplot()
-    axes.scatter(places[:, 0], 1 - places[:, 1], s=9, c=list(colours), linewidths=0)
+    axes.scatter(points[:, 0], 1 - points[:, 1], s=9, c=list(colours), linewidths=0)
     axes.set_axis_off()
     axes.set_aspect("equal")
     return figure

@@ -1,4 +1,4 @@
-"""A run as one page that needs nothing else, and its figures as files for papers."""
+"""Writes the report of a run: a self-contained HTML page, and its figures as files for papers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SHOWN_QUERIES = 12
 
 
 def write_run_report(report: RunReport, target: Path, figures: Path | None = None) -> None:
-    """Writes the page to ``target``, and its pictures as PNG and SVG into the folder ``figures``, if one is given."""
+    """Writes the page to ``target``, and its figures as PNG and SVG to the folder ``figures`` if given."""
     split = report.split
     curves = learning_figures(report.records, report.kept_epoch)
     spread, shown, random, worst = {}, None, [], []
@@ -30,7 +30,7 @@ def write_run_report(report: RunReport, target: Path, figures: Path | None = Non
     write_text(target, run_page(report, curves, spread, shown, random, worst))
     if figures is None:
         return
-    drawn = curves | spread | ({"map": map_figure(shown.places, shown.colours)} if shown else {})
+    drawn = curves | spread | ({"map": map_figure(shown.points, shown.colours)} if shown else {})
     if split is not None and split.result is not None:
         drawn["neighbours"] = neighbours_figure(split, [*random, *worst])
     for name, figure in track(drawn.items(), "saving figures", len(drawn)):

@@ -1,4 +1,4 @@
-// Tables of the class "sortable": a click on a heading sorts by its column, another click turns the order round.
+// Makes tables of class "sortable" sortable: a click on a heading sorts by that column, a second click reverses the order.
 "use strict";
 for (const table of document.querySelectorAll("table.sortable")) {
   const heads = [...table.tHead.rows[0].cells], body = table.tBodies[0];

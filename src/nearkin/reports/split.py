@@ -1,4 +1,4 @@
-"""A split in the space of a model: how each of its classes fares, which are confused, which queries to show."""
+"""An embedded split: scores per class, confusions between classes, and queries to show."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from nearkin.evaluation import Diagnostics, EvaluationResult
-from nearkin.reports.pictures import Pictures
+from nearkin.reports.thumbnails import Thumbnails
 from nearkin.space import Space
 
 Indices = npt.NDArray[np.int64]
@@ -18,15 +18,15 @@ Indices = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, eq=False)
 class EmbeddedSplit:
-    """A split of a dataset as a model embeds it; everything is on the CPU.
+    """A split of a dataset, embedded by a model. All tensors are on the CPU.
 
     Attributes:
         name: "train", "validation" or "test".
-        dataset: what the dataset is called.
-        space: one row for each item.
-        classes: names of the classes; labels of the space are places in it.
-        pictures: of the items; None where they cannot be seen.
-        result: its scores; None where it cannot be evaluated.
+        dataset: name of the dataset.
+        space: one row per item.
+        classes: names of the classes; labels of the space are indices into it.
+        thumbnails: images of the items; None if they have none.
+        result: its scores; None if it cannot be evaluated.
         diagnostics: distances and spectrum.
     """
 
@@ -34,7 +34,7 @@ class EmbeddedSplit:
     dataset: str
     space: Space
     classes: Sequence[str]
-    pictures: Pictures | None
+    thumbnails: Thumbnails | None
     result: EvaluationResult | None
     diagnostics: Diagnostics
 
@@ -44,7 +44,7 @@ class EmbeddedSplit:
 
 @dataclass(frozen=True)
 class ClassScores:
-    """One class: its items, and means over those of its queries that have something to find."""
+    """One class: its number of items, and mean scores over its queries that have a positive."""
 
     label: int
     items: int
@@ -55,7 +55,7 @@ class ClassScores:
 
 @dataclass(frozen=True)
 class Confusion:
-    """Queries of one class whose nearest neighbour is of another, and the first such pair, as rows of the space."""
+    """The queries of one class whose nearest neighbour is of another, with one example as rows of the space."""
 
     label: int
     other: int
@@ -65,7 +65,7 @@ class Confusion:
 
 
 def class_scores(space: Space, result: EvaluationResult) -> list[ClassScores]:
-    """Every class with queries that have a positive, by rising MAP@R: the hardest first.
+    """Scores of every class with queries that have a positive, lowest MAP@R first.
 
     >>> import torch
     >>> from nearkin.evaluation import evaluate
@@ -74,11 +74,11 @@ def class_scores(space: Space, result: EvaluationResult) -> list[ClassScores]:
     [ClassScores(label=0, items=3, recall=0.6666666666666666, map_at_r=0.4166666666666667, r_precision=0.5)]
     """
     found = result.retrieval
-    able = (found.positives > 0).numpy()
-    labels, own = np.unique(space.labels[space.queries].numpy()[able], return_inverse=True)
+    scored = (found.positives > 0).numpy()
+    labels, classes = np.unique(space.labels[space.queries].numpy()[scored], return_inverse=True)
     columns = (found.first_rank == 1, found.values["map@r"], found.values["r_precision"])
-    sums = (np.bincount(own, column.double().numpy()[able]) for column in columns)
-    means = np.stack([total / np.bincount(own) for total in sums], axis=1)
+    sums = (np.bincount(classes, column.double().numpy()[scored]) for column in columns)
+    means = np.stack([total / np.bincount(classes) for total in sums], axis=1)
     items = np.bincount(space.labels.numpy())[labels]
     rows = [
         ClassScores(int(label), int(size), *map(float, row))
@@ -87,28 +87,28 @@ def class_scores(space: Space, result: EvaluationResult) -> list[ClassScores]:
     return sorted(rows, key=lambda row: (row.map_at_r, row.recall))
 
 
-def confusions(space: Space, result: EvaluationResult, most: int = 12) -> list[Confusion]:
-    """The ordered pairs of classes that are taken for each other most often."""
+def confusions(space: Space, result: EvaluationResult, limit: int = 12) -> list[Confusion]:
+    """The most frequent confusions, as ordered pairs of classes."""
     queries, first, wrong = _first_neighbours(space, result)
     labels = space.labels.numpy()
     pairs = [
         (int(labels[query]), int(labels[other])) for query, other in zip(queries[wrong], first[wrong], strict=True)
     ]
-    examples = dict(reversed(list(zip(pairs, np.flatnonzero(wrong), strict=True))))  # the first of each
+    examples = dict(reversed(list(zip(pairs, np.flatnonzero(wrong), strict=True))))  # the first of each pair
     return [
         Confusion(*pair, count, int(queries[examples[pair]]), int(first[examples[pair]]))
-        for pair, count in Counter(pairs).most_common(most)
+        for pair, count in Counter(pairs).most_common(limit)
     ]
 
 
 def random_queries(result: EvaluationResult, number: int, seed: int = 0) -> Indices:
-    """Places in ``space.queries`` of some queries that have something to find."""
-    able = np.flatnonzero((result.retrieval.positives > 0).numpy())
-    return np.random.default_rng(seed).choice(able, min(number, len(able)), replace=False)
+    """Random queries that have a positive, as positions in ``space.queries``."""
+    scored = np.flatnonzero((result.retrieval.positives > 0).numpy())
+    return np.random.default_rng(seed).choice(scored, min(number, len(scored)), replace=False)
 
 
 def worst_queries(space: Space, result: EvaluationResult, number: int) -> Indices:
-    """Places in ``space.queries`` of those whose nearest item of their class is the farthest down, one of a class."""
+    """The queries whose first right neighbour has the worst rank, one per class, as positions in ``space.queries``."""
     rank = result.retrieval.first_rank.numpy()
     labels = space.labels[space.queries].numpy()
     order = np.argsort(-rank, kind="stable")
@@ -119,7 +119,7 @@ def worst_queries(space: Space, result: EvaluationResult, number: int) -> Indice
 
 
 def _first_neighbours(space: Space, result: EvaluationResult) -> tuple[Indices, Indices, npt.NDArray[np.bool_]]:
-    """(Q,) rows of the queries, rows of their nearest neighbours, whether these are wrong though right ones exist."""
+    """Rows of the queries, rows of their nearest neighbours, and whether these are wrong though a positive exists."""
     queries, first = space.queries.numpy(), result.neighbours[:, 0].numpy()
     labels = space.labels.numpy()
     return queries, first, (labels[queries] != labels[first]) & (result.retrieval.positives > 0).numpy()

@@ -16,7 +16,7 @@ from torch import nn
 from nearkin.errors import UserError
 from nearkin.files import cannot_write, open_lock
 from nearkin.models import Embedder, load_model
-from nearkin.models.model import usual_device
+from nearkin.models.model import default_device
 from nearkin.search import matching
 from nearkin.search.folder import create_folder, open_folder
 from nearkin.search.indexing import LabelledFiles, absolute, inside, update
@@ -100,7 +100,7 @@ class Gallery:
             store: where to store the items: "" for the gallery's folder, or a Milvus address (see `open_store`).
         """
         folder = Path(path).expanduser()
-        embedder = model if isinstance(model, Embedder) else load_model(model, weights).to(usual_device())
+        embedder = model if isinstance(model, Embedder) else load_model(model, weights).to(default_device())
         if embedder.model.spec.preprocess is None:
             raise UserError("the model embeds feature vectors, but a gallery holds images; index with an image model")
         return cls(folder, embedder, create_folder(folder, embedder, store))
@@ -125,7 +125,7 @@ class Gallery:
         folder = Path(path).expanduser()
         model, items = open_folder(folder, backbone, store)
         allowed = [allow_path] if isinstance(allow_path, str | Path) else allow_path or ()
-        return cls(folder, model.to(usual_device()), items, allowed)
+        return cls(folder, model.to(default_device()), items, allowed)
 
     def __len__(self) -> int:
         return len(self.store)

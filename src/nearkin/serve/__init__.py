@@ -1,4 +1,4 @@
-"""The web page of a gallery: search by image, go from neighbour to neighbour, see the map of the space."""
+"""A web page and an API for a gallery: search by image, browse neighbours, see a map of the items."""
 
 from nearkin.serve.server import serve
 

@@ -1,4 +1,4 @@
-"""Who may ask: who calls the server by an allowed name, not from another site's page, and knows the token."""
+"""Access control: checks the host name, the origin of the request, and the token."""
 
 from __future__ import annotations
 
@@ -17,77 +17,80 @@ PAGE = '<!doctype html><html lang="en"><meta charset="utf-8"><title>nearkin</tit
 
 
 class Access:
-    """Lets requests in.
+    """Decides whether a request is allowed.
 
     Args:
-        hosts: the names by which the server may be called, None for any. A web site can give its own name the address
-            of this machine, and would then read with the browser's help what is served to this machine only.
-        token: what a client must know; None: nothing. Programs send it as ``Authorization: Bearer TOKEN``, people open
-            ``/?token=TOKEN``, which leaves a cookie.
+        hosts: allowed values of the ``Host`` header, without the port; None: any. This prevents DNS rebinding: a web
+            site that points its own name to this machine could otherwise read a local server through the browser.
+        token: secret that clients must send; None: no token. Programs send ``Authorization: Bearer TOKEN``. People
+            open ``/?token=TOKEN``, which sets a cookie.
     """
 
     def __init__(self, hosts: Collection[str] | None, token: str | None) -> None:
         self._hosts, self._token = hosts, token
 
     def refusal(self, scope: Scope) -> Response | None:
-        """What is said instead of an answer; None: the request may go on."""
+        """The response to a request that is not allowed; None if it is allowed."""
         request = Request(scope)
         path, headers = scope["path"], request.headers
         if self._hosts is not None and _host_name(headers.get("host", "")) not in self._hosts:
-            sentence = "this server is known by other names; use the address it printed, or start it with allow_host"
+            sentence = "this host name is not allowed; use the address that the server printed, or set allow_host"
             return JSONResponse({"detail": sentence}, 400)
         if (request.method not in ("GET", "HEAD") or path.startswith("/api/")) and _is_from_another_site(headers):
-            return JSONResponse({"detail": "pages of other sites may not use this server; open its own page"}, 403)
+            return JSONResponse({"detail": "requests from other sites are refused; open the server's own page"}, 403)
         if self._token is None:
             return None
-        cookie = f"nearkin-{(scope.get('server') or ('', 0))[1]}"  # browsers share cookies among the ports of a host
-        if path == "/" and self._knows(request.query_params.get("token", "")):
+        cookie = f"nearkin-{(scope.get('server') or ('', 0))[1]}"  # browsers share cookies between ports
+        if path == "/" and self._matches(request.query_params.get("token", "")):
             return self._signed_in(cookie, secure=scope.get("scheme") == "https")
         scheme, _, bearer = headers.get("authorization", "").partition(" ")
-        if scheme.lower() == "bearer" and self._knows(bearer.strip()):
+        if scheme.lower() == "bearer" and self._matches(bearer.strip()):
             return None
-        if self._knows(request.cookies.get(cookie, "")):
+        if self._matches(request.cookies.get(cookie, "")):
             return None
-        return _unknown(wants_page=not path.startswith("/api/") and "text/html" in headers.get("accept", ""))
+        return _unauthorized(wants_page=not path.startswith("/api/") and "text/html" in headers.get("accept", ""))
 
-    def _knows(self, given: str) -> bool:
+    def _matches(self, given: str) -> bool:
         assert self._token is not None
         return secrets.compare_digest(given.encode(errors="replace"), self._token.encode())
 
     def _signed_in(self, cookie: str, secure: bool) -> Response:
-        """A page that goes on to the page, so that the token leaves the address bar.
+        """Sets the cookie and forwards to ``/``, so that the token leaves the address bar.
 
-        Not a redirect: after a link on another site, browsers send a strict cookie only from a page of this one.
+        A redirect would not work: if the link was on another site, browsers do not send a strict cookie with it.
         """
         assert self._token is not None
-        page = HTMLResponse(f'{PAGE}<meta http-equiv="refresh" content="0; url=/"><p><a href="/">Go on</a>')
+        page = HTMLResponse(f'{PAGE}<meta http-equiv="refresh" content="0; url=/"><p><a href="/">Continue</a>')
         page.set_cookie(cookie, self._token, httponly=True, samesite="strict", secure=secure)
         return page
 
 
 def check_token(token: str) -> str:
-    """A token that can be part of a link, a header and a cookie; the message does not repeat it.
+    """Checks that a token fits into a URL, a header and a cookie. The error does not repeat the token.
 
     >>> check_token("secret")
     Traceback (most recent call last):
-    nearkin.errors.UserError: a token is 16 or more letters, digits or any of -._~; choose another
+    nearkin.errors.UserError: a token must be 16 or more letters, digits or any of -._~; choose another
     """
     if not re.fullmatch(r"[A-Za-z0-9._~-]{16,}", token):
-        raise UserError("a token is 16 or more letters, digits or any of -._~; choose another")
+        raise UserError("a token must be 16 or more letters, digits or any of -._~; choose another")
     return token
 
 
-def _unknown(wants_page: bool) -> Response:
+def _unauthorized(wants_page: bool) -> Response:
     headers = {"WWW-Authenticate": "Bearer"}
-    sentence = "this gallery asks for its token; send it as Authorization: Bearer TOKEN"
+    sentence = "this gallery requires a token; send it as Authorization: Bearer TOKEN"
     if not wants_page:
         return JSONResponse({"detail": sentence}, 401, headers)
-    words = '<p>This gallery asks for its token: open the link with <code>?token=</code>. <a href="/">Try again</a>'
-    return HTMLResponse(PAGE + words, 401, headers)
+    text = '<p>This gallery requires a token. Open the link with <code>?token=</code>. <a href="/">Try again</a>'
+    return HTMLResponse(PAGE + text, 401, headers)
 
 
 def _is_from_another_site(headers: Headers) -> bool:
-    """As browsers tell; programs say nothing and are let in. (The rule is that of Go's ``CrossOriginProtection``.)
+    """Whether a browser marks the request as cross-origin. Programs send neither header and are allowed.
+
+    This is the rule of Go's ``CrossOriginProtection``.
+
 
     >>> _is_from_another_site(Headers({"host": "a:8000", "origin": "http://b:8000"}))
     True
@@ -100,7 +103,7 @@ def _is_from_another_site(headers: Headers) -> bool:
 
 
 def _host_name(host: str) -> str:
-    """A host header without the port.
+    """The ``Host`` header without the port.
 
     >>> _host_name("LocalHost:8000"), _host_name("[::1]:8000"), _host_name("[::1]")
     ('localhost', '[::1]', '[::1]')

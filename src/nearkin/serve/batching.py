@@ -1,4 +1,4 @@
-"""Requests that come at the same time share one call of the model: a batch of 32 costs much less than 32 calls."""
+"""Batches concurrent requests: one batch of 32 is much faster than 32 calls of the model."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ Result = TypeVar("Result")
 
 
 class Batcher(Generic[Item, Result]):
-    """Collects the items of concurrent calls, works on them together in a thread, and returns to each its own result.
+    """Collects the items of concurrent calls, processes them as one batch in a thread, and returns each its result.
 
     Args:
-        work: items -> as many results, in the same order. Where it fails, the items are tried one by one, so that only
-            those fail that are to blame.
-        batch_size: the most items in one batch.
+        work: turns a list of items into one result per item, in the same order. If it fails, every item is processed
+            alone, so that only the calls with a bad item fail.
+        batch_size: maximum number of items in one batch.
         wait: seconds to wait for other calls.
 
     >>> async def lengths() -> list[int]:
@@ -43,7 +43,7 @@ class Batcher(Generic[Item, Result]):
         return await mine
 
     def close(self) -> None:
-        """Cancels those who wait; a batch in work ends by itself."""
+        """Cancels the waiting calls. A batch that is being processed is not interrupted."""
         if self._running is not None:
             self._running.cancel()
         for _, future in self._waiting:
@@ -56,7 +56,7 @@ class Batcher(Generic[Item, Result]):
             if len(self._waiting) < self._batch_size:
                 await asyncio.sleep(self._wait)
             batch, self._waiting = self._waiting[: self._batch_size], self._waiting[self._batch_size :]
-            batch = [(item, future) for item, future in batch if not future.done()]  # some may have given up
+            batch = [(item, future) for item, future in batch if not future.done()]  # without calls that were cancelled
             try:
                 outcomes = await asyncio.get_running_loop().run_in_executor(
                     self._thread, self._outcomes, [item for item, _ in batch]

@@ -1,4 +1,4 @@
-"""What the server keeps in memory: answers of the store for some seconds, and thumbnails."""
+"""In-memory caches: query results of the store, for some seconds, and thumbnails."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from PIL.Image import Image
 from nearkin.data.decoders import DecoderPool
 from nearkin.data.images import Unreadable
 
-PAUSE = 30  # times as long as a lookup took, the next one is not made
-LONGEST_PAUSE = 60.0  # seconds; one slow lookup says little about the next
-DECODERS = 2  # processes of their own: uploads keep nobody from seeing the items
+PAUSE = 30  # minimum time between lookups, as a multiple of the time that the last one took
+LONGEST_PAUSE = 60.0  # seconds; after one slow lookup the next may be fast
+DECODERS = 2  # processes; separate from those of uploads, so that uploads do not delay thumbnails
 
 T = TypeVar("T")
 
@@ -29,8 +29,8 @@ T = TypeVar("T")
 class TTLCache(Generic[T]):
     """A value that is looked up again after some seconds, by one caller at a time.
 
-    After a slow lookup, also one that failed, it pauses in proportion: lookups must take little of the time of a store
-    that searches wait for.
+    After a slow or failed lookup it waits longer, in proportion to the time that the lookup took. Otherwise lookups
+    would keep a slow store from answering searches.
 
     >>> async def twice() -> tuple[float, float]:
     ...     now = TTLCache(lambda: asyncio.sleep(0, time.monotonic()), seconds=60)
@@ -66,18 +66,18 @@ class TTLCache(Generic[T]):
 
 @dataclass(frozen=True)
 class Thumbnail:
-    """JPEG bytes, and a tag that changes with the file they were made of."""
+    """JPEG bytes, and a tag that changes whenever the source file changes."""
 
     content: bytes
     tag: str
 
 
 class ThumbnailCache:
-    """Thumbnails of files; the ones used last are kept, up to ``max_bytes``."""
+    """Thumbnails of image files: a least-recently-used cache of at most ``max_bytes``."""
 
     def __init__(self, max_bytes: int = 64 * 2**20) -> None:
         self._max_bytes = max_bytes
-        self._kept: OrderedDict[str, bytes] = OrderedDict()
+        self._cached: OrderedDict[str, bytes] = OrderedDict()
         self._bytes = 0
         self._lock = Lock()
         self._decoders = DecoderPool(DECODERS)
@@ -86,22 +86,22 @@ class ThumbnailCache:
         self._decoders.close()
 
     def get(self, path: Path, side: int) -> Thumbnail:
-        """An image that fits a square of ``side`` pixels; raises OSError where the file is gone or unreadable."""
-        file = path.stat()  # also for what is kept: a file that is gone is not shown
-        seen = f"{path}|{file.st_mtime_ns}|{file.st_size}|{side}"
-        tag = hashlib.sha256(seen.encode("utf-8", "surrogateescape")).hexdigest()[:32]
+        """The image, resized to fit a square of ``side`` pixels; OSError if the file is missing or unreadable."""
+        file = path.stat()  # also for cached thumbnails: deleted files are not shown
+        version = f"{path}|{file.st_mtime_ns}|{file.st_size}|{side}"
+        tag = hashlib.sha256(version.encode("utf-8", "surrogateescape")).hexdigest()[:32]
         with self._lock:
-            content = self._kept.get(tag)
+            content = self._cached.get(tag)
             if content is not None:
-                self._kept.move_to_end(tag)
+                self._cached.move_to_end(tag)
                 return Thumbnail(content, tag)
         content = _jpeg(self._decoders.read_small(path, side), side)
         with self._lock:
-            if tag not in self._kept:
-                self._kept[tag] = content
+            if tag not in self._cached:
+                self._cached[tag] = content
                 self._bytes += len(content)
             while self._bytes > self._max_bytes:
-                self._bytes -= len(self._kept.popitem(last=False)[1])
+                self._bytes -= len(self._cached.popitem(last=False)[1])
         return Thumbnail(content, tag)
 
 

@@ -1,4 +1,4 @@
-"""uvicorn's connections with deadlines: who hardly sends or hardly reads does not keep others out."""
+"""uvicorn connections with deadlines, so that slow clients cannot block the others."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from collections import Counter
 
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-HEAD_SECONDS = 10.0  # for the head of a request, from its first byte or from the connection
-READ_SECONDS = 20.0  # in which a client must take some of an answer
-BACKLOG = 128  # connections taken at once; the open files must suffice for them beside the others
+HEADER_SECONDS = 10.0  # to send the headers of a request; counted from the connection, or from their first byte
+READ_SECONDS = 20.0  # in which a client must read some of a response
+BACKLOG = 128  # connections accepted at once; they count towards the limit of open files
 
 
 class Deadline:
-    """Ends a connection some seconds after `start`, unless `stop` comes first; it can be started again."""
+    """Aborts a connection some seconds after `start`, unless `stop` is called first. It can be restarted."""
 
     def __init__(self, seconds: float, transport: asyncio.Transport) -> None:
         self._seconds, self._transport = seconds, transport
@@ -32,29 +32,29 @@ class Deadline:
 
 
 class GuardedProtocol(H11Protocol):
-    """One connection. Beyond `max_connections` the client with most idle ones loses the oldest of them.
+    """One connection. If there are more than `max_connections`, the client with the most idle ones loses its oldest.
 
-    A connection is idle while no request of it is being answered: before the head is complete, and after the answer.
+    A connection is idle before the headers of a request are complete, and after the response.
     """
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        # An answer is written in two pieces, and the second would wait 40 ms until the client has confirmed the first;
-        # asyncio says so by itself only to sockets that name their protocol.
+        # A response is written in two pieces. With Nagle's algorithm the second waits 40 ms for an acknowledgement.
+        # asyncio turns the algorithm off only for sockets whose protocol number is set.
         transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.since, self.address = self.loop.time(), self.client[0] if self.client else ""
-        self._head = Deadline(HEAD_SECONDS, transport)
+        self._headers = Deadline(HEADER_SECONDS, transport)
         self._reader = Deadline(READ_SECONDS, transport)
-        self._head.start()
+        self._headers.start()
         if len(self.connections) > max_connections():
             self._make_room()
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
         if self.is_idle:
-            self._head.start()
+            self._headers.start()
         else:
-            self._head.stop()
+            self._headers.stop()
 
     def pause_writing(self) -> None:
         super().pause_writing()
@@ -65,7 +65,7 @@ class GuardedProtocol(H11Protocol):
         super().resume_writing()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._head.stop()
+        self._headers.stop()
         self._reader.stop()
         super().connection_lost(exc)
 
@@ -75,13 +75,13 @@ class GuardedProtocol(H11Protocol):
 
     def _make_room(self) -> None:
         idle = [each for each in self.connections if isinstance(each, GuardedProtocol) and each.is_idle]
-        [(crowd, _)] = Counter(each.address for each in idle).most_common(1)
-        oldest = min((each for each in idle if each.address == crowd), key=lambda each: each.since)
-        self.connections.discard(oldest)  # at once: it is lost only in the next round of the loop
+        [(busiest, _)] = Counter(each.address for each in idle).most_common(1)
+        oldest = min((each for each in idle if each.address == busiest), key=lambda each: each.since)
+        self.connections.discard(oldest)  # now: `connection_lost` comes only later
         oldest.transport.abort()
 
 
 def max_connections() -> int:
-    """Half of the files that this process may open, and no more than 512."""
+    """Half of the process's limit of open files, at most 512."""
     files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return 512 if files == resource.RLIM_INFINITY else min(512, files // 2)

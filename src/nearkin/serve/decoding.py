@@ -1,4 +1,4 @@
-"""An upload becomes what the model takes: decoded in a process with limits, and small before it waits for the model."""
+"""Decodes uploads into input tensors, in processes with limits on time and memory."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ WORKERS = 2
 
 
 class UploadDecoder:
-    """Makes (channels, size, size) tensors of uploads, two at a time; the others wait as the bytes that came."""
+    """Decodes uploads into (channels, size, size) tensors, two at a time. The others wait, still encoded."""
 
     def __init__(self, preprocess: Preprocess) -> None:
         self._preprocess, self._transform = preprocess, make_transform(preprocess)
@@ -30,7 +30,7 @@ class UploadDecoder:
 
     def _decode(self, content: bytes) -> Tensor:
         if not content:
-            raise HTTPException(422, "the file is empty (0 bytes); send a picture")
+            raise HTTPException(422, "the file is empty (0 bytes); send an image")
         image = self._decoders.read(content, self._preprocess.resize)
         if isinstance(image, Unreadable):
             raise refusal(image)
@@ -38,14 +38,14 @@ class UploadDecoder:
 
 
 def refusal(image: Unreadable) -> HTTPException:
-    """Of the reasons, only nearkin's own reach the client: a decoder's may hold anything.
+    """The response to an upload that cannot be decoded. It never quotes a decoder, whose message may contain anything.
 
     >>> from pathlib import Path
     >>> refusal(BeyondLimits(Path("upload"), "more than 100 scans")).detail
-    'the picture takes too much to decode (more than 100 scans); send a smaller one'
+    'the image exceeds the decoding limits (more than 100 scans); send a smaller one'
     """
     if isinstance(image, BeyondLimits):
-        return HTTPException(413, f"the picture takes too much to decode ({image.reason}); send a smaller one")
+        return HTTPException(413, f"the image exceeds the decoding limits ({image.reason}); send a smaller one")
     if image.reason == NOT_AN_IMAGE:
-        return HTTPException(415, "the file is not a picture that can be read; send a JPEG, PNG or WebP")
-    return HTTPException(422, "the picture is damaged or cut off and cannot be decoded; send it again or another one")
+        return HTTPException(415, "the file is not an image in a supported format; send a JPEG, PNG or WebP file")
+    return HTTPException(422, "the image is damaged or incomplete; send it again, or send another one")

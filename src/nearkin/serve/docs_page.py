@@ -1,4 +1,4 @@
-"""A page that explains the API, made from its OpenAPI description without a script or another server."""
+"""The API documentation as one HTML page, made from the OpenAPI description, without scripts or other servers."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 
 def docs_page(description: dict[str, Any]) -> str:
-    """HTML with every endpoint, its parameters and its answers.
+    """HTML that lists every endpoint with its parameters and responses.
 
     >>> "<h1>nearkin" in docs_page({"info": {"title": "nearkin", "version": "1", "description": ""}, "paths": {}})
     True
@@ -23,15 +23,15 @@ def docs_page(description: dict[str, Any]) -> str:
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         f'<title>{escape(info["title"])} API</title><link rel="icon" href="/icon.svg">'
         '<link rel="stylesheet" href="/page.css"><main class="api">'
-        f"<h1>{escape(info['title'])} {escape(info['version'])}: API</h1><p>{escape(info['description'])} "
-        'For programs: <a href="/openapi.json">openapi.json</a>. <a href="/">Back to the page</a></p>'
+        f"<h1>{escape(info['title'])} {escape(info['version'])} API</h1><p>{escape(info['description'])} "
+        'OpenAPI description: <a href="/openapi.json">openapi.json</a>. <a href="/">Back to the search page</a></p>'
         f"{endpoints}</main></html>"
     )
 
 
 def _endpoint(method: str, path: str, operation: dict[str, Any]) -> str:
     parameters = [
-        (given["name"], given["schema"], given.get("description", "")) for given in operation.get("parameters", [])
+        (each["name"], each["schema"], each.get("description", "")) for each in operation.get("parameters", [])
     ]
     for form in operation.get("requestBody", {}).get("content", {}).values():
         parameters += [
@@ -41,11 +41,13 @@ def _endpoint(method: str, path: str, operation: dict[str, Any]) -> str:
         f"<tr><td><code>{escape(name)}</code><td>{escape(_kind(schema))}<td>{escape(text)}</tr>"
         for name, schema, text in parameters
     )
-    answers = ", ".join(f"{code} {escape(answer['description'])}" for code, answer in operation["responses"].items())
+    responses = ", ".join(
+        f"{code} {escape(response['description'])}" for code, response in sorted(operation["responses"].items())
+    )
     return (
         f"<section><h2><code>{method.upper()} {escape(path)}</code></h2><p>{escape(operation['description'])}</p>"
         + (f"<table>{rows}</table>" if rows else "")
-        + f"<p>Answers: {answers}</p></section>"
+        + f"<p>Responses: {responses}</p></section>"
     )
 
 

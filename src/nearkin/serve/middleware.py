@@ -1,4 +1,4 @@
-"""Every request is let in or refused and finds its place, and every answer has safe headers."""
+"""Middleware: checks access, limits concurrent requests, and adds security headers to every response."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from nearkin.serve.access import Access
-from nearkin.serve.places import Places, client_of
+from nearkin.serve.slots import Slots, client_of
 
 HEADERS = {
     "Content-Security-Policy": (
@@ -21,7 +21,7 @@ HEADERS = {
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
     "Cross-Origin-Resource-Policy": "same-origin",
-    # Another gallery may be served at the same address next: the browser asks each time whether its copy still holds.
+    # The browser must revalidate its copies: the next gallery may be served at the same address.
     "Cache-Control": "no-cache",
 }
 
@@ -30,25 +30,25 @@ class SafetyMiddleware:
     """ASGI middleware.
 
     Args:
-        access: who may ask.
-        places: for requests without a body; an upload takes one of its own kind.
+        access: decides which requests are allowed.
+        slots: for requests without a body; uploads have their own.
     """
 
-    def __init__(self, app: ASGIApp, access: Access, places: Places) -> None:
-        self._app, self._access, self._places = app, access, places
+    def __init__(self, app: ASGIApp, access: Access, slots: Slots) -> None:
+        self._app, self._access, self._slots = app, access, slots
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        began = False
+        started = False
 
         async def send_safely(message: Message) -> None:
-            nonlocal began
+            nonlocal started
             if message["type"] == "http.response.start":
-                began = True
+                started = True
                 MutableHeaders(scope=message).update(HEADERS)
-            with suppress(LocalProtocolError):  # the rest of the request was not HTTP, and was answered with that
+            with suppress(LocalProtocolError):  # the request turned out not to be HTTP; uvicorn has answered it
                 await send(message)
 
         if refusal := self._access.refusal(scope):
@@ -58,10 +58,10 @@ class SafetyMiddleware:
             if scope["method"] == "POST":
                 await self._app(scope, receive, send_safely)
             else:
-                async with self._places.place(client_of(scope)):
+                async with self._slots.slot(client_of(scope)):
                     await self._app(scope, receive, send_safely)
         except HTTPException as error:
             await JSONResponse({"detail": error.detail}, error.status_code, error.headers)(scope, receive, send_safely)
-        except asyncio.CancelledError:  # the server ends and waited long enough; its log needs no traceback of that
-            if not began:
+        except asyncio.CancelledError:  # the server is shutting down; no traceback is needed
+            if not started:
                 await JSONResponse({"detail": "the server is stopping"}, 503)(scope, receive, send_safely)

@@ -1,4 +1,4 @@
-"""The answers of the API."""
+"""The responses of the API."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from nearkin.search.store import Entry, Hit
 
 
 class Item(BaseModel):
-    """An item of the gallery; its pictures are at /api/items/{id}/thumbnail and /api/items/{id}/picture."""
+    """An item of the gallery. Its image is at /api/items/{id}/image, and smaller at /api/items/{id}/thumbnail."""
 
-    id: int = Field(description="Names the item in all other requests.")
-    name: str = Field(description="The file's name and its folder's.")
-    label: str = Field(description="Its class; empty where it has none.")
+    id: int = Field(description="Identifies the item in other requests.")
+    name: str = Field(description="The file name and the name of its folder.")
+    label: str = Field(description="The class of the item; empty if it has none.")
 
     @classmethod
     def of(cls, id: int, entry: Entry) -> Item:
@@ -22,9 +22,9 @@ class Item(BaseModel):
 
 
 class Neighbour(Item):
-    """An item that was found."""
+    """A search result."""
 
-    distance: float = Field(description="Euclidean distance from the query in the embedding: 0 is the same.")
+    distance: float = Field(description="Euclidean distance between the embeddings of query and item.")
 
     @classmethod
     def of_hit(cls, hit: Hit) -> Neighbour:
@@ -34,17 +34,17 @@ class Neighbour(Item):
 class SearchResponse(BaseModel):
     """The neighbours of a query, nearest first."""
 
-    item: Item | None = Field(description="The query, where it is an item of the gallery.")
+    item: Item | None = Field(description="The query, if it is an item of the gallery.")
     neighbours: list[Neighbour]
 
 
 class Label(BaseModel):
     label: str
-    items: int = Field(description="How many items have it.")
+    items: int = Field(description="Number of items with this label.")
 
 
 class Point(BaseModel):
-    """An item on the map of the space."""
+    """An item on the map."""
 
     id: int
     x: float = Field(description="From 0 (left) to 1 (right).")
@@ -53,25 +53,25 @@ class Point(BaseModel):
 
 
 class Map(BaseModel):
-    ready: bool = Field(description="False while it, or a newer one, is being computed; ask again in a second.")
-    points: list[Point] = Field(description="Of the previous map while a newer one is being computed.")
+    ready: bool = Field(description="False while the map is being computed or updated; try again in a second.")
+    points: list[Point] = Field(description="The points of the previous map while the map is being updated.")
 
 
 class Health(BaseModel):
     status: str = "ok"
-    version: str = Field(description="Of nearkin.")
-    items: int = Field(description="In the gallery.")
-    max_upload_mb: int = Field(description="The largest file a search takes.")
+    version: str = Field(description="Version of nearkin.")
+    items: int = Field(description="Number of items in the gallery.")
+    max_upload_mb: int = Field(description="Maximum size of an upload in megabytes.")
 
 
 class Problem(BaseModel):
-    """The answer to every request that is refused."""
+    """The response to a request that is refused."""
 
-    detail: str = Field(description="One sentence: what was wrong and what to do.")
+    detail: str = Field(description="One sentence that says what is wrong and what to do.")
 
 
 def shown_name(path: str) -> str:
-    """The last two parts of a path: enough to recognise a file, and nothing about the server's disk.
+    """The last two parts of a path: enough to recognise a file, without revealing the server's folders.
 
     >>> shown_name("/home/ada/photos/roses/17.jpg"), shown_name("/17.jpg")
     ('roses/17.jpg', '17.jpg')

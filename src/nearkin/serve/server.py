@@ -1,4 +1,4 @@
-"""Serves a gallery until Ctrl-C: to this machine only, unless another address is asked for."""
+"""Serves a gallery until Ctrl-C, by default to this machine only."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import uvicorn
     from fastapi import FastAPI
 
-STOP_SECONDS = 1  # for requests to end, after Ctrl-C
+STOP_SECONDS = 1  # for running requests to finish after Ctrl-C
 LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
 
 
@@ -32,13 +32,16 @@ def serve(
     allow_host: Sequence[str] | None = None,
     token: str | None = None,
 ) -> None:
-    """Answers at ``http://host:port`` until Ctrl-C.
+    """Serves a gallery at ``http://host:port`` until Ctrl-C.
 
     Args:
-        port: 0 takes any free one.
-        allow_host: further names by which browsers may call it, such as that of a proxy in front of it.
-        token: what a client must know; None: the environment's NEARKIN_TOKEN. Where there is none and other machines
-            reach it, one is made up and printed.
+        gallery: the gallery to search.
+        host: address to listen on. "0.0.0.0" accepts connections from other machines.
+        port: port to listen on; 0: any free port.
+        open_browser: open the page in a browser.
+        allow_host: additional host names to accept, such as that of a reverse proxy.
+        token: secret that clients must send; None: the environment variable NEARKIN_TOKEN. If that is not set and
+            other machines can connect, a random token is created and printed.
     """
     try:
         import python_multipart  # noqa: F401
@@ -53,23 +56,23 @@ def serve(
     if token is not None:
         check_token(token)
     with listen(host, port) as listening:
-        local = only_this_machine(listening)
-        made_up = secrets.token_urlsafe(24) if token is None and not local else None
-        app = make_app(gallery, hosts=names(host, allowed, local), token=token or made_up)
+        local = is_local(listening)
+        random_token = secrets.token_urlsafe(24) if token is None and not local else None
+        app = make_app(gallery, hosts=names(host, allowed, local), token=token or random_token)
         address = f"http://{_in_address(host)}:{listening.getsockname()[1]}"
         print(f"{len(gallery):,} items at {address} (stop with Ctrl-C)", flush=True)
-        if made_up is not None:
-            print(f"open {address}/?token={made_up}", flush=True)
-        elif token is not None:  # whoever gave it knows it
-            print(f"open {address}/?token= with the token at its end", flush=True)
+        if random_token is not None:
+            print(f"open {address}/?token={random_token}", flush=True)
+        elif token is not None:  # not printed: the user knows it
+            print(f"open {address}/?token=TOKEN with your token", flush=True)
         if open_browser:
-            webbrowser.open(address)  # without the token: all users of this machine see what browsers are started with
-        with suppress(KeyboardInterrupt):  # uvicorn has ended in order and passes on what made it end
+            webbrowser.open(address)  # without the token: every user can see the command line of a browser
+        with suppress(KeyboardInterrupt):  # uvicorn has shut down and raises the signal again
             http_server(app).run(sockets=[listening])
 
 
 def http_server(app: FastAPI) -> uvicorn.Server:
-    """A server with deadlines; it keeps no log of requests, which may name the token."""
+    """A server with deadlines. It does not log requests, because their URLs may contain the token."""
     import uvicorn
 
     from nearkin.serve.connections import BACKLOG, GuardedProtocol
@@ -88,13 +91,13 @@ def http_server(app: FastAPI) -> uvicorn.Server:
 
 
 def names(host: str, allowed: Sequence[str], local: bool) -> set[str] | None:
-    """The names by which the server may be called; None (any) where other machines reach it, by whatever name.
+    """The host names to accept. None: any, because the names that other machines use are not known.
 
     Args:
-        local: whether only this machine reaches it.
+        local: whether only this machine can connect.
 
-    >>> sorted(names("127.0.0.1", ["pictures.example"], local=True))
-    ['127.0.0.1', '[::1]', 'localhost', 'pictures.example']
+    >>> sorted(names("127.0.0.1", ["images.example"], local=True))
+    ['127.0.0.1', '[::1]', 'images.example', 'localhost']
     """
     if not allowed and not local:
         return None
@@ -102,20 +105,20 @@ def names(host: str, allowed: Sequence[str], local: bool) -> set[str] | None:
 
 
 def host_name(given: str) -> str:
-    """A name as browsers send it.
+    """Checks a host name and returns it in lower case, as browsers send it.
 
-    >>> host_name("Pictures.example")
-    'pictures.example'
+    >>> host_name("Images.example")
+    'images.example'
     """
     if not given.isascii():
-        raise UserError(f"browsers send '{given}' in another form; give that one, which begins with xn--")
+        raise UserError(f"host name '{given}' is not ASCII; use its encoded form, which starts with xn--")
     if not re.fullmatch(r"[\w.-]+|\[[\da-fA-F:.]+\]", given):
-        raise UserError(f"'{given}' is not a host name; give it alone, like pictures.example")
+        raise UserError(f"'{given}' is not a host name; use the name alone, such as images.example")
     return given.lower()
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """A socket at this address.
+    """A socket that listens on this address.
 
     >>> with listen("127.0.0.1", 0) as taken:
     ...     listen("127.0.0.1", taken.getsockname()[1])  # doctest: +ELLIPSIS
@@ -125,7 +128,7 @@ def listen(host: str, port: int) -> socket.socket:
     try:
         return socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
     except OverflowError:
-        raise UserError(f"port {port} does not exist; choose one from 0 to 65535") from None
+        raise UserError(f"port must be from 0 to 65535, got {port}") from None
     except OSError as error:
         if error.errno == errno.EADDRINUSE:
             raise UserError(f"port {port} is in use; choose another, or port=0 for any free one") from None
@@ -137,7 +140,7 @@ def _in_address(host: str) -> str:
     return f"[{host}]" if ":" in host else host
 
 
-def only_this_machine(listening: socket.socket) -> bool:
-    """Judged by the address that it got, not by how that was written."""
+def is_local(listening: socket.socket) -> bool:
+    """Whether the socket's own address is a loopback address, however the host was written."""
     address = ipaddress.ip_address(listening.getsockname()[0])
     return (getattr(address, "ipv4_mapped", None) or address).is_loopback

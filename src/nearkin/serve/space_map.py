@@ -1,4 +1,4 @@
-"""The map of the space: a sample of the gallery in a plane, computed in the background."""
+"""The map: a sample of the gallery projected to two dimensions, computed in the background."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from nearkin.search.store import Embeddings, Entry, Store
 from nearkin.serve.schemas import Point
 
 log = logging.getLogger(__name__)
-PAUSE = 4  # times as long as the last map took, none is drawn: an index that runs beside needs the processor too
+PAUSE = 4  # minimum time between maps, as a multiple of the time that the last one took: indexing needs the CPU too
 Ids = npt.NDArray[np.uint64]
 Items = Callable[[list[int]], tuple[dict[int, Entry], Embeddings]]
 
 
 class SpaceMap:
-    """Positions of items, computed in a thread; ``points`` are those last known."""
+    """Positions of items, computed in a thread. ``points`` is the latest map."""
 
     def __init__(self) -> None:
         self.points: list[Point] = []
@@ -33,31 +33,32 @@ class SpaceMap:
         self._closed = False
 
     def close(self) -> None:
-        """A map that is being drawn may fail without a word from now on: what it reads from is about to close."""
+        """Stops logging failures: the store that a running computation reads from is about to close."""
         self._closed = True
 
     def update(self, ids: list[int], items: Items) -> bool:
-        """Begins to draw these items, unless they are drawn or it pauses; False while some are being drawn.
+        """Starts to compute a map of these items, unless it exists or the pause lasts. False while computing.
 
         Args:
-            items: ids -> entries by id, and their vectors (entries, dim).
+            ids: items to show.
+            items: returns the entries of ids, by id, and their vectors (entries, dim).
         """
         if self._thread is not None and self._thread.is_alive():
             return False
         if ids == self._ids or time.monotonic() < self._paused_until:
             return True
         self._ids = ids
-        # A daemon: the end of the server does not wait for a map that nobody will see.
-        self._thread = Thread(target=self._draw, args=(ids, items), daemon=True, name="map")
+        # A daemon thread: the server does not wait for it when it stops.
+        self._thread = Thread(target=self._compute, args=(ids, items), daemon=True, name="map")
         self._thread.start()
         return False
 
     def failure(self) -> Exception | None:
-        """Why the last attempt failed; given once, and then it can begin again."""
+        """The error of the last attempt. Returned once; then `update` tries again."""
         failure, self._failure = self._failure, None
         return failure
 
-    def _draw(self, ids: list[int], items: Items) -> None:
+    def _compute(self, ids: list[int], items: Items) -> None:
         began = time.monotonic()
         try:
             entries, vectors = items(ids)
@@ -68,19 +69,19 @@ class SpaceMap:
             self._paused_until = time.monotonic() + PAUSE * (time.monotonic() - began)
         except Exception as error:
             if not (self._closed or isinstance(error, UserError)):
-                log.exception("the map could not be drawn")
+                log.exception("the map could not be computed")
             self._ids, self._failure = None, error
 
 
 def sample_ids(store: Store, count: int) -> list[int]:
-    """Ids drawn evenly and in random order: those with the lowest hash, so that a gallery that grows changes few."""
+    """A random sample of ids: those with the lowest hashes, so that the sample changes little as a gallery grows."""
     ids = np.array(store.ids(len(store)), np.uint64)
     lowest: list[int] = ids[np.argsort(_hashes(ids))[:count]].tolist()
     return lowest
 
 
 def _hashes(ids: Ids) -> Ids:
-    """The last steps of SplitMix64: no two ids share one.
+    """The last steps of SplitMix64, which map ids to hashes one to one.
 
     >>> _hashes(np.array([0, 1], np.uint64)).tolist()
     [0, 6238072747940578789]

@@ -1,4 +1,4 @@
-"""The form of an upload: read no further than allowed, never written to disk."""
+"""Reads upload forms: in memory, up to a size limit."""
 
 from __future__ import annotations
 
@@ -15,51 +15,51 @@ from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.requests import ClientDisconnect
 
 from nearkin.data.images import FORMATS
-from nearkin.serve.places import UploadPlaces, client_of
+from nearkin.serve.slots import UploadSlots, client_of
 
-FORM_OVERHEAD = 16 * 1024  # bytes of a form that are not the file
+FORM_OVERHEAD = 16 * 1024  # bytes of a form besides the file
 MAX_NEIGHBOURS = 200
 
-# It warns about every form that ends too early; the answer says so already.
+# It warns about every truncated form, which the response reports already.
 logging.getLogger("python_multipart").setLevel(logging.ERROR)
 
-Count = Annotated[int, Field(ge=1, le=MAX_NEIGHBOURS, description="How many, at most.")]
-Label = Annotated[str | None, Field(description="Only items with this label; empty: all.")]
+Count = Annotated[int, Field(ge=1, le=MAX_NEIGHBOURS, description="Maximum number of items.")]
+Label = Annotated[str | None, Field(description="Return only items with this label; empty: all items.")]
 
 
 class Search(BaseModel):
-    """The form of a search by picture."""
+    """The form of a search by image."""
 
     file: bytes = Field(
-        description=f"A picture: {', '.join(FORMATS)}; of an animated one, the first frame.",
+        description=f"An image: {', '.join(FORMATS)}. Of an animation, the first frame is used.",
         json_schema_extra={"format": "binary"},
     )
     k: Count = 20
     label: Label = None
 
 
-async def read_search(request: Request, max_bytes: int, places: UploadPlaces) -> Search:
-    """The form in a request's body; 413 as soon as more than ``max_bytes`` are declared or have come."""
+async def read_search(request: Request, max_bytes: int, slots: UploadSlots) -> Search:
+    """Reads the form of a request; raises 413 as soon as more than ``max_bytes`` are declared or received."""
     kind, options = parse_options_header(request.headers.get("content-type", ""))
     if kind != b"multipart/form-data":
-        raise HTTPException(415, "send the picture as the field 'file' of a multipart/form-data form")
-    if options.get(b"charset", b"utf-8").lower() != b"utf-8":  # Python knows some that decode nothing
-        raise HTTPException(415, "the form is in another character set; send it in UTF-8")
+        raise HTTPException(415, "not a multipart/form-data form; send the image as its field 'file'")
+    if options.get(b"charset", b"utf-8").lower() != b"utf-8":  # some of Python's codecs fail on any text
+        raise HTTPException(415, "the charset of the form is not supported; send it in UTF-8")
     try:
-        async with places.arrival(client_of(request.scope)) as came:
-            body = _limited(request, max_bytes, came)
+        async with slots.receiving(client_of(request.scope)) as received:
+            body = _limited(request, max_bytes, received)
             parser = MultiPartParser(request.headers, body, max_files=1, max_fields=2)
-            parser.spool_max_size = max_bytes + FORM_OVERHEAD  # all of it stays in memory
+            parser.spool_max_size = max_bytes + FORM_OVERHEAD  # never write to disk
             form = await parser.parse()
     except MultiPartException as error:
         raise HTTPException(400, f"the form cannot be read: {error.message}") from None
     except TimeoutError:
-        raise HTTPException(408, "the picture arrives too slowly; try again, or send a smaller one") from None
+        raise HTTPException(408, "the upload is too slow; try again, or send a smaller image") from None
     except ClientDisconnect:
-        raise HTTPException(400, "the upload was broken off") from None  # nobody is left to hear it
+        raise HTTPException(400, "the upload was interrupted") from None  # nobody receives this
     file = form.get("file")
     if not isinstance(file, UploadFile):
-        raise HTTPException(422, "the form has no file; send the picture as the field 'file'")
+        raise HTTPException(422, "the form has no file; send the image as the field 'file'")
     fields = {name: value for name, value in form.items() if name in ("k", "label")}
     try:
         return Search.model_validate({**fields, "file": await file.read()})
@@ -69,7 +69,7 @@ async def read_search(request: Request, max_bytes: int, places: UploadPlaces) ->
         await form.close()
 
 
-async def _limited(request: Request, max_bytes: int, came: Callable[[int], None]) -> AsyncGenerator[bytes]:
+async def _limited(request: Request, max_bytes: int, received: Callable[[int], None]) -> AsyncGenerator[bytes]:
     limit = max_bytes + FORM_OVERHEAD
     too_large = HTTPException(413, f"the file is larger than {max_bytes // 2**20} MB; send a smaller one")
     declared = request.headers.get("content-length", "")
@@ -80,5 +80,5 @@ async def _limited(request: Request, max_bytes: int, came: Callable[[int], None]
         size += len(chunk)
         if size > limit:
             raise too_large
-        came(size)
+        received(size)
         yield chunk

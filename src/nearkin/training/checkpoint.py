@@ -27,7 +27,7 @@ class Position:
         loss_sum: sum of the losses of this epoch so far.
         spread: spread of the latest batch's embeddings.
         best: best score on the monitored split.
-        best_epoch: number of epochs before the best score; 0: the model before training.
+        best_epoch: epoch of the best score; 0: before training.
         stale_evaluations: number of evaluations since the best score.
         records: number of lines in the run's metrics.
     """
@@ -93,7 +93,7 @@ def _checked_position(values: dict[str, Any]) -> Position:
 
 
 def _check_kinds(now: Any, saved: Any, where: str) -> None:
-    """Rejects saved values whose type differs from the current one; where that is None, any type may follow."""
+    """Rejects a saved value of another type than the current one; a current None accepts any type."""
     kinds: list[type | tuple[type, ...]] = [dict, (list, tuple), Tensor, bool, (int, float)]
     if now is None or all(isinstance(now, kind) == isinstance(saved, kind) for kind in kinds):
         if isinstance(now, dict):

@@ -106,11 +106,25 @@ def embed_dataset(
     batch_size: int,
     workers: int | None,
     use_cache: bool = False,
+    full_precision: bool = True,
 ) -> Space:
-    """Embeds a dataset with all processes; each of them gets the whole space, on its device."""
+    """Embeds a dataset with all processes; each of them gets the whole space, on its device.
+
+    Args:
+        use_cache: whether to use the cache of backbone features.
+        full_precision: False: in the precision of training.
+    """
     share = -(-len(dataset) // fabric.world_size)
     start = fabric.global_rank * share
     mine = np.arange(start, start + share) % len(dataset)  # wraps, so that all shares have the same length
     own = dataset.take(mine) if fabric.world_size > 1 else dataset
-    space = embed.embed_dataset(model, own, batch_size=batch_size, workers=workers, use_cache=use_cache)
+    mixed = not full_precision and fabric._precision.precision == "bf16-mixed"
+    space = embed.embed_dataset(
+        model,
+        own,
+        batch_size=batch_size,
+        workers=workers,
+        use_cache=use_cache,
+        autocast=torch.bfloat16 if mixed else None,
+    )
     return space_of(gathered(fabric, space.embeddings.to(fabric.device))[: len(dataset)], dataset)

@@ -11,6 +11,7 @@ import math
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from itertools import islice
@@ -27,9 +28,10 @@ from nearkin.data.loader import Draw, input_batches
 from nearkin.data.summary import counted
 from nearkin.errors import UserError
 from nearkin.evaluation import evaluate
+from nearkin.losses.batch import unchecked
 from nearkin.methods import Batch, Method
 from nearkin.models import EmbeddingModel
-from nearkin.models.model import Head
+from nearkin.models.model import Head, to_device
 from nearkin.progress import Advance, bar
 from nearkin.sampling import share_of
 from nearkin.space import Space
@@ -37,13 +39,20 @@ from nearkin.training import optimise
 from nearkin.training.baseline import unit_space
 from nearkin.training.card import write_card
 from nearkin.training.checkpoint import Position, Stateful, load_checkpoint
+from nearkin.training.compiling import check_compile, should_compile
 from nearkin.training.decode import hold_decoded
 from nearkin.training.defaults import is_pretrained, resolved, with_warmup
-from nearkin.training.devices import device_and_precision, embed_dataset, gathered, make_fabric, seed_device
+from nearkin.training.devices import (
+    device_and_precision,
+    embed_dataset,
+    gathered,
+    make_fabric,
+    seed_device,
+)
 from nearkin.training.metrics_logger import MetricsLogger, check_loggers
 from nearkin.training.microbatch import micro_batched
 from nearkin.training.model_selection import PRIMARY, check_keep, check_measurable, choice_in_words, monitored_split
-from nearkin.training.monitoring import COLLAPSED, collapse_advice, spread, stop_requests, stop_unless_finite
+from nearkin.training.monitoring import COLLAPSED, READ_EVERY, StepMonitor, collapse_advice, stop_requests
 from nearkin.training.objects import Callback, Objects
 from nearkin.training.prepare import build_model, load_splits
 from nearkin.training.run import MemoryRun, Run
@@ -104,6 +113,7 @@ def make_trainer(
     optimise.check(settings.training)
     check_keep(settings.training.keep)
     check_loggers(settings.training.logger)
+    check_compile(settings.training)
     device_and_precision(settings.training)
     torch.manual_seed(settings.training.seed)  # before any weights are made
     method = objects.get("method") or settings.make_method()
@@ -148,7 +158,8 @@ class Trainer:
         check_measurable(self.held_out)
         self.training = settings.training
         self.last_epoch = min(self.training.stop_after or self.training.epochs, self.training.epochs)
-        self.embed_batch = self.training.micro_batch or self.training.batch_size  # also in evaluation
+        enough = 256 if self.fabric.device.type == "cuda" else 1  # images without gradient that keep a device busy
+        self.embed_batch = self.training.micro_batch or max(self.training.batch_size, enough)
         self.workers = self.settings.data.processes
         self.train_set, self.labels = splits.train, splits.train.dense_labels
         self.monitored = monitored_split(self.training, self.held_out)
@@ -167,6 +178,7 @@ class Trainer:
         wanted = self.settings.model.head_init == "svd" or any(self.held_out.values())
         self.start = self._start() if wanted and is_pretrained(self.settings.model) and not begun else None
         self.learner, self.preprocess = self._learner()
+        self.model.to(self.fabric.device)  # before the optimiser: on CUDA, it is fused
         rates = self.training
         groups: dict[str, tuple[nn.Module, float]] = {
             "backbone": (self.model.backbone, rates.backbone_learning_rate),
@@ -188,6 +200,9 @@ class Trainer:
             self.run.create(self.settings, splits.digest())
         if self.fabric.world_size > 1:  # one process chose the folder of a new run
             self.run.move_to(self.fabric.broadcast(self.run.folder))
+        # A fused optimiser skips failed steps by itself, so the host may learn of them later.
+        fused = all(group.get("fused") for group in self.optimizer.param_groups)
+        self.read_every = READ_EVERY if fused else 1
         self.metrics = MetricsLogger(self.run, self.settings, self.position, active=self.fabric.is_global_zero)
 
     def train(self) -> Run:
@@ -208,6 +223,7 @@ class Trainer:
             raise self.run.stopped() from None
         finally:
             self.metrics.close(status)  # another run in this process opens its own
+            self.model.backbone._compiled_call_impl = None  # it may be the user's own module
         return self.run
 
     def _start(self) -> DatasetSplits:
@@ -247,6 +263,9 @@ class Trainer:
             if self.settings.data.keep_decoded:
                 where = (self.model.spec.preprocess, self.fabric.device, self.workers)
                 self.train_set, self.held_out = hold_decoded(self.train_set, self.held_out, *where)
+            steps = self.last_epoch * len(self.sampler)
+            if should_compile(self.training, self.model.spec, steps, self.fabric.device):
+                self.model.backbone.compile(dynamic=False)  # in place: names of weights stay as they are
             return self.model, self.model.spec.preprocess
         self.model.backbone.requires_grad_(False)
         self.model.to(self.fabric.device)
@@ -261,11 +280,15 @@ class Trainer:
         self.evaluator.clear()
         self.learner.train()
         self.method.start_epoch(self.position.epoch)
+        self.monitor, note = StepMonitor(self.fabric.device, self.position.loss_sum), ""
         started, first, self.refresh_seconds = time.monotonic(), self.position.batch, 0.0
         for batch in self._batches():
             self._step(batch)
-            advance(note=f"epoch {self.position.epoch + 1}, loss {self.position.mean_loss:.4f}")
+            if self._reads():
+                note = f"epoch {self.position.epoch + 1}, loss {self.position.mean_loss:.4f}"
+            advance(note=note)
             self._save_or_stop(stop_requested())
+        self._read_monitor()
         self.seconds = seconds = time.monotonic() - started
         loss = self.position.mean_loss
         self.position = replace(self.position, epoch=self.position.epoch + 1, batch=0, loss_sum=0.0)
@@ -296,9 +319,9 @@ class Trainer:
             augment = self.settings.data.augment
             for share in input_batches(self.train_set.items, self.preprocess, draws, augment, self.workers):
                 items = drawn.popleft()
-                columns = (share, torch.from_numpy(self.labels[items]), torch.from_numpy(items))
-                inputs, labels, numbers = (column.to(self.fabric.device) for column in columns)
-                yield Batch(inputs, labels, numbers, self.position.step)
+                labels = torch.from_numpy(self.labels[items])
+                inputs, labels = (to_device(column, self.fabric.device) for column in (share, labels))
+                yield Batch(inputs, labels, torch.from_numpy(items), self.position.step)
 
     def _refresh(self) -> None:
         """Embeds the training split with the current model and passes it to the method."""
@@ -312,21 +335,38 @@ class Trainer:
     def _step(self, batch: Batch) -> None:
         seed_device(self.fabric.device, self._seed(self.position.batch) + 1 + self.fabric.global_rank)  # dropout
         optimise.set_rates(self.optimizer, optimise.rate_factor(self.position.step, len(self.sampler), self.training))
-        loss = self.method.step(self._embed, batch)
+        with unchecked() if self.read_every > 1 else nullcontext():
+            loss = self.method.step(self._embed, batch)
         self.optimizer.zero_grad()
         self.fabric.backward(loss)
-        parameters = [p for group in self.optimizer.param_groups for p in group["params"]]
-        norm = nn.utils.clip_grad_norm_(parameters, self.training.clip_norm or math.inf)
-        value = loss.item()
-        stop_unless_finite(value, norm.item(), self.position.step)
-        self.optimizer.step()
+        self.monitor.add(loss, self._gradient_norm(), self.position.step)
         self.position.step += 1
         self.position.batch += 1
-        self.position.loss_sum += value
+        if self._reads():  # before the weights change
+            self._read_monitor()
+        if self.read_every > 1:
+            self.optimizer.optimizer.found_inf = self.monitor.failed
+        self.optimizer.step()
+
+    def _reads(self) -> bool:
+        """Whether the losses are read after this step; until then, a GPU is not waited for."""
+        return self.position.step % self.read_every == 0
+
+    def _read_monitor(self) -> None:
+        if self.monitor.embeddings is not None:  # the rest of an epoch may have no steps
+            self.position.loss_sum, self.position.spread = self.monitor.read()
+
+    def _gradient_norm(self) -> Tensor:
+        """The norm of the whole gradient, which is then clipped to ``clip_norm``."""
+        parameters = [p for group in self.optimizer.param_groups for p in group["params"] if p.grad is not None]
+        norm = nn.utils.get_total_norm([p.grad for p in parameters])
+        if self.training.clip_norm:
+            nn.utils.clip_grads_with_norm_(parameters, self.training.clip_norm, norm)
+        return norm
 
     def _embed(self, inputs: Tensor, learner: int | None = None) -> Tensor:
         embeddings = gathered(self.fabric, self.wrapped(inputs, learner))
-        self.position.spread = spread(embeddings)
+        self.monitor.embeddings = embeddings.detach()
         seed_device(self.fabric.device, self._seed(self.position.batch))  # the loss draws the same in all processes
         return embeddings
 
@@ -349,10 +389,13 @@ class Trainer:
         return self.method.refresh_every is not None and self.method.refresh_every.due(self.position.epoch, batch, step)
 
     def _space(self, dataset: Dataset, as_features: bool = False, final: bool = False) -> Space:
+        """Embeds a dataset with the current model, on CUDA in the precision of training; final scores are exact."""
         files = isinstance(dataset.items, ImageFiles) and self.learner is self.model
         kept = final and files and self.fabric.world_size == 1  # `evaluate` and `report` need the same again
         learner = self.model.head if as_features else self.learner
-        return embed_dataset(self.fabric, learner, dataset, self.embed_batch, self.workers, kept)
+        full = final or as_features or self.fabric.device.type != "cuda"
+        with torch.compiler.set_stance("force_eager" if full else "default"):
+            return embed_dataset(self.fabric, learner, dataset, self.embed_batch, self.workers, kept, full)
 
     def _measure(self, split: str, kind: str, start: DatasetSplits | None = None) -> dict[str, float]:
         """Evaluates a split and logs the scores; none if there is no such split. Skips clustering during training.
@@ -424,11 +467,17 @@ class Trainer:
         return f"the backbone's features projected to {self.model.spec.dim} dimensions"
 
     def _save_or_stop(self, stop_requested: bool) -> None:
+        in_epoch = self.position.batch > 0
         if self.fabric.world_size > 1:  # processes get the signal at different times and must stop together
-            flag = torch.tensor(float(stop_requested), device=self.fabric.device)
-            stop_requested = bool(self.fabric.all_reduce(flag, reduce_op="sum"))
+            if in_epoch and not self._reads():
+                stop_requested = False  # asking would wait for the GPU
+            else:
+                flag = torch.tensor(float(stop_requested), device=self.fabric.device)
+                stop_requested = bool(self.fabric.all_reduce(flag, reduce_op="sum"))
         every = self.training.checkpoint_steps
         if stop_requested or (every and self.position.step % every == 0):
+            if in_epoch:
+                self._read_monitor()
             self._save_checkpoint()
         if stop_requested:
             raise self.run.stopped(self.position.step)

@@ -45,10 +45,12 @@ class MicroBatched(nn.Module):
         self.size = size
 
     def forward(self, inputs: Tensor, *rest: object) -> Tensor:
-        number = -(-len(inputs) // self.size)
+        least = -(-len(inputs) // self.size)
+        # All of one size if possible, which is compiled once; batch norm cannot use a piece of one item.
+        number = next((n for n in range(least, 2 * least) if len(inputs) % n == 0), least)
         pieces = [
             checkpoint(self.model, piece, *rest, use_reentrant=False, context_fn=self._contexts)
-            for piece in inputs.tensor_split(number)  # equal pieces: batch norm fails on a single item
+            for piece in inputs.tensor_split(number)
         ]
         return torch.cat(pieces)
 

@@ -15,6 +15,7 @@ from torch import Tensor
 from nearkin.errors import UserError
 
 COLLAPSED = 0.01
+READ_EVERY = 20  # steps on a GPU between two reads of the losses
 
 
 def stop_unless_finite(loss: float, gradient_norm: float, step: int) -> None:
@@ -27,17 +28,60 @@ def stop_unless_finite(loss: float, gradient_norm: float, step: int) -> None:
             )
 
 
+class StepMonitor:
+    """Collects the losses and gradient norms of steps on the device, to be read every few steps.
+
+    Reading waits for the GPU, so a step does not read. From the first step on whose loss or gradient is NaN or
+    infinite, ``failed`` is 1: optimisers that take it as ``found_inf`` then leave the weights alone.
+
+    Attributes:
+        failed: () float32, 0 or 1.
+        embeddings: (batch, dim) of the latest step; None before the first one.
+
+    >>> monitor = StepMonitor(torch.device("cpu"))
+    >>> monitor.embeddings = torch.eye(2)
+    >>> for loss in (1.0, 3.0):
+    ...     monitor.add(torch.tensor(loss), torch.tensor(1.0), step=0)
+    >>> monitor.read()[0]
+    4.0
+    """
+
+    embeddings: Tensor | None = None
+
+    def __init__(self, device: torch.device, loss_sum: float = 0.0) -> None:
+        self.failed = torch.zeros((), device=device)
+        self._loss_sum = torch.tensor(loss_sum, dtype=torch.float64, device=device)
+        # Step, loss and gradient norm of the latest step, or of the first one that failed.
+        self._latest = torch.zeros(3, dtype=torch.float64, device=device)
+
+    @torch.no_grad()
+    def add(self, loss: Tensor, norm: Tensor, step: int) -> None:
+        loss = loss.detach().double()
+        latest = torch.stack([torch.full_like(loss, step), loss, norm.double()])
+        self._latest = torch.where(self.failed > 0, self._latest, latest)
+        self.failed = (~self._latest.isfinite().all()).float()
+        self._loss_sum += loss
+
+    def read(self) -> tuple[float, float]:
+        """Returns the sum of all losses and the spread of the latest embeddings; raises an error if a step failed."""
+        assert self.embeddings is not None
+        values = torch.cat([self._latest, torch.stack([self._loss_sum, spread(self.embeddings).double()])])
+        step, loss, norm, loss_sum, latest_spread = values.tolist()
+        stop_unless_finite(loss, norm, int(step))
+        return loss_sum, latest_spread
+
+
 @torch.no_grad()
-def spread(embeddings: Tensor) -> float:
+def spread(embeddings: Tensor) -> Tensor:
     """The distance of embeddings from their mean, relative to their length (both RMS); 0 if all are equal.
 
     >>> spread(torch.ones(4, 3))
-    0.0
+    tensor(0.)
     """
     embeddings = embeddings.float()
     around_mean = (embeddings - embeddings.mean(dim=0)).square().sum(dim=1).mean().sqrt()
     length = embeddings.square().sum(dim=1).mean().sqrt()
-    return float(around_mean / length.clamp(min=1e-12))
+    return around_mean / length.clamp(min=1e-12)
 
 
 def collapse_advice(spread: float) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 from torch import nn
@@ -17,22 +18,28 @@ SCHEDULES = ("constant", "cosine", "linear", "step")
 
 def make_optimizer(parts: dict[str, tuple[nn.Module, float]], settings: TrainingSettings) -> Optimizer:
     """An optimizer over named parts, each with its own learning rate; skips parts without trainable parameters."""
-    groups = []
+    groups: list[dict[str, Any]] = []
     for name, (module, rate) in parts.items():
         parameters = [parameter for parameter in module.parameters() if parameter.requires_grad]
         if parameters:
             groups.append({"params": parameters, "lr": rate, "rate": rate, "name": name})
     decay = settings.weight_decay
+    fused = can_fuse([each for group in groups for each in group["params"]])
     match settings.optimizer:
         case "adam":
-            return torch.optim.Adam(groups, weight_decay=decay)
+            return torch.optim.Adam(groups, weight_decay=decay, fused=fused)
         case "adamw":
-            return torch.optim.AdamW(groups, weight_decay=decay)
+            return torch.optim.AdamW(groups, weight_decay=decay, fused=fused)
         case "sgd":
-            return torch.optim.SGD(groups, momentum=settings.momentum, weight_decay=decay)
+            return torch.optim.SGD(groups, momentum=settings.momentum, weight_decay=decay, fused=fused)
         case "rmsprop":
             return torch.optim.RMSprop(groups, momentum=settings.momentum, weight_decay=decay)
     raise unknown_name("optimizer", settings.optimizer, OPTIMIZERS)
+
+
+def can_fuse(parameters: list[nn.Parameter]) -> bool:
+    """On CUDA, one kernel updates all weights, or none of them after a failed step (see `StepMonitor`)."""
+    return all(parameter.is_cuda for parameter in parameters)
 
 
 def set_rates(optimizer: Optimizer, factor: float) -> None:

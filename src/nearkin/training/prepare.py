@@ -47,7 +47,7 @@ def report_unreadable(unreadable: list[Unreadable]) -> None:
 
 
 def build_model(settings: Settings, train: Dataset, slices: int, backbone: nn.Module | None = None) -> EmbeddingModel:
-    """A backbone with its weights and an untrained head of ``slices`` slices; set the torch seed before.
+    """A backbone with its weights and an untrained head of ``slices`` slices; set the torch seed first.
 
     ``backbone``: the user's own module, instead of a named one.
     """

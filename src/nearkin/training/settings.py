@@ -132,6 +132,8 @@ class TrainingSettings:
         logger: loggers, separated by commas: tensorboard, csv, wandb, mlflow; or none.
         device: auto, cpu or cuda.
         precision: 32-true or bf16-mixed; empty: bf16-mixed on CUDA.
+        compile: compile the backbone with torch.compile: on, off or auto (on CUDA, if training is long enough to
+            gain from it).
         seed: random seed.
     """
 
@@ -157,6 +159,7 @@ class TrainingSettings:
     logger: str = "tensorboard"
     device: str = "auto"
     precision: str = ""
+    compile: str = "auto"
     seed: int = 0
 
 

@@ -1,4 +1,4 @@
-"""The start of a run on a pretrained backbone: its features, and a head initialized from them."""
+"""The start of a run on a pretrained backbone: its features, and a head initialised from them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import numpy as np
 from nearkin.data import Dataset, ImageFiles, Vectors
 from nearkin.models import EmbeddingModel
 from nearkin.models.embed import cached_features
-from nearkin.models.head_init import MOST_ITEMS, init_head
+from nearkin.models.head_init import MAX_ITEMS, init_head
 from nearkin.training.settings import Settings
 from nearkin.training.shared import DatasetSplits, rows_of, shared_files
 
@@ -15,16 +15,16 @@ from nearkin.training.shared import DatasetSplits, rows_of, shared_files
 def start_from_features(
     model: EmbeddingModel, train: Dataset, splits: DatasetSplits, settings: Settings, batch_size: int
 ) -> DatasetSplits:
-    """The splits and "train" as features of the backbone; initializes the head from them if ``head_init`` is "svd".
+    """The splits and "train" as features of the backbone; initialises the head from them if ``head_init`` is "svd".
 
-    If only the head needs the training features, they are computed for at most ``MOST_ITEMS`` items.
+    If only the head needs the training features, they are computed for at most ``MAX_ITEMS`` items.
     """
     seed, workers = settings.training.seed, settings.data.processes
     all_needed = settings.model.freeze_backbone or any(
         split and train.knows_classes_of(split) for split in splits.values()
     )
-    if not all_needed and len(train) > MOST_ITEMS:
-        train = train.take(np.sort(np.random.default_rng(seed).choice(len(train), MOST_ITEMS, replace=False)))
+    if not all_needed and len(train) > MAX_ITEMS:
+        train = train.take(np.sort(np.random.default_rng(seed).choice(len(train), MAX_ITEMS, replace=False)))
     train, others = backbone_features(model, train, splits, batch_size, workers)
     if model.head.project and settings.model.head_init == "svd":
         assert isinstance(train.items, Vectors)

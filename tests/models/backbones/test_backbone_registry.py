@@ -1,4 +1,4 @@
-"""Adding a backbone is adding a file, here or outside; names that are not known come with the nearest."""
+"""The registry: a backbone is added by adding a file, and unknown names come with a suggestion."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def stripes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("channels", [1, 3])
-def test_a_backbone_in_a_new_file_is_used_and_kept_by_its_name(stripes: str, channels: int, tmp_path: Path) -> None:
+def test_a_backbone_in_a_new_file_is_used_and_saved_by_its_name(stripes: str, channels: int, tmp_path: Path) -> None:
     preprocess = preprocess_of(stripes, channels=channels)
     assert (preprocess.size, preprocess.resize, preprocess.mean) == (24, 30, (0.1,) * channels)
     assert (preprocess_of(stripes, 48).size, preprocess_of(stripes, 48).resize) == (48, 60)
@@ -66,25 +66,25 @@ def test_a_backbone_in_a_new_file_is_used_and_kept_by_its_name(stripes: str, cha
     np.testing.assert_array_equal(nearkin.load(tmp_path / "model").encode(image), embedder.encode(image))
 
 
-def test_a_model_is_trained_on_it(stripes: str, photos: Path, tmp_path: Path) -> None:
+def test_a_registered_backbone_can_be_trained(stripes: str, photos: Path, tmp_path: Path) -> None:
     run = nearkin.train(photos, out=tmp_path / "run", backbone=stripes, dim=4, epochs=1, batch_size=9, workers=0)
     assert nearkin.load(run.folder).encode(photos / "class0" / "0.png").shape == (4,)
 
 
-def test_without_its_file_a_kept_model_says_which_backbone_is_missing(stripes: str, tmp_path: Path) -> None:
+def test_without_its_file_a_saved_model_names_the_missing_backbone(stripes: str, tmp_path: Path) -> None:
     Embedder(EmbeddingModel(ModelSpec(stripes, 4, preprocess=preprocess_of(stripes)))).save(tmp_path / "model")
     del registry._BACKBONES[stripes]
     with pytest.raises(UserError, match="backbone 'stripes' is unknown"):
         nearkin.load(tmp_path / "model")
 
 
-def test_a_file_in_nearkins_own_folder_is_found_by_itself() -> None:
+def test_files_in_nearkins_own_folder_are_imported() -> None:
     """`builtin.py` and `googlenet.py` are named nowhere."""
     assert {"linear", "mlp", "small", "torchvision:googlenet"} <= set(known_backbones())
     assert "builtin" not in Path(str(backbones.__file__)).read_text()
 
 
-def test_features_of_code_that_may_change_are_not_kept(
+def test_features_of_code_that_may_change_are_not_cached(
     stripes: str, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("NEARKIN_CACHE", str(tmp_path / "cache"))
@@ -95,7 +95,7 @@ def test_features_of_code_that_may_change_are_not_kept(
         assert bool([*(tmp_path / "cache").rglob("*.sqlite")]) == kept
 
 
-def test_a_name_is_given_once() -> None:
+def test_a_name_cannot_be_registered_twice() -> None:
     with pytest.raises(UserError, match="backbone 'small' already exists"):
 
         @register_backbone("small")
@@ -107,17 +107,17 @@ def test_a_name_is_given_once() -> None:
     ("name", "nearest"),
     [("smal", "small"), ("resnet5", "resnet50"), ("torchvision:googelnet", "torchvision:googlenet"), ("MLP", "mlp")],
 )
-def test_an_unknown_name_is_told_the_nearest(name: str, nearest: str) -> None:
+def test_an_unknown_name_comes_with_the_nearest_one(name: str, nearest: str) -> None:
     with pytest.raises(UserError, match=f"backbone '{name}' is unknown; did you mean '{nearest}'"):
         find_backbone(name)
 
 
-def test_timm_may_be_named() -> None:
+def test_the_prefix_timm_is_optional() -> None:
     model = EmbeddingModel(ModelSpec("timm:test_resnet", 4, preprocess=preprocess_of("timm:test_resnet", 32)))
     assert model.spec.backbone == "test_resnet" and model.width == 96
 
 
-def test_what_a_registered_backbone_gives_is_checked() -> None:
+def test_the_output_of_a_registered_backbone_is_checked() -> None:
     register_backbone("pairs", reads="vectors")(lambda _: Pairs())
     with pytest.raises(UserError, match="backbone 'pairs' returned a tuple"):
         EmbeddingModel(ModelSpec("pairs", 4, features=3))

@@ -1,4 +1,4 @@
-"""GoogLeNet: torchvision's network without its heads, fed with what its weights were trained on."""
+"""GoogLeNet: torchvision's network without its heads, with the preprocessing of its weights."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_a_weights_file_gives_the_features_that_torchvision_computes_from_its_ow
     assert torch.allclose(model.features(pixels), expected, atol=1e-4)
 
 
-def test_pictures_are_cut_as_torchvision_cuts_them() -> None:
+def test_images_are_cropped_as_in_torchvision() -> None:
     presets = GoogLeNet_Weights.IMAGENET1K_V1.transforms()
     preprocess = preprocess_of(NAME, None)
     assert ([preprocess.size], [preprocess.resize]) == (presets.crop_size, presets.resize_size)
@@ -68,7 +68,7 @@ def test_neither_classifier_nor_dropout_nor_auxiliary_heads_are_part_of_it() -> 
     assert backbone.train()(torch.rand(2, 3, 32, 32)).shape == (2, 1024)
 
 
-def test_imagenet_weights_come_from_torchvision_and_never_as_code(
+def test_imagenet_weights_come_from_torchvision_and_are_never_executed(
     monkeypatch: pytest.MonkeyPatch, trained: GoogLeNet
 ) -> None:
     asked: list[tuple[str, dict[str, object]]] = []
@@ -94,6 +94,6 @@ def test_a_failed_download_of_googlenet_says_what_to_do(monkeypatch: pytest.Monk
         weights._downloaded(NAME)
 
 
-def test_a_misspelt_googlenet_is_told_its_name() -> None:
+def test_a_misspelt_googlenet_comes_with_a_suggestion() -> None:
     with pytest.raises(UserError, match=f"did you mean '{NAME}'"):
         preprocess_of("torchvision:googelnet", None)

@@ -1,4 +1,4 @@
-"""A user's own module as a backbone: checked once, saved as weights, never imported or unpickled by a file's word."""
+"""A user's own module as a backbone: checked once, saved as weights, never imported or unpickled."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Gives(nn.Module):
         return self.make(x)
 
 
-def test_a_module_for_images_is_standardised_for_and_gets_a_head() -> None:
+def test_a_module_for_images_gets_standardised_inputs_and_a_head() -> None:
     net = MyNet()
     model = wrap_backbone(net, dim=4, preprocess=SMALL).eval()
     x = torch.from_numpy(IMAGES).permute(0, 3, 1, 2)
@@ -74,7 +74,7 @@ def test_images_are_prepared_as_for_imagenet_unless_the_module_says_otherwise() 
     assert preprocess_of(net) == Preprocess(28, 32, 1, (0.1,), (0.3,))
 
 
-def test_trying_leaves_modes_and_statistics_as_they_were() -> None:
+def test_finding_the_width_does_not_change_modes_or_statistics() -> None:
     net = MyNet().train()
     net.norm.eval()  # frozen by its owner
     before = {name: value.clone() for name, value in net.state_dict().items()}
@@ -95,24 +95,24 @@ def test_trying_leaves_modes_and_statistics_as_they_were() -> None:
         (lambda x: x.mean(), r"of shape \(\) for a batch of 2"),
         (lambda x: x.flatten(1)[:1], r"of shape \(1, 768\) for a batch of 2"),
         (lambda x: x.flatten(1)[:, :0], r"of shape \(2, 0\)"),
-        (lambda x: x.flatten(1).int(), r"returned torch.int32; return floating point"),
+        (lambda x: x.flatten(1).int(), r"returned torch.int32; return a floating-point tensor"),
         (lambda x: x.flatten(1) * torch.nan, "returned NaN or infinity"),
-        (lambda x: x @ torch.ones(9, 9), r"does not take images of 16 pixels \(mat1 and mat2|does not take images"),
+        (lambda x: x @ torch.ones(9, 9), r"fails on images of 16 pixels \(mat1 and mat2|fails on images"),
     ],
 )
-def test_a_module_that_does_not_give_features_is_one_sentence(make: Callable[[Tensor], Any], expected: str) -> None:
+def test_a_module_that_does_not_return_features_is_refused(make: Callable[[Tensor], Any], expected: str) -> None:
     with pytest.raises(UserError, match=expected) as caught:
         wrap_backbone(Gives(make), preprocess=SMALL)
     assert "\n" not in str(caught.value) and "Gives" in str(caught.value)
 
 
-def test_a_class_instead_of_a_module_is_one_sentence() -> None:
-    with pytest.raises(UserError, match=r"a backbone is a name or a torch\.nn\.Module, not <class '.*MyNet'>"):
+def test_a_class_instead_of_a_module_is_refused_in_one_sentence() -> None:
+    with pytest.raises(UserError, match=r"backbone must be a name or a torch\.nn\.Module, got <class '.*MyNet'>"):
         EmbeddingModel(ModelSpec("", 6, preprocess=SMALL), backbone=MyNet)  # type: ignore[arg-type]
 
 
-def test_a_module_that_reads_other_vectors_is_one_sentence() -> None:
-    with pytest.raises(UserError, match="does not take vectors of 4 features"):
+def test_a_module_for_other_vectors_is_refused_in_one_sentence() -> None:
+    with pytest.raises(UserError, match="fails on vectors of 4 features"):
         wrap_backbone(nn.Linear(3, 5), features=4)
 
 
@@ -128,7 +128,9 @@ class TestSaved:
     def test_loading_without_it_says_what_to_pass(self, tmp_path: Path) -> None:
         Embedder(wrap_backbone(MyNet(), dim=4, preprocess=SMALL)).save(tmp_path)
         path = f"{MyNet.__module__}.MyNet"
-        with pytest.raises(UserError, match=rf"the backbone is {path}, .*nearkin\.load\(path, backbone=MyNet\(...\)\)"):
+        with pytest.raises(
+            UserError, match=rf"the backbone is your own module {path}, .*nearkin\.load\(path, backbone=MyNet\(...\)\)"
+        ):
             nearkin.load(tmp_path)
 
     def test_another_module_is_refused_before_it_is_changed(self, tmp_path: Path) -> None:
@@ -141,7 +143,7 @@ class TestSaved:
 
     def test_a_module_for_a_model_that_nearkin_builds_is_refused(self, tmp_path: Path) -> None:
         Embedder(EmbeddingModel(ModelSpec("small", 4, preprocess=SMALL))).save(tmp_path)
-        with pytest.raises(UserError, match="its backbone is 'small', which nearkin builds itself; leave out backbone"):
+        with pytest.raises(UserError, match="its backbone 'small' is not your own module; leave out backbone"):
             nearkin.load(tmp_path, backbone=MyNet())
         with pytest.raises(UserError, match=r"test_resnet is a network that nearkin builds itself; leave out backbone"):
             nearkin.load("timm:test_resnet", backbone=MyNet())
@@ -160,7 +162,7 @@ class TestSaved:
         if passed:
             nearkin.load(tmp_path, backbone=MyNet())
         else:
-            with pytest.raises(UserError, match="does not import by itself"):
+            with pytest.raises(UserError, match="which nearkin does not import"):
                 nearkin.load(tmp_path)
         assert "evil_package" not in sys.modules
 
@@ -171,11 +173,11 @@ class TestSaved:
         description = json.loads(file.read_text())
         description["spec"]["backbone"] = name
         file.write_text(json.dumps(description))
-        with pytest.raises(UserError, match="not a plain network name"):
+        with pytest.raises(UserError, match="is not the name of a network"):
             nearkin.load(tmp_path)
 
 
-def test_a_class_that_cannot_be_imported_is_known_by_its_name_alone() -> None:
+def test_a_class_that_cannot_be_imported_is_called_by_its_name_alone() -> None:
     class Local(nn.Module):
         pass
 

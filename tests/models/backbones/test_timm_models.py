@@ -1,4 +1,4 @@
-"""Models of timm as backbones."""
+"""timm models as backbones."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ GREY = Preprocess(size=16, resize=16, channels=1, mean=(0.5,), std=(0.5,))
 TIMM = "test_resnet.r160_in1k"  # 0.5 million parameters
 
 
-def test_timm_backbones_bring_their_own_preprocessing() -> None:
+def test_timm_backbones_have_their_own_preprocessing() -> None:
     expected = timm.data.resolve_model_data_config(timm.create_model(TIMM, pretrained=False))
     preprocess = preprocess_of(TIMM, None)
     assert preprocess.size == expected["input_size"][-1]

@@ -1,8 +1,8 @@
 """The tables and figures of the papers as data: one TOML file each, with the paper's numbers exactly as printed.
 
-A row names what it is trained with: a recipe, or a recipe's data, network and optimiser with another method
-(``instead``), and what is set differently (``set``). What a group of rows has in common is written once. Each paper's
-``paper.toml`` says what holds for all of its tables: title, how it chose its models, what a recipe does otherwise.
+A row names a recipe, optionally with another method (``instead``) or other settings (``set``). Values that a group of
+rows shares are written once. Each paper's ``paper.toml`` has what holds for all of its tables: the title, how the paper
+chose its models, and how recipes differ from it.
 """
 
 from __future__ import annotations
@@ -21,37 +21,37 @@ from nearkin.errors import unknown_name
 class Row:
     """One line of a table, or one run of a figure."""
 
-    method: str  # what the paper calls it
-    paper: dict[str, float | None]  # by score, the paper's number in percent; None where it gives none
-    recipe: str = ""  # what it is trained with; empty: the base
-    base: dict[str, Any] = field(default_factory=dict)  # settings without a recipe, laid out as a config.toml
-    instead: str = ""  # another method than the recipe's, with nearkin's own settings for it
-    set: dict[str, Any] = field(default_factory=dict)  # settings that differ from the recipe's because the paper's do
-    on_glyphs: dict[str, Any] = field(default_factory=dict)  # further ones where glyphs stand for the paper's data
-    test_per_class: int = 0  # of such glyphs, how many of each class are tested on; 0: other classes are
-    untrained: bool = False  # whether the backbone alone is measured
-    read: str = ""  # the method whose read-out is wanted, its settings after a colon; empty: the trained one's
-    prefix: str = ""  # of the scores' names, such as "with_sc_"
-    test: str = ""  # a benchmark whose test split is measured instead of the trained one's
-    views: int = 1  # random views of an item that are averaged at test, where images are augmented
-    notes: Sequence[str] = ()  # what is to be known about this row, in sentences
+    method: str  # the paper's name for it
+    paper: dict[str, float | None]  # the paper's number in percent by score; None: not in the paper
+    recipe: str = ""  # recipe to train with; empty: the base
+    base: dict[str, Any] = field(default_factory=dict)  # settings without a recipe, as in a config.toml
+    instead: str = ""  # a method that replaces the recipe's, with nearkin's default settings
+    set: dict[str, Any] = field(default_factory=dict)  # settings of the paper's row that differ from the recipe's
+    on_glyphs: dict[str, Any] = field(default_factory=dict)  # additional settings if glyphs replace the paper's data
+    test_per_class: int = 0  # test examples per class of such glyphs; 0: test on other classes
+    untrained: bool = False  # whether to evaluate only the backbone
+    read: str = ""  # the method whose read-out to use, with its settings after a colon; empty: the trained one
+    prefix: str = ""  # prefix of the scores' names, such as "with_sc_"
+    test: str = ""  # a benchmark whose test split replaces that of the training data
+    views: int = 1  # random views to average per test item, if images are augmented
+    notes: Sequence[str] = ()  # remarks on this row, in sentences
 
 
 @dataclass(frozen=True)
 class PaperTable:
     """A table or a figure."""
 
-    name: str  # of the file, "rank/table-1"
+    name: str  # name of the file, such as "rank/table-1"
     title: str  # the paper's authors, year and title
-    number: str  # as the paper counts, "Table I"
-    caption: str  # what it shows, in nearkin's words
+    number: str  # its number in the paper, such as "Table I"
+    caption: str  # what it shows, in our words
     rows: tuple[Row, ...]  # in the paper's order
-    decimals: int = 1  # of the paper's numbers
-    draw: str = ""  # how a figure is drawn, as `make_panels` names it; empty: it is a table
+    decimals: int = 1  # decimals of the paper's numbers
+    draw: str = ""  # type of a figure, a key of `paper_figures.KINDS`; empty: a table
 
     @property
     def columns(self) -> list[str]:
-        """All scores, in the order in which they first come."""
+        """All scores, in the order of their first appearance."""
         return list(dict.fromkeys(column for row in self.rows for column in row.paper))
 
 
@@ -60,14 +60,14 @@ class Paper:
     """What holds for all tables of a paper."""
 
     title: str  # authors, year and title
-    authors: str  # in short, with the year
+    authors: str  # abbreviated, with the year
     chose: str  # how the paper chose the models that it reports
-    differences: dict[str, dict[str, Any]]  # by a word, what recipes do otherwise, and with which settings
-    notes: dict[str, str]  # sentences by name that the rows of several tables share
+    differences: dict[str, dict[str, Any]]  # by keyword, how recipes differ from the paper, and with which settings
+    notes: dict[str, str]  # sentences by name, for rows of several tables
 
 
 def known_papers() -> list[str]:
-    """The papers' names.
+    """The names of all papers.
 
     >>> known_papers()
     ['divide-and-conquer', 'facility-location', 'magnet', 'rank', 'spectral']
@@ -97,7 +97,7 @@ def read_paper(paper: str) -> Paper:
 
 
 def read_table(paper: str, table: str) -> PaperTable:
-    """A table or figure.
+    """Reads a table or figure.
 
     >>> read_table("rank", "table-1").number
     'Table I'
@@ -112,7 +112,7 @@ def read_table(paper: str, table: str) -> PaperTable:
 
 @cache
 def paper_file(name: str) -> dict[str, Any]:
-    """One of the files as it is written; "glyphs" is what is set where glyphs stand for photographs.
+    """The content of a file; "glyphs" has the settings for glyphs as a replacement for photographs.
 
     >>> paper_file("glyphs")["backbone"]
     'small'
@@ -121,7 +121,7 @@ def paper_file(name: str) -> dict[str, Any]:
 
 
 def _row(values: dict[str, Any], notes: dict[str, str]) -> Row:
-    del values["rows"]  # of its group
+    del values["rows"]  # all rows of the group
     columns = values.pop("columns")
     numbers = values.pop("paper", ["-"] * len(columns))
     paper = {column: None if n == "-" else float(n) for column, n in zip(columns, numbers, strict=True)}

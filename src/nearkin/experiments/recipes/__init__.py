@@ -1,9 +1,9 @@
-"""Settings to start from: one TOML file per dataset and method, with where each setting comes from.
+"""Recipes: settings for a dataset and a method, one TOML file each.
 
-A recipe is a run's ``config.toml`` with a table ``[origin]``: what it is for (``description``), and where it holds a
-paper's own settings, which ``paper``, what it does otherwise (``differs``, by the words of that paper's file), and what
-the paper leaves ``open`` or ``partly_open``. Comments say where each setting comes from. Recipes of ``cub200-lite0``
-were found by tuning.
+A recipe is a run's ``config.toml`` with a table ``[origin]``. It has a ``description`` and, for settings from a paper,
+the ``paper``, how the recipe differs from it (``differs``: keywords of that paper's file), and the settings that the
+paper does not state (``open``, ``partly_open``). Comments say where each setting comes from. The recipes of
+``cub200-lite0`` were found by tuning.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from nearkin.errors import unknown_name
 if TYPE_CHECKING:
     from nearkin.training.settings import Settings
 
-# What a recipe means where it is silent: the plain training of the papers, on all training classes from a random head.
+# The defaults of recipes: plain training as in the papers, on all training classes with a randomly initialised head.
 PLAIN: dict[str, dict[str, Any]] = {
     "data": {"validation": 0.0},
     "model": {"head_init": "random", "freeze_batch_norm": False},
@@ -42,7 +42,7 @@ def known_recipes() -> list[str]:
 
 
 def recipe_description(name: str) -> str:
-    """What a recipe is for, in one line: paper and table, or what it was tuned on.
+    """The description of a recipe in one line: paper and table, or what it was tuned on.
 
     >>> recipe_description("cub200/rank")
     'Schall et al. 2019, nonlinear rank approximation: Table I, CUB-200-2011, NRA'
@@ -57,7 +57,7 @@ def read_recipe(name: str) -> Settings:
     >>> read_recipe("cub200/rank").training.batch_size
     128
     """
-    from nearkin.methods import method_class  # here, so that a list of recipes need not wait for torch
+    from nearkin.methods import method_class  # here, so that listing the recipes does not import torch
     from nearkin.training.settings import Settings
 
     tables = {section: table for section, table in recipe_tables(name).items() if section != "origin"}
@@ -68,7 +68,7 @@ def read_recipe(name: str) -> Settings:
 
 @cache
 def recipe_tables(name: str) -> dict[str, dict[str, Any]]:
-    """A recipe as it is written: ``origin`` and the sections of a ``config.toml``.
+    """The content of a recipe's file: ``origin`` and the sections of a ``config.toml``.
 
     >>> recipe_tables("cub200/rank")["origin"]["open"]
     ['epochs', 'weight_decay', 'schedule']

@@ -1,6 +1,6 @@
-"""Backbones by name: one file each, which registers it; a user's own module; and every model of timm.
+"""Backbones: the registered ones, a user's own module, and every timm model.
 
-Adding one is adding a file here, or calling `register_backbone` anywhere else before it is used.
+To add one, add a file here, or call `register_backbone` anywhere before it is used.
 """
 
 from importlib import import_module

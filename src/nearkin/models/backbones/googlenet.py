@@ -1,8 +1,8 @@
-"""GoogLeNet with batch norm, which timm does not have: the backbone of several of the papers, from torchvision.
+"""GoogLeNet with batch norm from torchvision, the backbone of several of the papers. timm does not have it.
 
 Szegedy et al.: Going Deeper with Convolutions, 2015. torchvision's ImageNet weights are those of TensorFlow-Slim
 (top-1 69.8 %), whose "5×5" branch has 3×3 kernels. The classifier, the dropout before it and the auxiliary heads are
-left out: what remains gives 1,024 averaged features.
+left out. The output is 1,024 pooled features.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from nearkin.data.transforms import Preprocess
 from nearkin.models.backbones.registry import register_backbone
 
 GOOGLENET = "torchvision:googlenet"
-# Pixels in −1…1, as the weights were trained; torchvision's `transform_input` undoes its own standardisation.
+# The weights were trained on pixels in −1…1; torchvision's `transform_input` converts ImageNet-standardised ones.
 HALF = (0.5, 0.5, 0.5)
 PREPROCESS = Preprocess(224, 256, 3, HALF, HALF, interpolation="bilinear")
 
 
 def imagenet_weights() -> dict[str, Tensor]:
-    """torchvision's download, or what it kept of an earlier one."""
+    """torchvision's ImageNet weights, downloaded or from its cache."""
     from nearkin import _torchvision  # noqa: F401, I001 (first)
     from torchvision.models import GoogLeNet_Weights
 

@@ -1,4 +1,4 @@
-"""A user's own module as a backbone: what it is called in a saved model, and what it says about its images."""
+"""A user's own module as a backbone: its name in a saved model, and its preprocessing."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ MODULE = "module:"
 
 
 def module_name(module: nn.Module) -> str:
-    """``module:`` and where its class is imported from, or the name of the class alone where it cannot be imported.
+    """``module:`` and the import path of the class, or only its name if it cannot be imported.
 
-    It is written into saved models for people to read. Nothing ever imports what it says.
+    Saved models contain it for people to read. nearkin never imports it.
 
     >>> module_name(nn.Flatten())
     'module:torch.nn.modules.flatten.Flatten'
@@ -30,7 +30,7 @@ def module_name(module: nn.Module) -> str:
 
 
 def module_config(module: nn.Module) -> Preprocess | None:
-    """What the module expects of images, where it says so in the way of timm's models."""
+    """The preprocessing in the module's ``pretrained_cfg``, as in timm; None if it has none."""
     for name in ("pretrained_cfg", "default_cfg"):
         config = getattr(module, name, None)
         if isinstance(config, dict) and {"input_size", "mean", "std"} <= config.keys():

@@ -1,4 +1,4 @@
-"""What a backbone is, and how it is found by its name."""
+"""The registry of backbones."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ IMAGENET = Preprocess(224, 256, 3, mean=(0.485, 0.456, 0.406), std=(0.229, 0.224
 
 @dataclass(frozen=True)
 class Backbone:
-    """How a backbone is made, and what it reads.
+    """How to build a backbone, and what it takes.
 
     Attributes:
-        name: what it is called in settings and in a saved model.
-        build: makes it, untrained, for a number of channels or of features; it gives (batch, width).
-        preprocess: what it expects of images; None where it reads none.
-        vectors: whether it reads feature vectors.
-        grey: whether it can be built for images of one channel; otherwise grey images are read as RGB.
-        imagenet: gets its ImageNet weights; None where there are none.
-        versioned: whether its code comes with nearkin, timm or torchvision, so that name, weights and versions tell
-            what it computes. Features of others are not kept on disk.
+        name: its name in settings and in saved models.
+        build: builds it, untrained, for a number of channels or features. It returns (batch, width).
+        preprocess: how images are prepared for it; None if it does not take images.
+        vectors: whether it takes feature vectors.
+        grey: whether it can be built for one channel; otherwise grey images are converted to RGB.
+        imagenet: returns its ImageNet weights; None if there are none.
+        versioned: whether its code is part of nearkin, timm or torchvision, so that its name, weights and versions
+            determine its features. Features of other backbones are not cached.
     """
 
     name: str
@@ -41,14 +41,14 @@ class Backbone:
     versioned: bool = False
 
     def check_reads(self, data: Literal["images", "vectors"]) -> None:
-        """Refuses data that it cannot read."""
+        """Raises an error if the backbone does not take this kind of data."""
         if data == "images" and self.preprocess is None:
             raise UserError(
-                f"backbone '{self.name}' reads feature vectors, but the data are images; use 'small' or a timm model"
+                f"backbone '{self.name}' takes feature vectors, but the data are images; use 'small' or a timm model"
             )
         if data == "vectors" and not self.vectors:
             raise UserError(
-                f"backbone '{self.name}' reads images, but the data are feature vectors; use 'mlp' or 'linear'"
+                f"backbone '{self.name}' takes images, but the data are feature vectors; use 'mlp' or 'linear'"
             )
 
 
@@ -61,10 +61,11 @@ def register_backbone(
     grey: bool = False,
     imagenet: Callable[[], dict[str, Tensor]] | None = None,
 ) -> Callable[[Build], Build]:
-    """Makes a function known as a backbone: of the number of channels, or of features, it makes the module.
+    """Registers a function that builds a backbone for a number of channels or features.
 
     Args:
-        reads: what it expects of images, by default what most networks do; or "vectors".
+        name: name of the backbone.
+        reads: how images are prepared for it, by default as for ImageNet; or "vectors".
         grey, imagenet: see `Backbone`.
 
     >>> @register_backbone("sum", reads="vectors")
@@ -93,7 +94,7 @@ def register_backbone(
 
 
 def known_backbones() -> list[str]:
-    """The registered names; besides them every name in ``timm.list_models()`` is one.
+    """The registered names. Every name in ``timm.list_models()`` is also a backbone.
 
     >>> {"linear", "mlp", "small", "torchvision:googlenet"} <= set(known_backbones())
     True
@@ -102,7 +103,7 @@ def known_backbones() -> list[str]:
 
 
 def find_backbone(backbone: str | nn.Module) -> Backbone:
-    """A backbone by its name, with or without ``timm:`` for one of timm; or around a module of one's own.
+    """Finds a backbone by name, where ``timm:`` is optional; or makes one of a user's own module.
 
     >>> find_backbone("mlp").vectors, find_backbone(nn.Flatten()).name
     (True, 'module:torch.nn.modules.flatten.Flatten')
@@ -110,14 +111,14 @@ def find_backbone(backbone: str | nn.Module) -> Backbone:
     if isinstance(backbone, nn.Module):
         expected = module_config(backbone) or IMAGENET
         return Backbone(module_name(backbone), lambda _: backbone, expected, vectors=True, grey=True)
-    if callable(backbone):  # the class, for instance, not an object of it
-        raise UserError(f"a backbone is a name or a torch.nn.Module, not {backbone}")
+    if callable(backbone):  # for example a class instead of an instance
+        raise UserError(f"backbone must be a name or a torch.nn.Module, got {backbone}")
     if backbone in _BACKBONES:
         return _BACKBONES[backbone]
     if backbone.startswith(MODULE):
         name = backbone.removeprefix(MODULE)
         raise UserError(
-            f"the backbone is {name}, your own module, which nearkin does not import by itself; "
+            f"the backbone is your own module {name}, which nearkin does not import; "
             f"pass it: nearkin.load(path, backbone={name.split('.')[-1]}(...))"
         )
     name = backbone.removeprefix(TIMM)
@@ -130,17 +131,17 @@ def find_backbone(backbone: str | nn.Module) -> Backbone:
 
 
 def preprocess_of(backbone: str | nn.Module, image_size: int | None = None, channels: int = 3) -> Preprocess:
-    """What a backbone expects of images: its own rule, for images of another size where asked for.
+    """The preprocessing of a backbone, optionally for another image size.
 
     >>> preprocess_of("small", 32, channels=1)
     Preprocess(size=32, resize=32, channels=1, mean=(0.5,), std=(0.5,), interpolation='bicubic')
     """
     found = find_backbone(backbone)
     found.check_reads("images")
-    usual = found.preprocess
-    assert usual is not None
-    size = image_size or usual.size
-    resized = replace(usual, size=size, resize=round(size * usual.resize / usual.size))
-    if channels == 1 and found.grey and isinstance(backbone, str):  # a module says itself that it reads grey
-        return replace(resized, channels=1, mean=usual.mean[:1], std=usual.std[:1])
+    default = found.preprocess
+    assert default is not None
+    size = image_size or default.size
+    resized = replace(default, size=size, resize=round(size * default.resize / default.size))
+    if channels == 1 and found.grey and isinstance(backbone, str):  # a user's module declares its channels itself
+        return replace(resized, channels=1, mean=default.mean[:1], std=default.std[:1])
     return resized

@@ -1,4 +1,4 @@
-"""Every model of timm as a backbone: without its classifier, with its own preprocessing and ImageNet weights."""
+"""timm models as backbones: without the classifier, with their own preprocessing and ImageNet weights."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ TIMM = "timm:"
 
 
 def load_timm() -> ModuleType:
-    """timm, which imports torchvision, where it is needed: together they take seconds."""
+    """Imports timm only when needed: with torchvision, that takes seconds."""
     from nearkin import _torchvision  # noqa: F401, I001 (first)
     import timm
 
@@ -21,7 +21,7 @@ def load_timm() -> ModuleType:
 
 
 def timm_model(name: str) -> nn.Module:
-    """An untrained network that gives pooled features (batch, width).
+    """Builds an untrained network that returns pooled features (batch, width).
 
     >>> timm_model("test_resnet").num_features
     96
@@ -31,21 +31,21 @@ def timm_model(name: str) -> nn.Module:
 
 
 def timm_config(name: str) -> Preprocess | None:
-    """What a model of timm expects of images; None where timm has no such model.
+    """The preprocessing of a timm model; None if timm has no such model.
 
     >>> timm_config("resnet18").size, timm_config("resnet")
     (224, None)
     """
     timm = load_timm()
-    if not timm.is_model(name):  # also for names that timm would look for elsewhere, such as hf-hub:someone/model
+    if not timm.is_model(name):  # False for names that timm would download, such as hf-hub:a/b
         return None
-    told = timm.get_pretrained_cfg(name)
-    config: dict[str, Any] = timm.data.resolve_data_config(pretrained_cfg=told.to_dict() if told else {})
+    found = timm.get_pretrained_cfg(name)
+    config: dict[str, Any] = timm.data.resolve_data_config(pretrained_cfg=found.to_dict() if found else {})
     return preprocess_from_timm(config)
 
 
 def preprocess_from_timm(config: dict[str, Any]) -> Preprocess:
-    """timm's description of a model's images in our words."""
+    """Converts timm's configuration to a `Preprocess`."""
     size = int(config["input_size"][-1])
     return Preprocess(
         size=size,
@@ -58,7 +58,7 @@ def preprocess_from_timm(config: dict[str, Any]) -> Preprocess:
 
 
 def timm_weights(name: str) -> dict[str, Tensor]:
-    """The ImageNet weights, which timm downloads."""
+    """The ImageNet weights, downloaded by timm."""
     state: dict[str, Tensor] = load_timm().create_model(name, pretrained=True, num_classes=0).state_dict()
     return state
 

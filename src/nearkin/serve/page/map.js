@@ -1,16 +1,16 @@
-// The map of the space: dots on a canvas, coloured by label; seen closely enough, the pictures themselves.
+// The map: dots on a canvas, coloured by label. Zoomed in, it shows the images themselves.
 
-const CLOSE = 90;  // so few in sight are shown as pictures
-const EDGE = 28;  // pixels that stay free, and at the right those of the buttons
+const MAX_IMAGES = 90;  // if at most that many items are visible, show their images
+const MARGIN = 28;  // pixels around the points, plus space for the buttons on the right
 const BUTTONS = 48;
-const STILL = 8;  // pixels that a finger may move while it taps
+const TAP_DISTANCE = 8;  // maximum movement of a tap in pixels
 
 export class SpaceMap {
   constructor({ canvas, tip, hues, thumbnail, open }) {
     Object.assign(this, { canvas, tip, hues, thumbnail, open });
     this.points = [];
     this.view = { scale: 1, x: 0, y: 0 };
-    [this.fingers, this.images] = [new Map(), new Map()];
+    [this.touches, this.images] = [new Map(), new Map()];
     this.marked = this.label = this.pointed = null;
     canvas.addEventListener("wheel", (event) => {
       event.preventDefault();
@@ -19,7 +19,7 @@ export class SpaceMap {
     canvas.addEventListener("pointerdown", (event) => this.#press(event));
     canvas.addEventListener("pointermove", (event) => this.#move(event));
     canvas.addEventListener("pointerup", (event) => this.#release(event));
-    canvas.addEventListener("pointercancel", (event) => this.fingers.delete(event.pointerId));
+    canvas.addEventListener("pointercancel", (event) => this.touches.delete(event.pointerId));
     canvas.addEventListener("pointerleave", () => this.#point(null));
     canvas.addEventListener("keydown", (event) => this.#key(event));
     new ResizeObserver(() => this.resize()).observe(canvas);
@@ -47,9 +47,9 @@ export class SpaceMap {
 
   zoom(factor, x = this.canvas.clientWidth / 2, y = this.canvas.clientHeight / 2) {
     const scale = factor ? Math.min(60, Math.max(1, this.view.scale * factor)) : 1;
-    const real = scale / this.view.scale;
+    const ratio = scale / this.view.scale;
     this.view.scale = scale;
-    this.#shift((real - 1) * (this.view.x - x), (real - 1) * (this.view.y - y));
+    this.#shift((ratio - 1) * (this.view.x - x), (ratio - 1) * (this.view.y - y));
     this.#point(null);
   }
 
@@ -61,7 +61,7 @@ export class SpaceMap {
 
   place(point) {
     const { scale, x, y } = this.view;
-    const within = (share, length) => (EDGE + share * (length - 2 * EDGE)) * scale;
+    const within = (share, length) => (MARGIN + share * (length - 2 * MARGIN)) * scale;
     return [within(point.x, this.canvas.clientWidth - BUTTONS) + x, within(point.y, this.canvas.clientHeight) + y];
   }
 
@@ -77,16 +77,16 @@ export class SpaceMap {
     const ratio = this.canvas.width / width || 1;
     context.setTransform(ratio, 0, 0, ratio, 0, 0);
     context.clearRect(0, 0, width, height);
-    const seen = this.points.map((point) => [point, ...this.place(point)])
+    const visible = this.points.map((point) => [point, ...this.place(point)])
       .filter(([, x, y]) => x > -30 && y > -30 && x < width + 30 && y < height + 30);
-    const closely = seen.length <= CLOSE;
-    const side = Math.min(110, 44 * Math.sqrt(CLOSE / seen.length));
+    const asImages = visible.length <= MAX_IMAGES;
+    const side = Math.min(110, 44 * Math.sqrt(MAX_IMAGES / visible.length));
     const radius = Math.min(7, 3.4 + this.view.scale * 0.35);
-    this.reach = closely ? side / 2 : 16;
-    for (const [point, x, y] of seen) {
+    this.reach = asImages ? side / 2 : 16;
+    for (const [point, x, y] of visible) {
       context.globalAlpha = this.label && point.label !== this.label ? 0.15 : 0.85;
       const colour = point.label ? `hsl(${this.hues.get(point.label) ?? 0} 62% 52%)` : ink;
-      const image = closely && this.#image(point.id);
+      const image = asImages && this.#image(point.id);
       if (image?.complete && image.naturalWidth) {
         const shrink = side / Math.max(image.naturalWidth, image.naturalHeight);
         const [w, h] = [image.naturalWidth * shrink, image.naturalHeight * shrink];
@@ -106,7 +106,7 @@ export class SpaceMap {
         context.strokeStyle = ink;
         context.lineWidth = 2.5;
         context.beginPath();
-        context.arc(x, y, closely ? side * 0.72 : radius + 4, 0, 2 * Math.PI);
+        context.arc(x, y, asImages ? side * 0.72 : radius + 4, 0, 2 * Math.PI);
         context.stroke();
       }
     }
@@ -119,21 +119,21 @@ export class SpaceMap {
     return this.images.get(id);
   }
 
-  #least(cost, below = Infinity) {
+  #argmin(cost, below = Infinity) {
     let best = null;
     for (const point of this.points) {
-      const its = cost(point);
-      if (its < below) [best, below] = [point, its];
+      const value = cost(point);
+      if (value < below) [best, below] = [point, value];
     }
     return best;
   }
 
   #nearest(x, y, within) {
-    return this.#least((point) => Math.hypot(this.place(point)[0] - x, this.place(point)[1] - y), within);
+    return this.#argmin((point) => Math.hypot(this.place(point)[0] - x, this.place(point)[1] - y), within);
   }
 
   #towards(from, [dx, dy]) {
-    return this.#least((point) => {
+    return this.#argmin((point) => {
       const [x, y] = [point.x - from.x, point.y - from.y];
       const ahead = x * dx + y * dy;
       return ahead > 1e-6 ? ahead + 3 * Math.abs(x * dy - y * dx) : Infinity;
@@ -147,9 +147,9 @@ export class SpaceMap {
     this.tip.hidden = !point;
     this.canvas.style.cursor = point ? "pointer" : "grab";
     if (!point) return;
-    const [image, words] = this.tip.children;
+    const [image, caption] = this.tip.children;
     image.src = this.thumbnail(point.id, 160);
-    words.textContent = point.label || `item ${point.id}`;
+    caption.textContent = point.label || `item ${point.id}`;
     const [x, y] = this.place(point);
     const { clientWidth: width, clientHeight: height } = this.canvas;
     this.tip.style.left = `${Math.min(Math.max(x - 84, 4), width - 172)}px`;
@@ -159,29 +159,29 @@ export class SpaceMap {
 
   #press(event) {
     this.canvas.setPointerCapture(event.pointerId);
-    this.fingers.set(event.pointerId, [event.offsetX, event.offsetY]);
-    this.moved = this.fingers.size === 1 ? 0 : Infinity;  // two fingers are no tap
+    this.touches.set(event.pointerId, [event.offsetX, event.offsetY]);
+    this.moved = this.touches.size === 1 ? 0 : Infinity;  // two fingers are not a tap
   }
 
   #move(event) {
     const here = [event.offsetX, event.offsetY];
-    const before = this.fingers.get(event.pointerId);
+    const before = this.touches.get(event.pointerId);
     if (!before) return this.#point(this.#nearest(...here, this.reach));
-    this.fingers.set(event.pointerId, here);
+    this.touches.set(event.pointerId, here);
     this.moved += Math.hypot(here[0] - before[0], here[1] - before[1]);
-    const other = [...this.fingers].find(([id]) => id !== event.pointerId)?.[1];
+    const other = [...this.touches].find(([id]) => id !== event.pointerId)?.[1];
     if (other) {
-      const apart = (finger) => Math.hypot(finger[0] - other[0], finger[1] - other[1]) || 1;
-      this.zoom(apart(here) / apart(before), ...other);
-    } else if (this.moved > STILL) {
+      const distance = (touch) => Math.hypot(touch[0] - other[0], touch[1] - other[1]) || 1;
+      this.zoom(distance(here) / distance(before), ...other);
+    } else if (this.moved > TAP_DISTANCE) {
       this.#shift(here[0] - before[0], here[1] - before[1]);
       this.#point(null);
     }
   }
 
   #release(event) {
-    const clicked = this.fingers.size === 1 && this.moved <= STILL;
-    this.fingers.delete(event.pointerId);
+    const clicked = this.touches.size === 1 && this.moved <= TAP_DISTANCE;
+    this.touches.delete(event.pointerId);
     const point = clicked && this.#nearest(event.offsetX, event.offsetY, this.reach * 1.5);
     if (point) this.open(point.id);
   }

@@ -1,4 +1,4 @@
-"""Pictures show what they claim: right and wrong neighbours marked, every item at its place."""
+"""Figures mark right and wrong neighbours; maps and sheets put every item in its place."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from PIL import Image
 from nearkin.evaluation import diagnostics, evaluate
 from nearkin.reports.map import draw_map, flat_places
 from nearkin.reports.neighbours import RIGHT, WRONG, draw_neighbours
-from nearkin.reports.pictures import COLUMNS, Pictures, Sheet
 from nearkin.reports.split import EmbeddedSplit
+from nearkin.reports.thumbnails import COLUMNS, Sheet, Thumbnails
 from nearkin.space import Space
 
 
@@ -29,11 +29,13 @@ def flat_grey(_: int, side: int) -> Image.Image:
     return Image.new("RGB", (side, side), (120, 120, 120))
 
 
-def split_of(embeddings: torch.Tensor, labels: list[int], pictures: Pictures | None, kept: int = 10) -> EmbeddedSplit:
+def split_of(
+    embeddings: torch.Tensor, labels: list[int], thumbnails: Thumbnails | None, kept: int = 10
+) -> EmbeddedSplit:
     space = Space.of(embeddings, torch.tensor(labels))
     classes = [str(number) for number in range(max(labels) + 1)]
     result = evaluate(space, kept_neighbours=kept, clustering=None)
-    return EmbeddedSplit("test", "toy", space, classes, pictures, result, diagnostics(space))
+    return EmbeddedSplit("test", "toy", space, classes, thumbnails, result, diagnostics(space))
 
 
 @pytest.mark.parametrize(("labels", "right", "wrong"), [([0, 0, 0, 1, 1, 1], True, False), ([0, 1] * 3, False, True)])
@@ -41,15 +43,15 @@ def test_right_neighbours_are_green_and_wrong_ones_red(
     tmp_path: Path, labels: list[int], right: bool, wrong: bool
 ) -> None:
     places = torch.tensor([0.0, 0.1, 0.2, 9.0, 9.1, 9.2]) if right else torch.tensor([0.0, 0.1, 5.0, 5.1, 9.0, 9.1])
-    draw_neighbours(tmp_path / "n.png", split_of(places[:, None], labels, Pictures(flat_grey, grey=True), 1), rows=4)
+    draw_neighbours(tmp_path / "n.png", split_of(places[:, None], labels, Thumbnails(flat_grey, grey=True), 1), rows=4)
     assert (colour_share(tmp_path / "n.png", RIGHT) > 0.01) == right
     assert (colour_share(tmp_path / "n.png", WRONG) > 0.01) == wrong
 
 
-@pytest.mark.parametrize("pictures", [Pictures(flat_grey, grey=True), Pictures(flat_grey), None])
-def test_the_map_draws_grey_pictures_photos_and_vectors(tmp_path: Path, pictures: Pictures | None) -> None:
+@pytest.mark.parametrize("thumbnails", [Thumbnails(flat_grey, grey=True), Thumbnails(flat_grey), None])
+def test_the_map_draws_grey_images_colour_images_and_vectors(tmp_path: Path, thumbnails: Thumbnails | None) -> None:
     points = torch.randn(30, 4, generator=torch.Generator().manual_seed(0))
-    draw_map(tmp_path / "map.png", split_of(points, [0, 1, 2] * 10, pictures), side=400)
+    draw_map(tmp_path / "map.png", split_of(points, [0, 1, 2] * 10, thumbnails), side=400)
     pixels = np.asarray(Image.open(tmp_path / "map.png"))
     assert pixels.shape == (400, 400, 3)
     assert 0.001 < (pixels != 255).any(axis=2).mean() < 0.9
@@ -66,29 +68,29 @@ def test_the_map_keeps_clusters_together() -> None:
 
 
 @pytest.mark.parametrize("distinct", [1, 2, 3, 4])
-def test_items_at_one_point_of_the_space_are_at_one_place_of_the_map(distinct: int) -> None:
+def test_identical_items_are_at_the_same_point_of_the_map(distinct: int) -> None:
     points = np.arange(20) % distinct
     places = flat_places(np.random.default_rng(0).normal(size=(distinct, 5)).astype(np.float32)[points])
     assert np.abs(places - places[points]).max() < 1e-6
     assert len(np.unique(places[:distinct].round(3), axis=0)) == distinct
 
 
-def test_a_line_stays_a_line_in_its_order() -> None:
+def test_a_line_stays_a_line_in_the_same_order() -> None:
     numbers = np.random.default_rng(0).normal(size=40).astype(np.float32)
     across, down = flat_places(numbers[:, None]).T
     assert (down == 0.5).all() and abs(np.corrcoef(across, numbers)[0, 1]) > 0.999
 
 
 @pytest.mark.parametrize("vectors", [np.zeros((0, 4)), np.ones((1, 4)), np.ones((30, 4)), np.eye(2), np.eye(6)])
-def test_a_map_of_nearly_nothing_is_still_a_map(vectors: np.ndarray) -> None:
+def test_a_map_of_few_items_is_still_a_map(vectors: np.ndarray) -> None:
     places = flat_places(vectors.astype(np.float32))
     assert places.shape == (len(vectors), 2)
     assert ((places >= 0) & (places <= 1)).all()
 
 
-def test_a_sheet_holds_every_picture_at_its_place() -> None:
+def test_a_sheet_has_every_image_in_its_cell() -> None:
     pixels = np.random.default_rng(0).integers(0, 255, (COLUMNS + 3, 16, 16), dtype=np.uint8)
-    sheet = Sheet("s", Pictures(lambda item, _: Image.fromarray(pixels[item]), grey=True), 16)
+    sheet = Sheet("s", Thumbnails(lambda item, _: Image.fromarray(pixels[item]), grey=True), 16)
     cells = {item: sheet.cell(item) for item in reversed(range(len(pixels)))}
     drawn = np.asarray(Image.open(io.BytesIO(base64.b64decode(sheet.uri().partition(",")[2]))))
     for item, cell in cells.items():
