@@ -40,9 +40,8 @@ class ImageFiles:
     def names(self) -> list[str]:
         return [str(path) for path in self.paths]
 
-    def image(self, index: int, short: int | None = None) -> Image.Image | Unreadable:
-        """With ``short``, a large image may have fewer pixels: see `read_image`."""
-        return read_image(self.paths[index], short)
+    def image(self, index: int) -> Image.Image | Unreadable:
+        return read_image(self.paths[index])
 
     def fingerprint(self) -> str:
         """Changes when a file is added, replaced or removed; does not read the files."""
