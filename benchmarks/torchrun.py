@@ -3,12 +3,18 @@
     python benchmarks/torchrun.py                                # all methods
     python benchmarks/torchrun.py --methods rank magnet          # some of them
     python benchmarks/torchrun.py --out docs/results/torchrun.json
+    python benchmarks/torchrun.py --communication                # the share of a step that is communication
 
 Each run has two epochs on feature vectors, on the CPU. "two processes" is the largest difference of a weight from the
 run of one process. Then the second process kills itself (SIGKILL) in the second epoch; "ended after" is how long the
 first one and torchrun took to notice. The run is resumed from its last checkpoint by one process, and a copy of it by
 two. Weights differ in the last digits, because gradients are summed in another order. "records" says whether all of
 these runs have the same lines in metrics.jsonl, none lost and none doubled.
+
+With ``--communication``, two processes take turns, ten steps each: as in training, and without exchanging anything
+(each takes its own embeddings twice and keeps its own gradients). The difference is what communication takes, including
+the wait for the other process. Besides, the processes exchange one number per step, so that they stop together ("one
+number"). Each time is the 10 % quantile over the steps.
 """
 
 from __future__ import annotations
@@ -27,6 +33,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from safetensors.numpy import load_file
 
 from nearkin.experiments.provenance import provenance
@@ -52,6 +59,13 @@ OWN: dict[str, dict[str, Any]] = {
     "divide-and-conquer": {"learners": 2, "wraps": "margin"},
     "pml": {"loss_name": "MultiSimilarityLoss"},
 }
+NETWORKS: dict[str, dict[str, Any]] = {
+    "small": {"backbone": "small", "dim": 64, "batch_size": 128},
+    "mlp": {"backbone": "mlp", "dim": 64, "batch_size": 128},
+}
+TURN = 10  # steps with communication, then as many without
+PHASES = ("exchanged", "alone", "stop")
+QUANTILE = 0.1  # of their times: in slower steps, one process waits for other work on the machine
 SAME = 1e-4  # largest difference of a weight in the same model
 
 
@@ -76,10 +90,14 @@ def main() -> None:
     parser.add_argument("--methods", nargs="+", default=[method.name for method in known_methods()])
     parser.add_argument("--out", type=Path, help="also write everything as JSON")
     parser.add_argument("--work", type=Path, help=argparse.SUPPRESS)  # for the processes that torchrun starts
-    parser.add_argument("--do", choices=["train", "resume", "die"], help=argparse.SUPPRESS)
+    parser.add_argument("--communication", action="store_true", help="the share of a step that is communication")
+    parser.add_argument("--do", choices=["train", "resume", "die", *NETWORKS], help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.do:
         work(options.work, options.methods, options.do)
+        return
+    if options.communication:
+        communication()
         return
     with tempfile.TemporaryDirectory() as folder:
         measured = measure(Path(folder), options.methods)
@@ -146,6 +164,9 @@ def launch(folder: Path, methods: list[str], do: str) -> float:
 
 def work(folder: Path, methods: list[str], do: str) -> None:
     """Runs in each of the two processes."""
+    if do in NETWORKS:
+        timed_steps(folder, do)
+        return
     if do == "die" and os.environ["RANK"] == "1":
         Trainer._step = dying(Trainer._step, folder)  # type: ignore[method-assign]
     for method in methods:
@@ -165,6 +186,54 @@ def dying(step: Any, folder: Path) -> Any:
         step(trainer, batch)
 
     return last
+
+
+def communication() -> None:
+    print("| network | parameters | ms a step | without communication | one number | share |")
+    print("|---|--:|--:|--:|--:|--:|")
+    for network in NETWORKS:
+        with tempfile.TemporaryDirectory() as name:
+            folder = Path(name)
+            rng, labels = np.random.default_rng(0), np.repeat(np.arange(200), 8)
+            if network == "small":
+                columns = {"images": rng.integers(0, 256, (len(labels), 28, 28), dtype=np.uint8)}
+            else:
+                columns = {"vectors": rng.normal(size=(len(labels), 256))}
+            np.savez(folder / "x.npz", labels=labels, **columns)
+            launch(folder, ["rank"], network)
+            found = json.loads((folder / "communication.json").read_text())
+        parameters, (exchanged, alone, stop) = found["parameters"], (1e3 * found[name] for name in PHASES)
+        share = (exchanged - alone + stop) / (exchanged + stop)
+        print(f"| {network} | {parameters:,} | {exchanged:.1f} | {alone:.1f} | {stop:.2f} | {share:.0%} |", flush=True)
+
+
+def timed_steps(folder: Path, network: str) -> None:
+    """Trains in one of two processes and writes the seconds of a step in every phase."""
+    step, stop, gathered = Trainer._step, Trainer._save_or_stop, loop.gathered
+    seconds: dict[str, list[float]] = {name: [] for name in PHASES}
+
+    def timed_step(trainer: Trainer, batch: Any) -> None:
+        alone = bool(trainer.position.step // TURN % 2)
+        loop.gathered = (lambda fabric, share: torch.cat([share] * fabric.world_size)) if alone else gathered
+        start = time.perf_counter()
+        with trainer.fabric.no_backward_sync(trainer.wrapped, enabled=alone):
+            step(trainer, batch)
+        seconds["alone" if alone else "exchanged"].append(time.perf_counter() - start)
+
+    def timed_stop(trainer: Trainer, asked: bool) -> None:
+        start = time.perf_counter()
+        stop(trainer, asked)
+        seconds["stop"].append(time.perf_counter() - start)
+
+    Trainer._step, Trainer._save_or_stop = timed_step, timed_stop  # type: ignore[method-assign]
+    changes = {"epochs": 40, "evaluate_every": 0, "checkpoint_steps": 0, "split": "all", "augment": "none"}
+    settings = make_settings(folder / "x.npz", "rank", COMMON | NETWORKS[network] | changes)
+    trainer = loop.make_trainer(settings, Run(folder / "run"))
+    trainer.train()
+    if trainer.fabric.is_global_zero:
+        typical = {name: float(np.quantile(values[TURN:], QUANTILE)) for name, values in seconds.items()}
+        parameters = sum(parameter.numel() for parameter in trainer.model.parameters())
+        (folder / "communication.json").write_text(json.dumps({"parameters": parameters, **typical}))
 
 
 if __name__ == "__main__":

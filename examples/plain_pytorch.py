@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 import nearkin
-from nearkin.clustering import kmeans_per_group
+from nearkin.clustering import kmeans_per_group, nearest_in_other_groups
 from nearkin.losses import MagnetLoss, RankApproximationLoss
 from nearkin.sampling import ClusterIndex, GroupSampler, NeighbourhoodSampler
 
@@ -62,7 +62,8 @@ def train_with_magnet(model: nn.Module) -> None:
     for epoch in range(EPOCHS):
         whole = space(model, images, labels)
         found = kmeans_per_group(whole.embeddings, whole.labels, 2)  # two clusters in every class
-        batches.refresh(ClusterIndex(found.assignment.numpy(), found.centroids.numpy(), found.group_of.numpy()))
+        impostors = nearest_in_other_groups(found.centroids, found.group_of, k=11)  # 48 items are 12 clusters
+        batches.refresh(ClusterIndex(found.assignment.numpy(), impostors.numpy()))
         for step, items in enumerate(batches, start=epoch * len(batches)):
             losses = loss(model(images[items]), labels[items], clusters=found.assignment[items])
             optimizer.zero_grad()

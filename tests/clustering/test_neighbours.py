@@ -7,7 +7,7 @@ from reference.retrieval import nearest
 from reference.spaces import DEVICES, difficult_points, three_tight_groups
 from sklearn.neighbors import NearestNeighbors
 
-from nearkin.clustering import distances, nearest_neighbours, neighbours
+from nearkin.clustering import distances, nearest_in_other_groups, nearest_neighbours, neighbours
 from nearkin.clustering.neighbours import lowest_columns
 from nearkin.errors import UserError
 
@@ -50,6 +50,25 @@ def test_neighbours_in_difficult_spaces_equal_float64(device, data):
     expected, expected_rows = nearest(x.double().numpy(), x.double().numpy(), k, exclude.tolist())
     np.testing.assert_array_equal(rows.cpu(), expected_rows)
     np.testing.assert_allclose(found.cpu(), expected, rtol=1e-6 if x.dtype == torch.float32 else 1e-15)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@settings(max_examples=60, deadline=None)
+@given(st.data())
+def test_neighbours_in_other_groups_are_those_that_remain_without_the_own(device, data):
+    x = data.draw(difficult_points())
+    n = len(x)
+    groups = torch.tensor(data.draw(st.lists(st.integers(-2, 2), min_size=n, max_size=n)))
+    k = data.draw(st.integers(1, n + 2))
+    found = nearest_in_other_groups(x.to(device), groups.to(device), k).cpu()
+    for row in range(n):
+        others = (groups != groups[row]).nonzero().squeeze(1)
+        m = min(k, len(others))
+        expected = torch.full((k,), -1)
+        if m:
+            nearby = nearest(x[row : row + 1].double().numpy(), x[others].double().numpy(), m, [-1])[1][0]
+            expected[:m] = others[torch.as_tensor(np.array(nearby))]
+        assert torch.equal(found[row], expected)
 
 
 @pytest.mark.parametrize("device", DEVICES)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from reference.samplers import neighbourhood
 from torch import Tensor
 
 from nearkin.losses import magnet_loss
@@ -31,23 +32,31 @@ def magnet(**changes: object) -> Magnet:
     return method
 
 
-def test_the_index_holds_the_clusters_of_every_class() -> None:
-    index = magnet(clusters=2, per_cluster=3).batch_sampler.index
-    assert index.class_of.tolist() == [4, 4, 7, 7, 9, 9]
-    assert (index.class_of[index.cluster_of] == LABELS).all()
+def class_of(method: Magnet) -> list[int]:
+    """The class of each cluster, which all its items have."""
+    cluster_of = method.batch_sampler.index.cluster_of
+    classes = [set(LABELS[cluster_of == cluster].tolist()) for cluster in range(cluster_of.max() + 1)]
+    return [only for (only,) in classes]
+
+
+def test_the_index_holds_the_clusters_of_every_class_and_their_nearest_impostors() -> None:
+    method = magnet(clusters=2, per_cluster=3)
+    index = method.batch_sampler.index
+    assert class_of(method) == [4, 4, 7, 7, 9, 9]
+    centroids = np.stack([space().embeddings[index.cluster_of == cluster].mean(0).numpy() for cluster in range(6)])
     for cluster in range(6):
-        members = space().embeddings[index.cluster_of == cluster]
-        np.testing.assert_allclose(index.centroids[cluster], members.mean(0), rtol=1e-5)
+        expected = neighbourhood(cluster, centroids, np.array(class_of(method)), clusters_in_batch=4)
+        np.testing.assert_array_equal(method.batch_sampler.neighbourhood(cluster), expected)
         assert len(set(np.flatnonzero(index.cluster_of == cluster) % 2)) == 1  # one of the two clouds
 
 
 def test_small_classes_get_fewer_clusters() -> None:
-    assert magnet(clusters=4, per_cluster=4).batch_sampler.index.class_of.tolist() == [4] * 4 + [7] * 4 + [9]
+    assert class_of(magnet(clusters=4, per_cluster=4)) == [4] * 4 + [7] * 4 + [9]
 
 
 def test_the_number_of_clusters_can_be_chosen_for_each_class() -> None:
-    index = magnet(clusters=5, per_cluster=3, choose_clusters=True).batch_sampler.index
-    assert index.class_of.tolist() == [4, 4, 7, 7, 9, 9]  # two clouds each, and two clusters were found
+    method = magnet(clusters=5, per_cluster=3, choose_clusters=True)
+    assert class_of(method) == [4, 4, 7, 7, 9, 9]  # two clouds each, and two clusters were found
 
 
 def stepped(method: Magnet, steps: int = 1) -> tuple[list[Batch], list[Tensor], list[Tensor]]:
@@ -70,7 +79,7 @@ def test_a_step_computes_the_loss_of_its_clusters_and_records_it_for_sampling() 
     expected = magnet_loss(embeddings, batch.labels, clusters, reduction="none")
     assert loss.item() == pytest.approx(expected.mean().item())
     assert loss.requires_grad
-    method.batch_sampler.losses.catch_up()
+    method.batch_sampler.refresh(method.batch_sampler.index)  # all losses count
     known = method.batch_sampler.losses.settled
     np.testing.assert_allclose(known[batch.items.numpy()], expected.detach().numpy(), rtol=1e-6)
     assert np.isnan(np.delete(known, batch.items.numpy())).all()
@@ -101,7 +110,9 @@ def test_its_state_survives_an_interruption() -> None:
     other.batch_sampler.load_state_dict(method.batch_sampler.state_dict())
     assert other.buffers == method.buffers != {}
     np.testing.assert_array_equal(other.batch_sampler.index.cluster_of, method.batch_sampler.index.cluster_of)
-    np.testing.assert_array_equal(other.batch_sampler.losses.known_at(99), method.batch_sampler.losses.known_at(99))
+    np.testing.assert_array_equal(other.batch_sampler.index.impostors, method.batch_sampler.index.impostors)
+    known, expected = (each.batch_sampler.losses.known_at(99) for each in (other, method))
+    assert known.means.total == expected.means.total > 0
 
 
 def test_the_running_variance_decides_how_far_clusters_vote() -> None:
@@ -118,8 +129,7 @@ def test_the_running_variance_decides_how_far_clusters_vote() -> None:
 
 
 def test_more_clusters_than_items_are_allowed() -> None:
-    index = magnet(clusters=10**9, per_cluster=3, choose_clusters=True).batch_sampler.index
-    assert index.class_of.tolist() == [4, 4, 7, 7, 9, 9]
+    assert class_of(magnet(clusters=10**9, per_cluster=3, choose_clusters=True)) == [4, 4, 7, 7, 9, 9]
 
 
 def test_classes_are_predicted_from_the_nearest_clusters() -> None:

@@ -7,14 +7,19 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from reference.samplers import cluster_means, neighbourhood, neighbourhood_batch, seed_probabilities
+from scipy.stats import chi2_contingency, chisquare
 
+from nearkin.clustering import nearest_in_other_groups
 from nearkin.data.loader import AHEAD
 from nearkin.errors import UserError
 from nearkin.sampling import ClusterIndex, GroupSampler, NeighbourhoodSampler, PartitionSampler
+from nearkin.sampling.base import Members
+from nearkin.sampling.cluster_losses import SMOOTHING, ClusterLosses
 from nearkin.sampling.losses import LAG, CachedLosses
-from nearkin.sampling.neighbourhoods import SMOOTHING
 
 LABELS = np.repeat(np.arange(12), 8)  # 96 items
 
@@ -64,11 +69,21 @@ class TestPartition:
         assert not one_class.can_fill_a_batch(np.arange(8))  # fills a batch, but has only one class
 
 
+CLASS_OF = np.repeat(np.arange(12), 2)
+CENTROIDS = np.stack([np.arange(12), 100 + np.arange(12)], axis=1).reshape(-1, 1).astype(float)
+
+
 def clusters_on_a_line() -> ClusterIndex:
     """Two clusters for each class, the first ones at 0, 1, 2, …, the second ones far away at 100, 101, …"""
     halves = (np.arange(len(LABELS)) % 8) // 4
-    centroids = np.stack([np.arange(12), 100 + np.arange(12)], axis=1).reshape(-1, 1).astype(float)
-    return ClusterIndex(2 * LABELS + halves, centroids, np.repeat(np.arange(12), 2))
+    impostors = nearest_in_other_groups(torch.from_numpy(CENTROIDS), torch.from_numpy(CLASS_OF), 23)
+    return ClusterIndex(2 * LABELS + halves, impostors.numpy())
+
+
+def seeds(losses: ClusterLosses, draws: int = 20_000) -> np.ndarray:
+    """(clusters,) how often each is drawn."""
+    rng = np.random.default_rng(0)
+    return np.bincount([losses.draw(rng) for _ in range(draws)], minlength=len(losses.clusters))
 
 
 class TestNeighbourhoods:
@@ -79,24 +94,37 @@ class TestNeighbourhoods:
 
     def test_a_batch_is_a_seed_and_its_nearest_clusters_of_other_classes(self) -> None:
         sampler = self.sampler()
-        index = sampler.index
         for batch in [*sampler, *sampler]:
-            clusters = index.cluster_of[batch].reshape(4, 3)
+            clusters = sampler.index.cluster_of[batch].reshape(4, 3)
             assert (clusters == clusters[:, :1]).all()  # three of each, adjacent
             assert len(set(batch)) == 12
-            seed, *impostors = clusters[:, 0]
-            assert index.class_of[seed] not in index.class_of[impostors]
-            distance = np.abs(index.centroids[:, 0] - index.centroids[seed, 0])
-            others = index.class_of != index.class_of[seed]
-            assert sorted(distance[impostors]) == sorted(distance[others])[:3]
+            np.testing.assert_array_equal(clusters[:, 0], neighbourhood(clusters[0, 0], CENTROIDS, CLASS_OF, 4))
 
-    def test_impostors_can_share_a_class_but_never_that_of_the_seed(self) -> None:
+    def test_impostors_that_are_missing_are_left_out(self) -> None:
         sampler = NeighbourhoodSampler(np.array([0, 0, 1, 1, 1, 1, 0, 0]), 6, 2)
-        index = ClusterIndex(
-            np.array([0, 0, 1, 1, 2, 2, 3, 3]), np.array([[0.0], [1.0], [2.0], [0.5]]), np.array([0, 1, 1, 0])
-        )
-        sampler.refresh(index)
-        assert sampler.neighbourhood(0).tolist() == [0, 1, 2]
+        sampler.refresh(ClusterIndex(np.arange(8) // 2, np.array([[1, 2, 3], [0, -1, -1], [3, 0, -1], [2, 1, 0]])))
+        assert [sampler.neighbourhood(seed).tolist() for seed in range(4)] == [[0, 1, 2], [1, 0], [2, 3, 0], [3, 2, 1]]
+
+    def test_batches_are_distributed_as_those_that_read_everything(self) -> None:
+        """Counts of seeds, and of the items at every place of a batch, against the plain definition."""
+        sampler = self.sampler(batch_size=8, per_cluster=4)
+        losses = np.random.default_rng(2).exponential(size=96) ** 3
+        losses[::5] = losses[24:32] = np.nan
+        sampler.losses.record(0, np.arange(96), losses)
+        sampler.refresh(sampler.index)
+        batches = [batch for _ in range(250) for batch in sampler]  # 12 in an epoch
+        cluster_of = sampler.index.cluster_of
+        counts = np.bincount(cluster_of[[batch[0] for batch in batches]], minlength=24)
+        probabilities = seed_probabilities(cluster_of, 24, losses)
+        assert chisquare(counts, probabilities * len(batches)).pvalue > 0.001
+        rng = np.random.default_rng(3)
+        slow = [
+            neighbourhood_batch(neighbourhood(seed, CENTROIDS, CLASS_OF, 2), cluster_of, 8, rng)
+            for seed in rng.choice(24, len(batches), p=probabilities)
+        ]
+        for place in range(8):
+            both = [np.bincount(np.array(drawn)[:, place], minlength=96) for drawn in (batches, slow)]
+            assert chi2_contingency(np.array(both) + 1).pvalue > 0.001
 
     def test_small_clusters_repeat_items(self) -> None:
         sampler = self.sampler(batch_size=24, per_cluster=6)  # clusters have four items
@@ -113,9 +141,9 @@ class TestNeighbourhoods:
     def test_a_refresh_draws_by_all_recorded_losses(self) -> None:
         sampler = self.sampler()
         sampler.losses.record(0, np.arange(96), np.where(sampler.index.cluster_of == 7, 3.0, 0.5))
-        assert sampler.seed_probabilities(1)[7] == pytest.approx(1 / 24)
+        assert not sampler.losses.known_at(1).is_known.any()
         sampler.refresh(clusters_on_a_line())
-        assert sampler.seed_probabilities(1)[7] > 0.15
+        assert sampler.losses.known_at(1).is_known.all()
 
     def test_with_few_impostors_each_cluster_gives_more_items(self) -> None:
         sampler = NeighbourhoodSampler(np.repeat([0, 1], 20), 16, 2)
@@ -129,30 +157,27 @@ class TestNeighbourhoods:
 
     def test_seeds_follow_the_mean_loss_of_their_items(self) -> None:
         sampler = self.sampler()
-        members = np.flatnonzero(sampler.index.cluster_of == 7)
-        losses = np.where(np.isin(np.arange(96), members), 3.0, 0.5)
+        losses = np.where(sampler.index.cluster_of == 7, 3.0, 0.5)
         sampler.losses.record(0, np.arange(96), losses)
-        probabilities = sampler.seed_probabilities(LAG)
         average = (3.0 + 23 * 0.5) / 24
-        assert probabilities.sum() == pytest.approx(1)
-        assert probabilities[7] / probabilities[0] == pytest.approx(
-            (3.0 + SMOOTHING * average) / (0.5 + SMOOTHING * average)
-        )
+        expected = np.where(np.arange(24) == 7, 3.0, 0.5) + SMOOTHING * average
+        assert chisquare(seeds(sampler.losses.known_at(LAG)), 20_000 * expected / expected.sum()).pvalue > 0.001
 
     def test_a_zero_loss_is_known_and_an_unknown_loss_counts_as_average(self) -> None:
         sampler = self.sampler()
         cluster_of = sampler.index.cluster_of
         sampler.losses.record(0, np.flatnonzero(cluster_of == 0), np.zeros(4))
         sampler.losses.record(1, np.flatnonzero(cluster_of == 1), np.full(4, 2.0))
-        probabilities = sampler.seed_probabilities(2 + LAG)
-        assert 0 < probabilities[0] < 0.02 * probabilities[1]  # low loss: rarely drawn, but never excluded
-        assert probabilities[5] == pytest.approx(probabilities[1] * (1 + SMOOTHING) / (2 + SMOOTHING))
+        expected = np.array([0.0, 2.0, *[1.0] * 22]) + SMOOTHING
+        counts = seeds(sampler.losses.known_at(2 + LAG))
+        assert 0 < counts[0] < 30  # low loss: rarely drawn, but never excluded
+        assert chisquare(counts, 20_000 * expected / expected.sum()).pvalue > 0.001
 
-    def test_without_losses_all_clusters_are_equally_likely(self) -> None:
+    @pytest.mark.parametrize("loss", [np.nan, 0.0])
+    def test_without_losses_all_clusters_are_equally_likely(self, loss: float) -> None:
         sampler = self.sampler()
-        assert sampler.seed_probabilities(0) == pytest.approx(np.full(24, 1 / 24))
-        sampler.losses.record(0, np.arange(96), np.zeros(96))
-        assert sampler.seed_probabilities(LAG) == pytest.approx(np.full(24, 1 / 24))
+        sampler.losses.record(0, np.arange(96), np.full(96, loss))
+        assert chisquare(seeds(sampler.losses.known_at(LAG))).pvalue > 0.001
 
     def test_a_saved_sampler_continues_with_the_same_batches(self) -> None:
         def feedback(step: int, batch: list[int], sampler: NeighbourhoodSampler) -> None:
@@ -186,15 +211,38 @@ def test_losses_count_only_after_the_batches_that_are_read_ahead() -> None:
     assert LAG > AHEAD
 
 
-@given(recorded=st.lists(st.integers(0, 3), min_size=1, max_size=90), ahead=st.integers(0, 32))
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 32)), min_size=1, max_size=90))
 @settings(max_examples=40, deadline=None)
-def test_known_losses_do_not_depend_on_how_far_batches_are_read_ahead(recorded: list[int], ahead: int) -> None:
+def test_known_losses_do_not_depend_on_how_far_batches_are_read_ahead(recorded: list[tuple[int, int]]) -> None:
     """Compares with the definition: the latest loss of each item that is at least LAG steps old."""
-    cached = CachedLosses(items=4)
-    for step, item in enumerate(recorded):
+    cached = CachedLosses(Members(np.array([0, 1, 1, 2])))
+    for step, (item, ahead) in enumerate(recorded):
         reading = step + ahead
         expected = np.full(4, np.nan)
         for before in range(min(step, reading - LAG + 1)):
-            expected[recorded[before]] = before
-        np.testing.assert_array_equal(cached.known_at(reading), expected)
+            expected[recorded[before][0]] = before
+        assert_known(cached.known_at(reading), expected)
         cached.record(step, np.array([item]), np.array([float(step)]))
+
+
+def assert_known(found: ClusterLosses, losses: np.ndarray) -> None:
+    """The same means as from all losses (items,), and the same numbers, to the last bit, as without a history."""
+    means = cluster_means(found.clusters.group_of, len(found.clusters), losses)
+    np.testing.assert_array_equal(found.is_known, ~np.isnan(means))
+    np.testing.assert_allclose(found.means.levels[0].flat[: len(means)], np.nan_to_num(means), rtol=1e-12)
+    fresh = ClusterLosses(found.clusters, losses)
+    for ours, theirs in zip(found.means.levels, fresh.means.levels, strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+
+
+@given(st.lists(st.tuples(st.integers(0, 299), st.floats(0, 1e6) | st.just(np.nan) | st.just(np.inf)), max_size=60))
+@settings(max_examples=30, deadline=None)
+def test_losses_of_clusters_follow_from_the_latest_loss_of_every_item(updates: list[tuple[int, float]]) -> None:
+    losses = np.random.default_rng(0).exponential(size=300)
+    losses[::3] = np.nan
+    known = ClusterLosses(Members(np.random.default_rng(1).integers(0, 70, 300), groups=70), losses.copy())
+    for start in range(0, len(updates), 7):
+        items, values = (np.array(column) for column in zip(*updates[start : start + 7], strict=True))
+        known.update(items, values)
+        losses[items] = values  # of an item that comes twice, the last one counts
+    assert_known(known, losses)

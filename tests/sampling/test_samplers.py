@@ -12,6 +12,8 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from reference.samplers import group_batches, items_by_class, ratio_batches
+from scipy.stats import chi2_contingency
 from torch.utils.data import DataLoader
 
 import nearkin.sampling
@@ -161,6 +163,25 @@ def test_every_class_is_drawn_equally_often() -> None:
     assert set(counts.values()) == {10}
 
 
+@given(st.lists(st.integers(1, 9), min_size=2, max_size=12), st.integers(1, 5), st.integers(2, 20))
+@settings(max_examples=60, deadline=None)
+def test_groups_are_those_of_the_plain_definition(sizes: list[int], per_class: int, batch_size: int) -> None:
+    labels = np.random.default_rng(0).permutation(np.repeat(np.arange(len(sizes)), sizes))
+    makers: list[tuple[Callable[[], GroupSampler], int]] = [
+        (lambda: GroupSampler(labels, batch_size, per_class), 1),
+        (lambda: PairSampler(labels, batch_size), 2),
+    ]
+    for make_sampler, fewest in makers:
+        try:
+            sampler = make_sampler()
+        except UserError:
+            continue
+        members = [items for items in items_by_class(labels) if len(items) >= fewest]
+        expected = group_batches(members, batch_size, sampler.per_class, np.random.default_rng((0, 0)))
+        for batch, plain in zip(sampler, expected, strict=False):
+            assert batch == plain.tolist()
+
+
 def test_pairs_are_adjacent_and_singletons_are_excluded() -> None:
     labels = np.array([0, 0, 1, 1, 1, 2, 3, 3, 4])
     for batch in PairSampler(labels, 6):
@@ -187,6 +208,26 @@ def test_the_class_ratio_is_kept(sizes: list[int], batch_size: int, lowest: floa
         classes = len(set(labels[batch].tolist()))
         assert len(set(batch)) == batch_size
         assert sampler.fewest <= classes <= sampler.most
+
+
+def test_batches_of_a_class_ratio_are_distributed_as_in_the_plain_definition() -> None:
+    """Sizes so unequal that small classes must often be replaced by larger ones."""
+    labels = np.repeat(np.arange(7), [1, 1, 1, 2, 4, 8, 12])
+    members = items_by_class(labels)
+    sampler = ClassRatioSampler(labels, 10, 0.2, 0.4)
+    ours = sampler.batches(np.random.default_rng(0))
+    plain = ratio_batches(members, 10, 2, 4, np.random.default_rng(1))
+    both = [np.stack(list(islice(batches, 4000))) for batches in (ours, plain)]
+
+    def alike(counts: list[dict[Any, int]]) -> bool:
+        keys = list(counts[0].keys() | counts[1].keys())
+        table = [[count.get(key, 0) + 5 for key in keys] for count in counts]
+        return bool(chi2_contingency(np.array(table)).pvalue > 0.001)
+
+    assert alike([Counter(frozenset(labels[batch].tolist()) for batch in batches) for batches in both])
+    assert alike([Counter(batches[:, 0].tolist()) for batches in both])  # one item of each class comes first
+    assert alike([Counter(batches[:, -1].tolist()) for batches in both])
+    assert alike([Counter(tuple(sorted(batch[[0, -1]])) for batch in batches) for batches in both])
 
 
 def test_the_shares_of_all_processes_form_the_batch_in_order() -> None:

@@ -4,7 +4,7 @@ from nearkin.clustering.facilities import FacilityLocation, class_medoids, facil
 from nearkin.clustering.grouped_kmeans import GroupedKMeans, choose_clusters, kmeans_per_group
 from nearkin.clustering.kmeans import KMeansResult, kmeans
 from nearkin.clustering.matching import match_clusters
-from nearkin.clustering.neighbours import nearest_neighbours
+from nearkin.clustering.neighbours import nearest_in_other_groups, nearest_neighbours
 from nearkin.clustering.spectral import spectral_embedding, spectral_partition
 
 __all__ = [
@@ -17,6 +17,7 @@ __all__ = [
     "kmeans",
     "kmeans_per_group",
     "match_clusters",
+    "nearest_in_other_groups",
     "nearest_neighbours",
     "spectral_embedding",
     "spectral_partition",

@@ -50,6 +50,32 @@ def nearest_neighbours(
     return distances, rows
 
 
+def nearest_in_other_groups(x: Tensor, groups: Tensor, k: int) -> Tensor:
+    """Finds the k nearest rows of other groups for every row, by Euclidean distance in float64.
+
+    Args:
+        x: (N, D) floating point.
+        groups: (N,) integers on the same device.
+        k: number of neighbours.
+
+    Returns:
+        (N, k) rows of ``x``, nearest first, the lowest first among equals; −1 where there are fewer than k.
+
+    >>> line = torch.tensor([[0.0], [1.0], [3.0], [4.0]])
+    >>> nearest_in_other_groups(line, torch.tensor([0, 0, 1, 1]), k=3).tolist()
+    [[2, 3, -1], [2, 3, -1], [1, 0, -1], [1, 0, -1]]
+    """
+    found = torch.full((len(x), k), -1, device=x.device)
+    k = min(k, len(x))
+    to_all = Distances(x)
+    for these in row_blocks(len(x), len(x), block_bytes_on(x.device)):
+        block = to_all.block(x[these])
+        block.squares.masked_fill_(groups[these, None] == groups, torch.inf)
+        distances, rows = nearest_in(block, k)
+        found[these, :k] = rows.masked_fill_(distances.isinf(), -1)
+    return found
+
+
 def _check(queries: Tensor, gallery: Tensor, k: int, exclude: Tensor | None) -> None:
     if queries.ndim != 2 or gallery.ndim != 2 or queries.shape[1] != gallery.shape[1]:
         raise UserError(

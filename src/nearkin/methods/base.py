@@ -51,7 +51,7 @@ class Batch:
     Attributes:
         inputs: the inputs that this process embeds, its share of the batch.
         labels: (batch,) the labels of the global batch.
-        items: (batch,) the item numbers of the global batch.
+        items: (batch,) the item numbers of the global batch, on the CPU.
         step: number of batches before this one.
     """
 

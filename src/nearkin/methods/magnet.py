@@ -13,7 +13,7 @@ weight of 0.05 in the running average of σ².
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -21,13 +21,14 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from nearkin.clustering import GroupedKMeans, choose_clusters, kmeans_per_group
+from nearkin.clustering import GroupedKMeans, choose_clusters, kmeans_per_group, nearest_in_other_groups
 from nearkin.errors import UserError
 from nearkin.evaluation import nearest_cluster_error
 from nearkin.losses import MagnetLoss
-from nearkin.losses.batch import group_means
+from nearkin.losses.batch import group_means, numbered
 from nearkin.methods.base import Batch, Embed, Every, Groups, Method, register
 from nearkin.methods.ranges import Between, OneOf
+from nearkin.models.model import to_device
 from nearkin.sampling import ClusterIndex, LabelBatchSampler, NeighbourhoodSampler
 from nearkin.space import Space
 
@@ -72,6 +73,7 @@ class Magnet(Method):
                 "method 'magnet' needs at least two items per cluster to measure the variance; use per_cluster=2"
             )
         self.loss = MagnetLoss(self.alpha, reduction="none")
+        self._mean_variance: Tensor | None = None
         self.refresh_every = (
             Every(steps=self.refresh_steps) if self.refresh_steps else Every(epochs=self.refresh_epochs)
         )
@@ -91,15 +93,15 @@ class Magnet(Method):
 
     def on_refresh(self, space: Space) -> None:
         found = self._index(space)
-        columns = (column.cpu().numpy() for column in (found.assignment, found.centroids, found.group_of))
-        self.batch_sampler.refresh(ClusterIndex(*columns))
+        impostors = nearest_in_other_groups(found.centroids, found.group_of, self.batch_sampler.clusters_in_batch - 1)
+        self.batch_sampler.refresh(ClusterIndex(found.assignment.cpu().numpy(), impostors.cpu().numpy()))
 
     def step(self, embed: Embed, batch: Batch) -> Tensor:
-        items = batch.items.cpu().numpy()
-        clusters = torch.from_numpy(self.batch_sampler.index.cluster_of[items]).to(batch.labels)
+        items = batch.items.numpy()
+        clusters = to_device(torch.from_numpy(self.batch_sampler.index.cluster_of[items]), batch.labels.device)
         embeddings = embed(batch.inputs)
         losses: Tensor = self.loss(embeddings, batch.labels, clusters=clusters)
-        self.batch_sampler.losses.record(batch.step, items, losses.detach().double().cpu().numpy())
+        self.batch_sampler.losses.record(batch.step, items, losses)
         self._update_variance(_variance(embeddings.detach().double(), clusters))
         return losses.mean()
 
@@ -114,7 +116,7 @@ class Magnet(Method):
         if trained_on is None:
             return scores
         found = self._index(trained_on)
-        variance = self.buffers.get("variance") or _variance(trained_on.embeddings.double(), found.assignment)
+        variance = self.buffers.get("variance") or _variance(trained_on.embeddings.double(), found.assignment).item()
         error = nearest_cluster_error(space, found.centroids, found.group_of, variance)
         return scores | {"nearest_cluster_error": error}
 
@@ -129,14 +131,23 @@ class Magnet(Method):
             most = torch.minimum(most, choose_clusters(space.embeddings, space.labels, int(most.max())))
         return kmeans_per_group(space.embeddings, space.labels, most)
 
-    def _update_variance(self, variance: float) -> None:
-        """Updates the running average of σ² for Eq. 6."""
-        before = self.buffers.get("variance", variance)
-        self.buffers = {"variance": BATCH_WEIGHT * variance + (1 - BATCH_WEIGHT) * before}
+    @property
+    def buffers(self) -> Mapping[str, float]:
+        return {} if self._mean_variance is None else {"variance": self._mean_variance.item()}
+
+    @buffers.setter
+    def buffers(self, buffers: Mapping[str, float]) -> None:
+        found = buffers.get("variance")
+        self._mean_variance = None if found is None else torch.tensor(found, dtype=torch.float64)
+
+    def _update_variance(self, variance: Tensor) -> None:
+        """Updates the running average of σ² for Eq. 6, on the device, which is not waited for."""
+        before = variance if self._mean_variance is None else self._mean_variance.to(variance, non_blocking=True)
+        self._mean_variance = BATCH_WEIGHT * variance + (1 - BATCH_WEIGHT) * before
 
 
-def _variance(points: Tensor, clusters: Tensor) -> float:
-    """σ² of Eq. 4: squared distances of points (N, D) to the means of their clusters, over N − 1."""
-    _, cluster_of, sizes = clusters.unique(return_inverse=True, return_counts=True)
+def _variance(points: Tensor, clusters: Tensor) -> Tensor:
+    """σ² of Eq. 4: squared distances of points (N, D) to the means of their clusters, over N − 1; a scalar."""
+    cluster_of, sizes = numbered(clusters)
     centred = points - group_means(points, cluster_of, sizes)[cluster_of]
-    return float(centred.square().sum() / max(1, len(points) - 1))
+    return centred.square().sum() / max(1, len(points) - 1)

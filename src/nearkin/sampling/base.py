@@ -117,10 +117,31 @@ def class_numbers(labels: Labels) -> Indices:
         raise UserError("labels must be all numbers or all strings; some are missing or have another type") from error
 
 
-def items_by_class(labels: Indices) -> list[Indices]:
-    """The item numbers of each class, for classes numbered 0, 1, …
+class Members:
+    """The items of each group, for groups numbered 0, 1, …
 
-    >>> items_by_class(np.array([1, 0, 1]))
-    [array([1]), array([0, 2])]
+    They are slices of one array: there can be hundreds of thousands of groups.
+
+    Attributes:
+        group_of: (items,) the group of each item.
+        items: (items,) item numbers, sorted by group.
+        sizes: (groups,) the number of items of each group.
+        starts: (groups,) where the items of each group start in ``items``.
+
+    >>> members = Members(np.array([1, 0, 1]))
+    >>> len(members), members[1]
+    (2, array([0, 2]))
     """
-    return np.split(np.argsort(labels, kind="stable"), np.cumsum(np.bincount(labels))[:-1])
+
+    def __init__(self, group_of: Indices, groups: int = 0) -> None:
+        self.group_of = group_of
+        self.items = np.argsort(group_of, kind="stable")
+        self.sizes = np.bincount(group_of, minlength=groups)
+        self.starts = np.cumsum(self.sizes) - self.sizes
+
+    def __len__(self) -> int:
+        return len(self.sizes)
+
+    def __getitem__(self, group: int) -> Indices:
+        start = self.starts[group]
+        return self.items[start : start + self.sizes[group]]

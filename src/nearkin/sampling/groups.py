@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator
 from functools import cached_property
 
 import numpy as np
 
 from nearkin.errors import UserError
-from nearkin.sampling.base import Indices, LabelBatchSampler, Labels, items_by_class
+from nearkin.sampling.base import Indices, LabelBatchSampler, Labels, Members
 
 
 class GroupSampler(LabelBatchSampler):
@@ -29,17 +30,22 @@ class GroupSampler(LabelBatchSampler):
         super().__init__(labels, batch_size, seed)
 
     larger_batch_hint = ", or a larger per_class"
+    fewest = 1  # classes with fewer items are not drawn from
 
     def largest_batch(self) -> int:
-        return sum(min(len(items), self.per_class) for items in self.members)
+        return int(np.minimum(self.members.sizes[self.groups], self.per_class).sum())
 
     @cached_property
-    def members(self) -> list[Indices]:
-        """The items that are drawn from, by class."""
-        return items_by_class(self.labels)
+    def members(self) -> Members:
+        return Members(self.labels)
+
+    @cached_property
+    def groups(self) -> Indices:
+        """The classes that are drawn from."""
+        return np.flatnonzero(self.members.sizes >= self.fewest)
 
     def batches(self, rng: np.random.Generator) -> Iterator[Indices]:
-        queue: list[int] = []
+        queue: deque[int] = deque()
         while True:
             chosen: dict[int, Indices] = {}
             missing = self.batch_size
@@ -47,8 +53,11 @@ class GroupSampler(LabelBatchSampler):
                 # Append the next round when all queued classes are in the batch. They wait for the next batch, so that
                 # no class comes twice in one.
                 if all(group in chosen for group in queue):
-                    queue += rng.permutation(len(self.members)).tolist()
-                group = queue.pop(next(i for i, group in enumerate(queue) if group not in chosen))
+                    queue.extend(rng.permutation(self.groups).tolist())
+                skipped = []
+                while (group := queue.popleft()) in chosen:
+                    skipped.append(group)
+                queue.extendleft(reversed(skipped))
                 items = self.members[group]
                 chosen[group] = rng.choice(items, min(self.per_class, len(items), missing), replace=False)
                 missing -= len(chosen[group])
@@ -64,12 +73,9 @@ class PairSampler(GroupSampler):
     """
 
     larger_batch_hint = ""
+    fewest = 2
 
     def __init__(self, labels: Labels, batch_size: int, seed: int = 0) -> None:
         if batch_size % 2:
             raise UserError(f"batch_size must be even to draw pairs, got {batch_size}")
         super().__init__(labels, batch_size, per_class=2, seed=seed)
-
-    @cached_property
-    def members(self) -> list[Indices]:
-        return [items for items in items_by_class(self.labels) if len(items) >= 2]

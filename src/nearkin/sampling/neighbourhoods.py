@@ -8,14 +8,11 @@ from itertools import count
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
 from nearkin.errors import UserError
-from nearkin.sampling.base import Indices, LabelBatchSampler, Labels
+from nearkin.sampling.base import Indices, LabelBatchSampler, Labels, Members
 from nearkin.sampling.losses import CachedLosses
-
-SMOOTHING = 0.01  # this share of the mean loss is added to each cluster's loss, so that every cluster can be drawn
 
 
 @dataclass(frozen=True, eq=False)
@@ -24,13 +21,12 @@ class ClusterIndex:
 
     Attributes:
         cluster_of: (items,) the cluster of each item.
-        centroids: (clusters, dim).
-        class_of: (clusters,) the class of each cluster.
+        impostors: (clusters, n) the nearest clusters of other classes, nearest first; −1 where there are fewer
+            (`nearkin.clustering.nearest_in_other_groups`). A batch of M clusters uses the first M − 1.
     """
 
     cluster_of: Indices
-    centroids: npt.NDArray[np.floating[Any]]
-    class_of: Indices
+    impostors: Indices
 
 
 class NeighbourhoodSampler(LabelBatchSampler):
@@ -41,9 +37,9 @@ class NeighbourhoodSampler(LabelBatchSampler):
     drawn from each cluster.
 
     >>> sampler = NeighbourhoodSampler([0, 0, 1, 1, 2, 2], batch_size=4, per_cluster=2)
-    >>> sampler.refresh(ClusterIndex(np.array([0, 0, 1, 1, 2, 2]), np.array([[0.0], [1.0], [9.0]]), np.arange(3)))
-    >>> sampler.neighbourhood(0)
-    array([0, 1])
+    >>> sampler.refresh(ClusterIndex(np.array([0, 0, 1, 1, 2, 2]), impostors=np.array([[1], [0], [1]])))
+    >>> sampler.neighbourhood(2)
+    array([2, 1])
     """
 
     def __init__(self, labels: Labels, batch_size: int, per_cluster: int = 4, seed: int = 0) -> None:
@@ -54,37 +50,22 @@ class NeighbourhoodSampler(LabelBatchSampler):
                 f"use a batch size that is a multiple of per_cluster={per_cluster} and at least twice as large"
             )
         self.clusters_in_batch = batch_size // per_cluster
-        self.losses = CachedLosses(len(self.labels))
-        classes = np.arange(self.labels.max() + 1)
-        self.refresh(ClusterIndex(self.labels, np.zeros((len(classes), 1)), classes))  # one cluster per class at first
+        self.losses = CachedLosses(Members(self.labels))
+        # One cluster per class at first; its impostors are the classes that follow.
+        classes = np.arange(self.labels.max() + 1)[:, None]
+        following = np.arange(1, min(self.clusters_in_batch, len(classes)))
+        self.refresh(ClusterIndex(self.labels, (classes + following) % len(classes)))
 
     def refresh(self, index: ClusterIndex) -> None:
         """Draws from these clusters from now on, by all losses recorded so far."""
         self.index = index
-        self.losses.catch_up()
-        order = np.argsort(index.cluster_of, kind="stable")
-        sizes = np.bincount(index.cluster_of, minlength=len(index.class_of))
-        self.members = np.split(order, np.cumsum(sizes)[:-1])
+        self.members = Members(index.cluster_of, len(index.impostors))
+        self.losses.regroup(self.members)
 
     def neighbourhood(self, seed: int) -> Indices:
         """The seed cluster, followed by its nearest impostors in order of distance."""
-        centroids, class_of = self.index.centroids, self.index.class_of
-        distances = np.square(centroids - centroids[seed]).sum(1)
-        impostors = np.flatnonzero(class_of != class_of[seed])
-        nearest = impostors[np.argsort(distances[impostors], kind="stable")]
-        return np.concatenate([[seed], nearest[: self.clusters_in_batch - 1]])
-
-    def seed_probabilities(self, step: int) -> npt.NDArray[np.float64]:
-        """(clusters,) the probability that each cluster is the seed of the batch at this step."""
-        losses = self.losses.known_at(step)
-        known = ~np.isnan(losses)
-        clusters, number = self.index.cluster_of[known], len(self.index.class_of)
-        counts = np.bincount(clusters, minlength=number)
-        means = np.bincount(clusters, losses[known], minlength=number) / np.maximum(counts, 1)
-        average = means[counts > 0].mean() if known.any() else 1.0
-        weights = np.where(counts > 0, means, average) + SMOOTHING * average
-        total = weights.sum()
-        return weights / total if total > 0 else np.full(number, 1 / number)
+        impostors = self.index.impostors[seed, : self.clusters_in_batch - 1]
+        return np.concatenate([[seed], impostors[impostors >= 0]])
 
     def batches(self, rng: np.random.Generator) -> Iterator[Indices]:
         return self.batches_from(0, rng)
@@ -93,12 +74,11 @@ class NeighbourhoodSampler(LabelBatchSampler):
         first, root = self.epoch * len(self), int(rng.integers(2**63))
         for number in count(position):
             batch_rng = np.random.default_rng((root, number))  # does not depend on earlier batches
-            seed = batch_rng.choice(len(self.members), p=self.seed_probabilities(first + number))
-            chosen = self.neighbourhood(seed)
+            chosen = self.neighbourhood(self.losses.known_at(first + number).draw(batch_rng))
             shares = np.diff(np.linspace(0, self.batch_size, len(chosen) + 1).round().astype(int))
             drawn = [
-                np.resize(batch_rng.permutation(self.members[cluster]), share)
-                for cluster, share in zip(chosen, shares, strict=True)
+                np.resize(batch_rng.choice(items, min(share, len(items)), replace=False), share)
+                for items, share in zip(map(self.members.__getitem__, chosen), shares, strict=True)
             ]
             yield np.concatenate(drawn)
 

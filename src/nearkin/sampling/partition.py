@@ -36,6 +36,7 @@ class PartitionSampler(LabelBatchSampler):
     def divide(self, parts: Sequence[Indices]) -> None:
         """Draws from these parts (arrays of item numbers) from now on."""
         self.parts = parts
+        self._orders: dict[int, Indices] = {}
         self.samplers = [self.make_sampler(self.labels[items], self.batch_size, self.seed) for items in parts]
 
     def unite(self) -> None:
@@ -67,7 +68,11 @@ class PartitionSampler(LabelBatchSampler):
             yield self.parts[part][next(streams[part])]
 
     def _order(self, epoch: int) -> Indices:
-        return np.random.default_rng((self.seed, epoch, 1)).integers(len(self.parts), size=len(self))
+        """(batches,) the part of each batch of an epoch; cached, because every step asks for one."""
+        if epoch not in self._orders:
+            order = np.random.default_rng((self.seed, epoch, 1)).integers(len(self.parts), size=len(self))
+            self._orders = {epoch: order}
+        return self._orders[epoch]
 
 
 def _paired_share(labels: Indices) -> float:

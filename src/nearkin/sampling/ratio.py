@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from nearkin.errors import UserError
-from nearkin.sampling.base import Indices, LabelBatchSampler, Labels, items_by_class
+from nearkin.sampling.base import Indices, LabelBatchSampler, Labels, Members
 
 
 class ClassRatioSampler(LabelBatchSampler):
@@ -29,34 +29,39 @@ class ClassRatioSampler(LabelBatchSampler):
         super().__init__(labels, batch_size, seed)
         if not 0 < lowest <= highest <= 1:
             raise UserError(f"lowest and highest must satisfy 0 < lowest <= highest <= 1, got {lowest} and {highest}")
-        self.members = items_by_class(self.labels)
+        self.members = Members(self.labels)
         self.fewest = max(1, round(lowest * batch_size))
         self.most = max(1, round(highest * batch_size))
-        self.sizes = [len(items) for items in self.members]
-        sizes = np.sort(self.sizes)[::-1]
-        if self.most > len(sizes) or sizes[: self.fewest].sum() < batch_size:
+        self.by_size = np.argsort(self.members.sizes, kind="stable")  # the classes, smallest first
+        self.ascending = sizes = self.members.sizes[self.by_size]
+        if self.most > len(sizes) or sizes[-self.fewest :].sum() < batch_size:
             classes = self.most if self.fewest == self.most else f"{self.fewest} to {self.most}"
             raise UserError(
                 f"a batch of {batch_size} items from {classes} classes cannot be drawn from {len(sizes)} classes of at "
-                f"most {sizes[0]} items; use another batch size or class ratio"
+                f"most {sizes[-1]} items; use another batch size or class ratio"
             )
 
     def batches(self, rng: np.random.Generator) -> Iterator[Indices]:
         while True:
             count = int(rng.integers(self.fewest, self.most + 1))
-            chosen = self._large_enough(rng.permutation(len(self.members)).tolist(), count)
-            one_each = np.array([rng.choice(self.members[group]) for group in chosen])
-            others = np.setdiff1d(np.concatenate([self.members[group] for group in chosen]), one_each)
-            rest = rng.choice(others, self.batch_size - count, replace=False)
-            yield np.concatenate([one_each, rest])
+            chosen = self._large_enough(rng.choice(len(self.members), count, replace=False), rng)
+            sizes, starts = self.members.sizes[chosen], self.members.starts[chosen]
+            first = rng.integers(sizes)  # one of each class
+            others = np.cumsum(sizes - 1)
+            drawn = rng.choice(others[-1], self.batch_size - count, replace=False)
+            of_class = others.searchsorted(drawn, "right")
+            places = drawn - (others - sizes + 1)[of_class]  # among the other items of its class
+            places += places >= first[of_class]
+            yield self.members.items[np.concatenate([starts + first, starts[of_class] + places])]
 
-    def _large_enough(self, order: list[int], count: int) -> list[int]:
-        """The first ``count`` classes of ``order``, the smallest replaced by later ones until they can fill a batch."""
-        chosen, others = order[:count], order[count:]
-        while sum(self.sizes[group] for group in chosen) < self.batch_size:
-            smallest = min(chosen, key=self.sizes.__getitem__)
+    def _large_enough(self, chosen: Indices, rng: np.random.Generator) -> Indices:
+        """Replaces the smallest of these classes by random larger ones until they can fill a batch."""
+        sizes = self.members.sizes
+        while sizes[chosen].sum() < self.batch_size:
+            smallest = sizes[chosen].argmin()
+            larger = self.ascending.searchsorted(sizes[chosen[smallest]], "right")
             # A larger class exists: the constructor has checked that the largest classes can fill a batch.
-            larger = next(group for group in others if self.sizes[group] > self.sizes[smallest])
-            chosen[chosen.index(smallest)] = larger
-            others.remove(larger)
+            while (group := self.by_size[rng.integers(larger, len(sizes))]) in chosen:
+                pass
+            chosen[smallest] = group
         return chosen
