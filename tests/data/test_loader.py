@@ -141,16 +141,6 @@ def test_kept_workers_serve_one_pass_at_a_time_and_never_after_an_unfinished_one
     assert processes() == before
 
 
-@pytest.mark.parametrize("pin", [True, False])
-def test_batches_from_memory_are_pinned_on_request(pin: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    pinned: list[Tensor] = []
-    monkeypatch.setattr(Tensor, "pin_memory", lambda batch: pinned.append(batch) or batch)
-    images, vectors = ImageArray(np.zeros((2, 16, 16, 3), np.uint8)), Vectors(np.eye(2, dtype=np.float32))
-    batches = [*input_batches(images, SQUARE, sequential(2, 2), pin=pin)]
-    batches += input_batches(vectors, None, sequential(2, 2), pin=pin)
-    assert list(map(id, pinned)) == (list(map(id, batches)) if pin else [])
-
-
 def test_crop_flip_varies_and_none_does_not() -> None:
     image = noise_image()
     for augment, distinct in (("none", 1), ("crop-flip", 8), ("resized-crop-flip", 8)):

@@ -53,21 +53,21 @@ def input_batches(
 ) -> Iterator[Tensor]:
     """Yields one input tensor per draw: (batch, channels, size, size) uint8 or (batch, features) float32.
 
-    Consumes draws lazily, at most ``AHEAD`` ahead of the tensors. With ``pin``, a GPU can copy the tensors while it
-    computes: they are in pinned memory.
+    Consumes draws lazily, at most ``AHEAD`` ahead of the tensors. With ``pin``, a thread moves what the workers read to
+    pinned memory, from which a GPU copies while it computes.
     """
     if isinstance(items, Vectors):
         if preprocess is not None:
             raise UserError(
                 "this model takes images, but the data are feature vectors; use other data or another model"
             )
-        return (_pinned(torch.from_numpy(items.values[draw.indices]), pin) for draw in draws)
+        return (torch.from_numpy(items.values[draw.indices]) for draw in draws)
     if preprocess is None:
         raise UserError("this model takes feature vectors, but the data are images; use an image backbone")
     if isinstance(items, DecodedImages):
         return (crop(items, draw.indices, preprocess.size, augment, draw.seed, draw.place) for draw in draws)
     if isinstance(items, ImageArray) and augment == "none" and _fits(items, preprocess):
-        return (_pinned(_pixels(items, draw.indices), pin) for draw in draws)
+        return (_pixels(items, draw.indices) for draw in draws)
     return _transformed(items, make_transform(preprocess, augment), draws, workers, pin)
 
 
@@ -142,10 +142,6 @@ def _fits(items: ImageArray, preprocess: Preprocess) -> bool:
 def _pixels(items: ImageArray, indices: Indices) -> Tensor:
     chosen = torch.from_numpy(items.pixels[indices])
     return chosen.unsqueeze(1) if items.channels == 1 else chosen.permute(0, 3, 1, 2).contiguous()
-
-
-def _pinned(batch: Tensor, pin: bool) -> Tensor:
-    return batch.pin_memory() if pin else batch
 
 
 def _transformed(
