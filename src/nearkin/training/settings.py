@@ -132,8 +132,7 @@ class TrainingSettings:
         logger: loggers, separated by commas: tensorboard, csv, wandb, mlflow; or none.
         device: auto, cpu or cuda.
         precision: 32-true or bf16-mixed; empty: bf16-mixed on CUDA.
-        compile: compile the backbone with torch.compile: on, off or auto (on CUDA, if training is long enough to
-            gain from it).
+        compile: whether to use torch.compile: on, off or auto (on CUDA, if training is long enough to gain from it).
         seed: random seed.
     """
 
