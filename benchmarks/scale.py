@@ -29,7 +29,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from evaluation import reset_peak, peak_megabytes
+from evaluation import peak_megabytes, reset_peak
 
 from nearkin.clustering import kmeans, kmeans_per_group, nearest_in_other_groups, spectral_embedding
 from nearkin.data import load_dataset, make_splits
