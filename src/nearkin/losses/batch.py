@@ -152,18 +152,6 @@ def full_precision(embeddings: Tensor) -> AbstractContextManager[Any]:
     return torch.autocast(embeddings.device.type, enabled=False)
 
 
-def same_class_masks(labels: Tensor) -> tuple[Tensor, Tensor]:
-    """Masks of the positive and of the negative pairs, (batch, batch) each; an item is not paired with itself.
-
-    >>> positive, negative = same_class_masks(torch.tensor([0, 0, 1]))
-    >>> positive.int().tolist()
-    [[0, 1, 0], [1, 0, 0], [0, 0, 0]]
-    """
-    same = labels[:, None] == labels[None, :]
-    positive = same.clone().fill_diagonal_(False)
-    return positive, ~same
-
-
 def zero_loss(embeddings: Tensor) -> Tensor:
     """The loss of a batch with nothing to compare: 0, with a zero gradient.
 

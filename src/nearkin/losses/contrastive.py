@@ -54,11 +54,12 @@ def contrastive_loss(
     batch = compared(embeddings, labels, **pairs, normalize=normalize)
     with full_precision(embeddings):
         distances = pairwise_distances(batch.embeddings, batch.references)
-        pull = distances.where(batch.positive, 0.0)
-        push = F.relu(margin - distances).where(batch.negative, 0.0)
+        positive, negative = batch.positive, batch.negative
+        pull = distances.where(positive, 0.0)
+        push = F.relu(margin - distances).where(negative, 0.0)
         if squared:
             pull, push = pull.square() / 2, push.square() / 2
-            counts = batch.positive.sum(), batch.negative.sum()
+            counts = positive.sum(), negative.sum()
         else:
             counts = pull.count_nonzero(), push.count_nonzero()
         return pull.sum() / counts[0].clamp(min=1) + push.sum() / counts[1].clamp(min=1)

@@ -45,9 +45,10 @@ def lifted_structure_loss(
     batch = compared(embeddings, labels, **pairs)
     with full_precision(embeddings):
         distances = pairwise_distances(batch.embeddings, batch.references)
-        push = other_push = masked_logsumexp(margin - distances, batch.negative)
+        negative = batch.negative
+        push = other_push = masked_logsumexp(margin - distances, negative)
         if batch.references is not None:
-            other_push = masked_logsumexp(margin - distances.T, batch.negative.T)
+            other_push = masked_logsumexp(margin - distances.T, negative.T)
         columns, valid = positive_columns(batch)  # each pair in both orders, which does not change the mean
         violations = torch.logaddexp(push[:, None], other_push[columns]) + distances.gather(1, columns)
         return F.relu(violations).where(valid, 0.0).square().sum() / valid.sum().clamp(min=1) / 2

@@ -96,7 +96,7 @@ class _NCA(torch.autograd.Function):
         # −scale · distance², up to a constant per anchor, which cancels. It is chosen to move the nearest other to 0.
         nearness = torch.addmm(others.square().sum(dim=1), points, others.T, beta=-scale, alpha=2 * scale)
         lowest = torch.finfo(nearness.dtype).min
-        if not batch.complete:
+        if batch.chosen is not None:
             nearness.masked_fill_(~(batch.positive | batch.negative), lowest)
         elif references is None:
             nearness.fill_diagonal_(lowest)

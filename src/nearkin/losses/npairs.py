@@ -64,7 +64,8 @@ def n_pairs_loss(
         # In float64, because the loss depends on differences between products that can be large.
         anchors, partners = widened(batch.embeddings), widened(batch.others)
         similarity = anchors @ partners.T
-        of_negatives = masked_logsumexp(similarity, batch.negative)
+        negative = batch.negative
+        of_negatives = masked_logsumexp(similarity, negative)
         if positives is None:
             columns, valid = positive_columns(batch)
         else:
@@ -75,7 +76,7 @@ def n_pairs_loss(
         data_term = terms.sum() / valid.sum().clamp(min=1)
         vectors = anchors if batch.references is None else torch.cat([anchors, partners])
         loss = data_term + regularization / 2 * vectors.square().sum() / len(vectors)
-        return loss.where(valid.any() & batch.negative.any(), 0.0).to(batch.embeddings.dtype)
+        return loss.where(valid.any() & negative.any(), 0.0).to(batch.embeddings.dtype)
 
 
 @register_loss("npairs")

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from nearkin.errors import UserError
-from nearkin.losses.batch import Labels, checked, full_precision, reads_data, same_class_masks
+from nearkin.losses.batch import Labels, checked, full_precision, reads_data
 from nearkin.losses.distances import unit_length
 
 Triplets = tuple[Tensor, Tensor, Tensor]  # rows of the anchors, of their positives, and of their negatives
@@ -35,18 +35,30 @@ class Comparison(NamedTuple):
         embeddings: (batch, dim), the anchors.
         labels: (batch,).
         references: (references, dim) embeddings that the anchors are compared with; None compares within the batch.
-        positive, negative: (batch, references) masks of the pairs.
+        reference_labels: (references,).
+        chosen: (batch, references) masks of the positive and of the negative pairs; None compares all pairs.
         triplets: the triplets of a miner; None if it returned pairs, or without a miner.
-        complete: whether all pairs are compared.
     """
 
     embeddings: Tensor
     labels: Tensor
     references: Tensor | None
-    positive: Tensor
-    negative: Tensor
+    reference_labels: Tensor
+    chosen: tuple[Tensor, Tensor] | None
     triplets: Triplets | None
-    complete: bool
+
+    @property
+    def positive(self) -> Tensor:
+        """(batch, references) mask of the positive pairs, computed at each access; an item is not its own partner."""
+        if self.chosen is not None:
+            return self.chosen[0]
+        same = self.labels[:, None] == self.reference_labels
+        return same.fill_diagonal_(False) if self.references is None else same
+
+    @property
+    def negative(self) -> Tensor:
+        """(batch, references) mask of the negative pairs, computed at each access."""
+        return self.labels[:, None] != self.reference_labels if self.chosen is None else self.chosen[1]
 
     @property
     def others(self) -> Tensor:
@@ -83,24 +95,20 @@ def compared(
         raise UserError("ref_labels need ref_emb; pass both")
     if ref_emb is not None and ref_emb is not given:
         references, reference_labels = _checked_references(ref_emb, ref_labels, embeddings, indices_tuple is not None)
-    triplets = None
+    chosen, triplets = None, None
     if indices_tuple is not None:
         anchor, partner, anchor_of_negative, other = _checked_indices(indices_tuple, embeddings, references)
         shape = len(embeddings), len(embeddings if references is None else references)
         positive, negative = (torch.zeros(shape, dtype=torch.bool, device=embeddings.device) for _ in range(2))
         positive[anchor, partner] = True
         negative[anchor_of_negative, other] = True
+        chosen = positive, negative
         if len(indices_tuple) == 3:
             triplets = anchor, partner, other
-    elif references is None:
-        positive, negative = same_class_masks(labels)
-    else:
-        positive = labels[:, None] == reference_labels
-        negative = ~positive
     if normalize:
         with full_precision(embeddings):
             embeddings, references = unit_length(embeddings), None if references is None else unit_length(references)
-    return Comparison(embeddings, labels, references, positive, negative, triplets, indices_tuple is None)
+    return Comparison(embeddings, labels, references, reference_labels, chosen, triplets)
 
 
 def positive_columns(batch: Comparison) -> tuple[Tensor, Tensor]:
@@ -112,11 +120,11 @@ def positive_columns(batch: Comparison) -> tuple[Tensor, Tensor]:
     >>> columns.tolist(), valid.all().item()
     ([[1, 2], [0, 2], [0, 1]], True)
     """
-    positive, width = batch.positive, batch.positive.shape[1]
+    if reads_data() and batch.chosen is None and batch.references is None:
+        return _others_of_class(batch.labels)
+    positive, width = batch.positive, len(batch.others)
     if not reads_data():
         return torch.arange(width, device=positive.device).expand_as(positive), positive
-    if batch.complete and batch.references is None:
-        return _others_of_class(batch.labels)
     descending = torch.arange(width, 0, -1, device=positive.device, dtype=torch.int32)
     found = descending.where(positive, 0).topk(max(1, int(positive.sum(dim=1).max())), dim=1)
     return found.indices, found.values > 0

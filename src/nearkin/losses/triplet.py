@@ -56,14 +56,15 @@ def triplet_semi_hard_loss(
     with full_precision(embeddings):
         distances = pairwise_squared_distances(batch.embeddings, batch.references)
         if batch.triplets is not None:
-            anchor, positive, negative = batch.triplets
-            violations = F.relu(distances[anchor, positive] + margin - distances[anchor, negative])
+            anchor, partner, other = batch.triplets
+            violations = F.relu(distances[anchor, partner] + margin - distances[anchor, other])
             return violations.sum() / max(1, len(violations))
         columns, valid = positive_columns(batch)
-        valid = valid & batch.negative.any(dim=1, keepdim=True)
+        negative = batch.negative
+        valid = valid & negative.any(dim=1, keepdim=True)
         # Shorter rows are padded with −∞, which never has a loss.
         to_positives = distances.gather(1, columns).where(valid, -math.inf)
-        to_negatives = distances.gather(1, _semi_hard(distances.detach(), batch.negative, to_positives.detach()))
+        to_negatives = distances.gather(1, _semi_hard(distances.detach(), negative, to_positives.detach()))
         return F.relu(to_positives + margin - to_negatives).sum() / valid.sum().clamp(min=1)
 
 
