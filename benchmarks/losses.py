@@ -6,11 +6,12 @@
     python benchmarks/losses.py --device cuda --sizes 128 512 2048 4096 --compile
 
 Both sides of a row run alternately in one process, on the same random batch of 64 dimensions with four items per class,
-so their ratio holds even on a shared machine; milliseconds are medians. "MB" is the increase of peak memory. An
-equivalent starts at a batch of 128 and ends where a step is expected to take over a minute. Equivalents are losses of
-pytorch-metric-learning with the same formula, with three differences: its triplets are all semi-hard ones instead of
-one per pair, its N-pairs formula is NTXentLoss, and its contrastive loss does not square. The baseline of
-facility-location is the slow reference of the tests, forward only.
+so their ratio holds even on a shared machine; milliseconds are medians. With ``OMP_NUM_THREADS=1``, they are CPU time,
+which hardly depends on other work. "MB" is the increase of peak memory. An equivalent starts at a batch of 128 and ends
+where a step is expected to take over a minute. Equivalents are losses of pytorch-metric-learning with the same formula,
+with three differences: its triplets are all semi-hard ones instead of one per pair, its N-pairs formula is NTXentLoss,
+and its contrastive loss does not square. The baseline of facility-location is the slow reference of the tests, forward
+only.
 
 "Operations" counts what torch dispatches in the forward and backward pass, without views and allocations: about the
 number of kernels that the loss launches on a GPU. With ``--compile``, each loss is compared with itself: without checks
@@ -89,10 +90,11 @@ class Side:
     def run(self, x: Tensor, y: Tensor) -> None:
         x = x.detach().requires_grad_()
         synchronise(x)
-        start = time.perf_counter()
+        clock = time.perf_counter if x.is_cuda or torch.get_num_threads() > 1 else time.process_time
+        start = clock()
         self.step(x, y).backward()
         synchronise(x)
-        self.seconds.append(time.perf_counter() - start)
+        self.seconds.append(clock() - start)
 
     @property
     def milliseconds(self) -> float:

@@ -32,7 +32,7 @@ from nearkin.losses import (
     make_loss,
 )
 from nearkin.losses.distances import pairwise_distances, pairwise_squared_distances
-from nearkin.losses.pairs import compared
+from nearkin.losses.pairs import compared, positive_columns
 from nearkin.losses.pml import for_pml
 
 OVER_PAIRS: dict[str, Callable[[], Loss]] = {
@@ -97,6 +97,17 @@ def test_all_pairs_with_references_are_compared_without_a_miner(name: str) -> No
     (x, y), (r, of_r) = random_batch(0), random_batch(1, items=7)
     pairs = some_pairs(y, of_r, 0, share=1.0)
     assert OVER_PAIRS[name]()(x, y, ref_emb=r, ref_labels=of_r).item() == pytest.approx(expected(name, x, r, *pairs))
+
+
+@given(st.integers(0, 10_000), st.integers(1, 20), st.integers(1, 8))
+@settings(max_examples=40, deadline=None)
+def test_the_positives_of_all_pairs_are_found_from_sorted_labels(seed: int, items: int, classes: int) -> None:
+    x, y = random_batch(seed, items, classes=classes)
+    batch = compared(x, 5 - 3 * y)
+    columns, valid = positive_columns(batch)
+    rows = torch.arange(items)[:, None].expand_as(columns)
+    assert torch.equal(torch.stack([rows[valid], columns[valid]], dim=1), batch.positive.nonzero())
+    assert columns.shape[1] == max(1, int(batch.positive.sum(dim=1).max()))
 
 
 @pytest.mark.parametrize("name", EVERY)
