@@ -104,7 +104,7 @@ class _NCA(torch.autograd.Function):
         of_positives = nearness.gather(1, columns).masked_fill_(~valid, lowest)
         shares = F.threshold(nearness.to(embeddings.dtype), NEGLIGIBLE, -math.inf, inplace=True).exp_()
         total = shares.sum(dim=1, keepdim=True)
-        weight = valid.any(dim=1, keepdim=True).to(points.dtype)
+        weight = valid.any(dim=1, keepdim=True).to(shares.dtype)
         weight /= weight.sum().clamp(min=1)
         losses = total.log() - of_positives.logsumexp(dim=1, keepdim=True)
         pulls = of_positives.softmax(dim=1) * weight
