@@ -24,7 +24,7 @@ from torch import Tensor, nn
 
 from nearkin.data import Dataset, ImageFiles, Splits
 from nearkin.data.items import Indices
-from nearkin.data.loader import Draw, input_batches
+from nearkin.data.loader import Draw, input_batches, keep_workers
 from nearkin.data.summary import counted
 from nearkin.errors import UserError
 from nearkin.evaluation import evaluate
@@ -206,6 +206,7 @@ class Trainer:
         self.read_every = READ_EVERY if fused else 1
         self.metrics = MetricsLogger(self.run, self.settings, self.position, active=self.fabric.is_global_zero)
 
+    @keep_workers()
     def train(self) -> Run:
         status = "failed"
         try:
@@ -319,8 +320,8 @@ class Trainer:
             until = next((batch for batch in upcoming if self._refresh_due(batch)), len(self.sampler))
             drawn: deque[Indices] = deque()
             draws = self._draws(start, until, drawn)
-            augment = self.settings.data.augment
-            for share in input_batches(self.train_set.items, self.preprocess, draws, augment, self.workers):
+            augment, pin = self.settings.data.augment, self.fabric.device.type == "cuda"
+            for share in input_batches(self.train_set.items, self.preprocess, draws, augment, self.workers, pin):
                 items = drawn.popleft()
                 labels = torch.from_numpy(self.labels[items])
                 inputs, labels = (to_device(column, self.fabric.device) for column in (share, labels))
