@@ -30,7 +30,7 @@ Queries = Annotated[
     typer.Argument(metavar="QUERIES...", callback=existing_files, help="Query images, or folders of images."),
 ]
 Store = Annotated[
-    str, typer.Option(help="Milvus address of the gallery, if it is in Milvus. Only this address is connected to.")
+    str, typer.Option(help="Milvus address of the gallery, if it is in Milvus. nearkin connects to no other.")
 ]
 AllowPath = Annotated[
     list[Path] | None,
@@ -175,7 +175,7 @@ def serve(
     token: Annotated[
         str | None,
         typer.Option(
-            help="Access token that clients must send. Default: NEARKIN_TOKEN, or a random one if --host admits others."
+            help="Token that clients must send. Default: NEARKIN_TOKEN, or a random one if other machines can connect."
         ),
     ] = None,
     store: Store = "",

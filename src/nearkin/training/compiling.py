@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 import torch
-from torch import nn
 
 from nearkin.errors import unknown_name
-from nearkin.models.model import ModelSpec
+from nearkin.models.model import EmbeddingModel, ModelSpec
 from nearkin.training.settings import TrainingSettings
-
-if TYPE_CHECKING:
-    from lightning_fabric import Fabric
 
 log = logging.getLogger("nearkin")
 
@@ -45,15 +41,26 @@ def should_compile(settings: TrainingSettings, spec: ModelSpec, steps: int, devi
     return True
 
 
-def compile_in_place(backbone: nn.Module, fabric: Fabric) -> None:
-    """Compiles a backbone; the names of its weights stay as they are.
+def compile_backbone(model: EmbeddingModel, graph: bool) -> Callable[[], None]:
+    """Compiles the backbone in place; the names of its weights stay as they are.
 
-    On one GPU it becomes a CUDA graph, because the host is slower to launch the kernels than the GPU to run them.
+    Args:
+        graph: capture it as a CUDA graph, because the host takes longer to launch the kernels than the GPU to run
+            them. For models that are called once per step.
+
+    Returns:
+        A function that undoes it.
     """
-    graph = fabric.device.type == "cuda" and fabric.world_size == 1
-    backbone.compile(dynamic=False, mode="reduce-overhead" if graph else None)
 
+    def new_iteration(*_: object) -> None:
+        torch.compiler.cudagraph_mark_step_begin()  # the graph may now reuse the memory of its last outputs
 
-def restore_eager(backbone: nn.Module) -> None:
-    """Undoes `compile_in_place`: the module may belong to the user."""
-    backbone._compiled_call_impl = None
+    model.backbone.compile(dynamic=False, mode="reduce-overhead" if graph else None)
+    hook = model.register_forward_pre_hook(new_iteration) if graph else None
+
+    def undo() -> None:
+        model.backbone._compiled_call_impl = None
+        if hook:
+            hook.remove()
+
+    return undo

@@ -39,7 +39,7 @@ from nearkin.training import optimise
 from nearkin.training.baseline import unit_space
 from nearkin.training.card import write_card
 from nearkin.training.checkpoint import Position, Stateful, load_checkpoint
-from nearkin.training.compiling import check_compile, compile_in_place, restore_eager, should_compile
+from nearkin.training.compiling import check_compile, compile_backbone, should_compile
 from nearkin.training.decode import hold_decoded
 from nearkin.training.defaults import is_pretrained, resolved, with_warmup
 from nearkin.training.devices import (
@@ -177,7 +177,7 @@ class Trainer:
         begun = resumed and self.run.checkpoint_file.is_file()
         wanted = self.settings.model.head_init == "svd" or any(self.held_out.values())
         self.start = self._start() if wanted and is_pretrained(self.settings.model) and not begun else None
-        self.compiled = False
+        self.restore_eager: Callable[[], None] | None = None  # if the backbone is compiled
         self.learner, self.preprocess = self._learner()
         self.model.to(self.fabric.device)  # before the optimiser: on CUDA, it is fused
         rates = self.training
@@ -225,7 +225,8 @@ class Trainer:
             raise self.run.stopped() from None
         finally:
             self.metrics.close(status)  # another run in this process opens its own
-            restore_eager(self.model.backbone)
+            if self.restore_eager:
+                self.restore_eager()  # the backbone may be the user's own module
         return self.run
 
     def _start(self) -> DatasetSplits:
@@ -266,9 +267,9 @@ class Trainer:
                 where = (self.model.spec.preprocess, self.fabric.device, self.workers)
                 self.train_set, self.held_out = hold_decoded(self.train_set, self.held_out, *where)
             steps = self.last_epoch * len(self.sampler)
-            self.compiled = should_compile(self.training, self.model.spec, steps, self.fabric.device)
-            if self.compiled:
-                compile_in_place(self.model.backbone, self.fabric)
+            if should_compile(self.training, self.model.spec, steps, self.fabric.device):
+                whole = self.training.micro_batch == 0 and self.fabric.world_size == 1
+                self.restore_eager = compile_backbone(self.model, graph=whole and self.fabric.device.type == "cuda")
             return self.model, self.model.spec.preprocess
         self.model.backbone.requires_grad_(False)
         self.model.to(self.fabric.device)
@@ -339,8 +340,6 @@ class Trainer:
         seed_device(self.fabric.device, self._seed(self.position.batch) + 1 + self.fabric.global_rank)  # dropout
         optimise.set_rates(self.optimizer, optimise.rate_factor(self.position.step, len(self.sampler), self.training))
         self.optimizer.zero_grad()  # before the forward pass, whose CUDA graph reuses the memory of gradients
-        if self.compiled:
-            torch.compiler.cudagraph_mark_step_begin()
         with unchecked() if self.read_every > 1 else nullcontext():
             loss = self.method.step(self._embed, batch)
         self.fabric.backward(loss)
@@ -398,7 +397,7 @@ class Trainer:
         files = isinstance(dataset.items, ImageFiles) and self.learner is self.model
         kept = final and files and self.fabric.world_size == 1  # `evaluate` and `report` need the same again
         learner = self.model.head if as_features else self.learner
-        eager = self.compiled and not fast  # in full precision, it would be compiled once more
+        eager = self.restore_eager and not fast  # in full precision, it would be compiled once more
         with torch.compiler.set_stance("force_eager") if eager else nullcontext():
             return embed_dataset(self.fabric, learner, dataset, self.embed_batch, self.workers, kept, not fast)
 
