@@ -4,8 +4,9 @@
     python benchmarks/first_calls.py --settled      # after `import nearkin._mkl`
 
 Processes are forked in waves, more than there are cores, so that their threads start out of step. torch is loaded but
-has not computed anything before the fork. On an Intel Xeon with MKL 2024.2 some first calls are wrong by up to 4e-4.
-On an AMD EPYC none can be: there MKL's sqrt of low accuracy is as accurate as the others.
+has not computed anything before the fork. On an Intel Xeon with MKL 2024.2, some first calls were reported to be wrong
+by up to 4e-4 (https://github.com/pytorch/pytorch/issues/188792). On an AMD EPYC none was found: there, MKL's sqrt of
+low accuracy is as accurate as the others.
 """
 
 from __future__ import annotations

@@ -2,9 +2,9 @@
 
 On the CPU, torch leaves these functions to MKL. MKL chooses a kernel for the processor when a function is first called.
 If several threads make this first call together, one of them may compute its share with a kernel of low accuracy: MKL
-2024.2 in the wheels of torch, relative errors up to 4e-4, https://github.com/pytorch/pytorch/issues/188792. Seen as
-distances that were off by 3e-4 for half of the queries, in one of fifteen processes. A call with one number runs on one
-thread and settles the choice for the process. All calls here together take two milliseconds.
+2024.2 in the wheels of torch, relative errors up to 4e-4, https://github.com/pytorch/pytorch/issues/188792. Most likely
+this is why distances were once off by 3e-4 for half of the queries, in one of fifteen processes. A call with one number
+runs on one thread and settles the choice for the process. All calls here together take two milliseconds.
 
 `nearkin.space` and `nearkin.clustering` import this module, and through them everything that computes with torch.
 """

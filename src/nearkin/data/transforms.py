@@ -18,6 +18,7 @@ from torch.nn.functional import interpolate
 from nearkin.data.images import limit_aspect_ratio
 from nearkin.errors import UserError, unknown_name
 
+PIXELS_VERSION = 2  # part of the keys of caches; raise it if the same file gives other pixels than before
 AUGMENTATIONS = ("none", "crop-flip", "resized-crop-flip")
 # By torchvision's names. On images, its two kinds of "nearest" are the same.
 INTERPOLATIONS = {each.name.lower(): each for each in Image.Resampling} | {"nearest-exact": Image.Resampling.NEAREST}
