@@ -12,7 +12,7 @@ from torch import Tensor
 
 from nearkin.data.dataset import Dataset
 from nearkin.data.items import ImageArray, ImageFiles, Items, Vectors
-from nearkin.data.loader import Draw, input_batches
+from nearkin.data.loader import Draw, input_batches, sequential
 from nearkin.data.sources import load_dataset
 from nearkin.data.transforms import Preprocess, make_transform, seeded
 from nearkin.errors import UserError
@@ -154,3 +154,19 @@ def test_vectors_cannot_be_augmented() -> None:
     linear = EmbeddingModel(ModelSpec("linear", 2, features=3))
     with pytest.raises(UserError, match="cannot be augmented"):
         embedded(linear, Vectors(np.eye(3, dtype=np.float32)), views=4, augment="crop-flip")
+
+
+@pytest.mark.parametrize("use_cache", [True, False])
+def test_a_failure_leaves_modes_as_they_were(use_cache: bool) -> None:
+    model = EmbeddingModel(ModelSpec("linear", 2, features=3)).train()
+    vectors = Vectors(np.full((2, 3), np.inf, dtype=np.float32))
+    with pytest.raises(UserError, match="NaN or infinity") as _held:  # keeps the frames alive
+        embedded(model, vectors, batch_size=1, use_cache=use_cache)
+    assert torch.is_grad_enabled() and model.training
+
+
+def test_gradients_can_be_computed_between_two_batches() -> None:
+    model = EmbeddingModel(ModelSpec("linear", 2, features=3))
+    vectors, draws = Vectors(np.ones((4, 3), dtype=np.float32)), sequential(4, 2)
+    outputs = embed._outputs(model, vectors, draws, model, autocast=torch.bfloat16)
+    assert [(torch.is_grad_enabled(), torch.is_autocast_enabled("cpu")) for _ in outputs] == [(True, False)] * 2

@@ -149,7 +149,8 @@ def _outputs(
         for inputs in track(input_batches(items, preprocess, draws, augment, workers), what, len(draws)):
             # Not around the loop: the caller may need gradients between two batches.
             with torch.no_grad(), torch.autocast(device.type, autocast, enabled=autocast is not None):
-                yield _forward(forward, _padded(inputs, len(draws[0].indices), device), device)[: len(inputs)]
+                outputs = _forward(forward, _padded(inputs, len(draws[0].indices), device), device)
+            yield outputs[: len(inputs)]
 
 
 def _padded(inputs: Tensor, size: int, device: torch.device) -> Tensor:
@@ -191,9 +192,11 @@ def _from_features(
             if not (missing := fill_cached(cache, missing)):  # another process may have computed some
                 return result
             rest, draws = items.take(np.array(missing)), sequential(len(missing), batch_size)
-            outputs = _outputs(model, rest, draws, model.features, workers=workers, what=what)
-            for draw, features in zip(draws, map(_finite, map(Tensor.cpu, outputs)), strict=True):
-                some = [missing[n] for n in draw.indices]
+            # Not a variable: the traceback of an error would keep it, and with it the model's mode and the workers.
+            for draw, outputs in zip(
+                draws, _outputs(model, rest, draws, model.features, workers=workers, what=what), strict=True
+            ):
+                features, some = _finite(outputs.cpu()), [missing[n] for n in draw.indices]
                 cache.add([keys[index] for index in some], features)
                 result[some] = finish(features)
     return result
