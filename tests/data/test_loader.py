@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -158,3 +159,14 @@ def noise_image():  # type: ignore[no-untyped-def]
 def test_an_unknown_augmentation_is_corrected() -> None:
     with pytest.raises(UserError, match="did you mean 'crop-flip'"):
         make_transform(SQUARE, "crop-flop")
+
+
+def test_an_error_during_a_read_ends_the_workers(photos: Path) -> None:
+    def interrupted() -> Iterator[Draw]:
+        yield from [Draw(np.arange(2))] * 4
+        raise KeyboardInterrupt
+
+    items = load_dataset(str(photos)).items
+    with pytest.raises(KeyboardInterrupt) as _held:  # its traceback keeps torch's iterator alive
+        list(input_batches(items, SQUARE, interrupted(), workers=1))
+    assert not multiprocessing.active_children()

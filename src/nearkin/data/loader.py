@@ -211,7 +211,7 @@ class _Workers(Generic[T]):
             collate_fn=collate,
             generator=torch.Generator(),  # keeps the loader from consuming torch's global random state
         )
-        self._running: list[Any] = [loader]  # and its iterator; emptying the list ends the processes
+        self._running: list[Any] = [loader]  # and its iterator
         # At exit, Python waits for processes that still run, and the signal it sends to end them is blocked.
         atexit.register(self.close)
 
@@ -224,6 +224,9 @@ class _Workers(Generic[T]):
             yield batch
 
     def close(self) -> None:
+        for iterator in self._running[1:]:
+            # torch does this when it frees the iterator, which the traceback of an error may keep.
+            getattr(iterator, "_shutdown_workers", lambda: None)()
         self._running.clear()
         atexit.unregister(self.close)
 
