@@ -218,3 +218,11 @@ def test_recall_is_right_for_galleries_with_tiny_distances() -> None:
     assert limits == pytest.approx(distances[:, vector_index.TUNE_K].tolist(), rel=1e-5)
     assert all(distances[:, vector_index.TUNE_K] <= limits)
     assert all(distances[:, vector_index.TUNE_K + 1] > limits)
+
+
+def test_the_limit_of_other_indexes_in_this_process_does_not_change(store: LocalStore) -> None:
+    import faiss
+
+    before = faiss.get_deserialization_vector_byte_limit()
+    assert vector_index.ApproximateIndex.load(store._index_path, DIM) is not None
+    assert faiss.get_deserialization_vector_byte_limit() == before

@@ -7,8 +7,10 @@ import importlib.util
 import logging
 import math
 import os
+import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +39,7 @@ TRAIN_PER_CELL = 40  # training items per IVF cell; faiss asks for at least 39
 TARGET_RECALL = 0.99  # tuning stops here
 TUNE_QUERIES, TUNE_K = 1000, 10  # tuned on the 10 nearest of 1,000 items
 BUFFER = 2**20  # bytes
+_reading = threading.Lock()
 
 Ids = npt.NDArray[np.int64]
 Chunks = Iterable[tuple[Ids, Embeddings]]
@@ -122,9 +125,8 @@ class ApproximateIndex:
         else:
             faiss = _faiss()
             try:
-                with open_regular(path, follow=False) as file:
-                    # Lengths in the file are not trusted: no part of it is longer than the whole.
-                    faiss.set_deserialization_vector_byte_limit(os.fstat(file.fileno()).st_size)
+                # Lengths in the file are not trusted: no part of it is longer than the whole.
+                with open_regular(path, follow=False) as file, _byte_limit(os.fstat(file.fileno()).st_size):
                     index = faiss.read_index(faiss.PyCallbackIOReader(file.read, BUFFER))
                 if index.d != dim:
                     raise ValueError(index.d)
@@ -211,6 +213,19 @@ def _limits(queries: Embeddings, chunks: Chunks) -> tuple[list[float], float]:
         nearest = torch.cat([nearest, found], 1).topk(wanted, largest=False).values
         seconds += time.perf_counter() - start
     return (nearest.amax(1) * (1 + 1e-6)).tolist(), seconds  # tolerance for rounding to float32
+
+
+@contextmanager
+def _byte_limit(size: int) -> Iterator[None]:
+    """In this block, faiss reads no vector of more bytes; the limit is one for the whole process."""
+    faiss = _faiss()
+    with _reading:
+        before = faiss.get_deserialization_vector_byte_limit()
+        faiss.set_deserialization_vector_byte_limit(size)
+        try:
+            yield
+        finally:
+            faiss.set_deserialization_vector_byte_limit(before)
 
 
 def _faiss() -> Any:
