@@ -126,3 +126,12 @@ def test_what_a_loss_learns_is_learnt_at_its_own_rate(
     before = [parameter.detach().clone() for parameter in learnt]
     trainer.train()
     assert all(not torch.equal(old, new) for old, new in zip(before, learnt, strict=True))
+
+
+@pytest.mark.parametrize("name", ["adam", "adamw", "sgd"])
+def test_the_device_decides_whether_to_fuse_and_not_the_checkpoint(name: str) -> None:
+    optimizer = make_optimizer({"head": (nn.Linear(1, 1), 1.0)}, TrainingSettings(optimizer=name))
+    saved = optimizer.state_dict()
+    saved["param_groups"][0] |= {"fused": True, "lr": 0.5}
+    optimizer.load_state_dict(saved)
+    assert [(group["fused"], group["lr"]) for group in optimizer.param_groups] == [(False, 0.5)]

@@ -25,16 +25,26 @@ def make_optimizer(parts: dict[str, tuple[nn.Module, float]], settings: Training
             groups.append({"params": parameters, "lr": rate, "rate": rate, "name": name})
     decay = settings.weight_decay
     fused = can_fuse([each for group in groups for each in group["params"]])
+    optimizer: Optimizer
     match settings.optimizer:
         case "adam":
-            return torch.optim.Adam(groups, weight_decay=decay, fused=fused)
+            optimizer = torch.optim.Adam(groups, weight_decay=decay, fused=fused)
         case "adamw":
-            return torch.optim.AdamW(groups, weight_decay=decay, fused=fused)
+            optimizer = torch.optim.AdamW(groups, weight_decay=decay, fused=fused)
         case "sgd":
-            return torch.optim.SGD(groups, momentum=settings.momentum, weight_decay=decay, fused=fused)
+            optimizer = torch.optim.SGD(groups, momentum=settings.momentum, weight_decay=decay, fused=fused)
         case "rmsprop":
             return torch.optim.RMSprop(groups, momentum=settings.momentum, weight_decay=decay)
-    raise unknown_name("optimizer", settings.optimizer, OPTIMIZERS)
+        case _:
+            raise unknown_name("optimizer", settings.optimizer, OPTIMIZERS)
+
+    def keep_fused(_: Optimizer, state: dict[str, Any]) -> None:
+        """A checkpoint may come from another device."""
+        for group in state["param_groups"]:
+            group["fused"] = fused
+
+    optimizer.register_load_state_dict_pre_hook(keep_fused)
+    return optimizer
 
 
 def can_fuse(parameters: list[nn.Parameter]) -> bool:
