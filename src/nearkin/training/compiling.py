@@ -55,11 +55,12 @@ def compile_backbone(model: EmbeddingModel, graph: bool) -> Callable[[], None]:
     def new_iteration(*_: object) -> None:
         torch.compiler.cudagraph_mark_step_begin()  # the graph may now reuse the memory of its last outputs
 
+    before = model.backbone._compiled_call_impl
     model.backbone.compile(dynamic=False, mode="reduce-overhead" if graph else None)
     hook = model.register_forward_pre_hook(new_iteration) if graph else None
 
     def undo() -> None:
-        model.backbone._compiled_call_impl = None
+        model.backbone._compiled_call_impl = before
         if hook:
             hook.remove()
 

@@ -210,6 +210,7 @@ class Trainer:
     def train(self) -> Run:
         status = "failed"
         try:
+            self._compile()
             if self.position.records == 0:
                 self._measure_start()
             total = self.last_epoch * len(self.sampler)
@@ -266,10 +267,6 @@ class Trainer:
             if self.settings.data.keep_decoded:
                 where = (self.model.spec.preprocess, self.fabric.device, self.workers)
                 self.train_set, self.held_out = hold_decoded(self.train_set, self.held_out, *where)
-            steps = self.last_epoch * len(self.sampler)
-            if should_compile(self.training, self.model.spec, steps, self.fabric.device):
-                whole = self.training.micro_batch == 0 and self.fabric.world_size == 1
-                self.restore_eager = compile_backbone(self.model, graph=whole and self.fabric.device.type == "cuda")
             return self.model, self.model.spec.preprocess
         self.model.backbone.requires_grad_(False)
         self.model.to(self.fabric.device)
@@ -278,6 +275,13 @@ class Trainer:
         assert start["train"] is not None
         self.train_set = start["train"]
         return self.model.head, None
+
+    def _compile(self) -> None:
+        """Compiles the backbone if that pays; `train` undoes it."""
+        steps = self.last_epoch * len(self.sampler)
+        if self.learner is self.model and should_compile(self.training, self.model.spec, steps, self.fabric.device):
+            whole = self.training.micro_batch == 0 and self.fabric.world_size == 1
+            self.restore_eager = compile_backbone(self.model, graph=whole and self.fabric.device.type == "cuda")
 
     def _epoch(self, stop_requested: Callable[[], bool], advance: Advance) -> None:
         self.saved = False
