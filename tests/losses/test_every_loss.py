@@ -268,6 +268,19 @@ def test_without_checks_the_loss_is_the_same(loss: Loss, name: str, case: str) -
     assert found.isfinite() and slope.isfinite().all()
 
 
+@pytest.mark.parametrize("value", [torch.nan, torch.inf])
+def test_without_checks_a_failed_batch_has_no_finite_gradient_or_one_sentence(loss: Loss, value: float) -> None:
+    x, y = random_batch()
+    x[1, 0] = value
+    with unchecked():
+        try:
+            slope = gradient(loss, x, y)
+        except UserError as error:
+            assert "NaN or infinite values" in str(error)
+        else:
+            assert not slope.isfinite().all()
+
+
 class HostReads(TorchDispatchMode):
     """Counts operations whose result the host must wait for."""
 

@@ -65,11 +65,17 @@ def checked(embeddings: Tensor, labels: Labels) -> tuple[Tensor, Tensor]:
     labels = checked_ids(labels, embeddings, "labels")
     if embeddings.numel() == 0:
         raise UserError(f"the batch is empty: embeddings have shape {tuple(embeddings.shape)}")
-    if reads_data() and not math.isfinite(embeddings.detach().abs().max()):  # an order faster than isfinite()
+    if reads_data():
+        check_finite(embeddings)
+    return embeddings.float() if embeddings.dtype in (torch.float16, torch.bfloat16) else embeddings, labels
+
+
+def check_finite(embeddings: Tensor) -> None:
+    """Raises an error for NaN or infinite values; also for losses that wait for the GPU anyway."""
+    if not math.isfinite(embeddings.detach().abs().max()):  # an order faster than isfinite()
         raise UserError(
             "embeddings contain NaN or infinite values; lower the learning rate, or check the data for extreme values"
         )
-    return embeddings.float() if embeddings.dtype in (torch.float16, torch.bfloat16) else embeddings, labels
 
 
 def checked_ids(ids: Labels, embeddings: Tensor, name: str) -> Tensor:

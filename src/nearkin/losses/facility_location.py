@@ -24,7 +24,7 @@ from nearkin.clustering.facilities import (
 )
 from nearkin.errors import UserError
 from nearkin.losses.base import Loss
-from nearkin.losses.batch import Labels, checked
+from nearkin.losses.batch import Labels, check_finite, checked
 from nearkin.losses.closed_form import closed_form
 from nearkin.losses.distances import pairwise_distances
 from nearkin.losses.registry import register_loss
@@ -152,7 +152,9 @@ def _facility_location(
     """
     from nearkin.losses._facility_gradient import fill_distances, point_gradient, unit_points, vector_gradient
 
-    points = vectors = embeddings.cpu().numpy().astype(np.float64)
+    on_host = embeddings.cpu()
+    check_finite(on_host)  # the step was not checked if it runs on a GPU (see `unchecked`)
+    points = vectors = on_host.numpy().astype(np.float64)
     if normalize:
         points, lengths = unit_points(vectors)
     # Distances in single precision do not depend on the order of summation.

@@ -65,6 +65,7 @@ def negative_probabilities(batch: Comparison, squared: Tensor, cutoff: float) ->
     squared = widened(squared).clamp(min=cutoff**2)
     beyond = torch.rsub(squared, 1.0, alpha=0.25).clamp_(min=ANTIPODAL)  # 1 − D²/4
     log_weight = squared.log_().mul_(1 - dim / 2).add_(beyond.log_(), alpha=(3 - dim) / 2)
+    log_weight.nan_to_num_()  # from NaN embeddings; on a GPU, `multinomial` ends the process if it gets NaN
     negative = batch.negative
     never = ~negative & negative.any(dim=1, keepdim=True)
     return log_weight.masked_fill_(never, -math.inf).softmax(dim=1)

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from nearkin.losses.base import Loss
-from nearkin.losses.batch import Labels, checked, full_precision, group_means
+from nearkin.losses.batch import Labels, check_finite, checked, full_precision, group_means
 from nearkin.losses.closed_form import closed_form
 from nearkin.losses.distances import widened
 from nearkin.losses.registry import register_loss
@@ -96,6 +96,7 @@ def _factors(points: Tensor, eps: float) -> tuple[Tensor, Tensor]:
                 return basis, inverse.T
             if not condition < two_passes:
                 break
+    check_finite(points)  # the step was not checked if it runs on a GPU (see `unchecked`)
     left, singular, right = torch.linalg.svd(points, full_matrices=False)
     kept = singular > rounding * singular[0]
     return left * kept, right * torch.where(kept, 1 / singular, 0.0)[:, None]
