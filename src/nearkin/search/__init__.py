@@ -1,4 +1,4 @@
-"""Search by image: galleries, and the stores that hold their embeddings."""
+"""Search by image: galleries, and the stores that contain their embeddings."""
 
 from nearkin.search.folder import open_store
 from nearkin.search.gallery import Gallery
