@@ -174,7 +174,7 @@ class Other(Triplet):
         ({"methods": [Other()]}, "Other is not the registered method 'triplet'"),
         ({"methods": []}, "no method"),
         ({"backbone": Pair()}, "returned a tuple; return a tensor"),
-        ({"backbone": Pair}, r"not the class Pair; pass an object, Pair\(...\)"),
+        ({"backbone": Pair}, r"got the class Pair; pass an object, Pair\(...\)"),
         ({"backbone": Locked()}, "cannot be copied"),
         ({"data": (np.zeros((4, 2)), [0, 0, 1])}, "3 labels for 4 items"),
         ({"data": TensorDataset}, "TensorDataset is a class, not data"),

@@ -141,7 +141,7 @@ def test_a_query_of_200_megapixels_is_refused_before_it_is_decoded(gallery: Gall
 
 
 def test_fewer_than_one_neighbour_is_refused(gallery: Gallery, photos: Path) -> None:
-    with pytest.raises(UserError, match="k=0"):
+    with pytest.raises(UserError, match="k must be an integer >= 1, got 0"):
         gallery.search(files(photos)[0], k=0)
 
 
@@ -192,7 +192,7 @@ def test_another_store_is_refused(gallery: Gallery, model: Path) -> None:
 
 def test_a_model_for_vectors_is_refused(tmp_path: Path) -> None:
     Embedder(EmbeddingModel(ModelSpec("linear", dim=2, features=3))).save(tmp_path / "vectors")
-    with pytest.raises(UserError, match=r"embeds feature vectors.*index with an image model"):
+    with pytest.raises(UserError, match=r"takes feature vectors.*use an image model"):
         Gallery.create(tmp_path / "new.index", tmp_path / "vectors")
 
 

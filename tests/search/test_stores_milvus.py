@@ -223,7 +223,7 @@ def test_a_collection_that_is_not_a_gallery_is_refused(port: int, tmp_path: Path
 
     client = MilvusClient(f"http://127.0.0.1:{port}")
     client.create_collection("other", dimension=2)
-    with pytest.raises(UserError, match=r"other at .* is not a gallery, or one of another version; choose another"):
+    with pytest.raises(UserError, match=r"other at .* is not a gallery, or is from another version; choose another"):
         open_store(f"milvus://127.0.0.1:{port}/other", tmp_path, 2)
     client.close()
 
