@@ -3,6 +3,7 @@
     python benchmarks/losses.py                          # this machine's CPU, a few minutes
     python benchmarks/losses.py --device cuda --sizes 128 512 2048 4096
     python benchmarks/losses.py --losses facility-location spectral
+    python benchmarks/losses.py --device cuda --sizes 128 512 2048 4096 --compile
 
 Both sides of a row run alternately in one process, on the same random batch of 64 dimensions with four items per class,
 so their ratio holds even on a shared machine; milliseconds are medians. "MB" is the increase of peak memory. An
@@ -10,6 +11,10 @@ equivalent starts at a batch of 128 and ends where a step is expected to take ov
 pytorch-metric-learning with the same formula, with three differences: its triplets are all semi-hard ones instead of
 one per pair, its N-pairs formula is NTXentLoss, and its contrastive loss does not square. The baseline of
 facility-location is the slow reference of the tests, forward only.
+
+"Operations" counts what torch dispatches in the forward and backward pass, without views and allocations: about the
+number of kernels that the loss launches on a GPU. With ``--compile``, each loss is compared with itself: without checks
+that read data ("unchecked"), compiled in one graph, and, on CUDA, compiled to CUDA graphs ("reduce-overhead").
 """
 
 from __future__ import annotations
@@ -23,11 +28,14 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from nearkin.losses import make_loss
+from nearkin.losses.batch import unchecked
 
 DIM, PER_CLASS, LONGEST = 64, 4, 60.0
 SMALL = 128  # an equivalent starts here: its time for larger batches is unknown
@@ -76,6 +84,7 @@ class Side:
     step: Step
     seconds: list[float]
     megabytes: float = 0.0
+    operations: int = 0
 
     def run(self, x: Tensor, y: Tensor) -> None:
         x = x.detach().requires_grad_()
@@ -94,11 +103,30 @@ def measure(sides: list[Side], x: Tensor, y: Tensor, budget: float) -> None:
     """Runs the sides alternately until each has used its budget of seconds, after a warm-up."""
     for side in sides:
         side.run(x, y)  # warm-up: compilation, plans, threads
-        side.seconds.clear()
         side.megabytes = peak_megabytes(lambda side=side: side.run(x, y), x)
+        with Operations() as operations:
+            side.run(x, y)
+        side.operations = operations.count
+    alternate(sides, x, y, budget)
+
+
+def alternate(sides: list[Side], x: Tensor, y: Tensor, budget: float) -> None:
+    for side in sides:
+        side.seconds.clear()
     while waiting := [side for side in sides if sum(side.seconds) < budget]:
         for side in waiting:
             side.run(x, y)
+
+
+class Operations(TorchDispatchMode):
+    """Counts the operations that compute or copy something."""
+
+    count = 0
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = function.__name__.split(".")[0]
+        self.count += not (function.is_view or "empty" in name or name in ("detach", "_unsafe_view"))
+        return function(*args, **(kwargs or {}))
 
 
 def peak_megabytes(run: Callable[[], None], x: Tensor) -> float:
@@ -140,6 +168,7 @@ def main() -> None:
     parser.add_argument("--sizes", type=int, nargs="+", default=[128, 512, 2048])
     parser.add_argument("--losses", nargs="+", choices=NAMES, default=NAMES)
     parser.add_argument("--budget", type=float, default=2.0, help="seconds per row")
+    parser.add_argument("--compile", action="store_true", help="compare with compiled losses, not with equivalents")
     options = parser.parse_args()
     if options.device == "cuda" and not torch.cuda.is_available():
         parser.error("no CUDA device was found")
@@ -147,7 +176,12 @@ def main() -> None:
         parser.error(f"a batch needs at least two classes of {PER_CLASS} items")
     where = torch.cuda.get_device_name() if options.device == "cuda" else f"{torch.get_num_threads()} CPU threads"
     print(f"{where}, torch {torch.__version__}, {DIM} dimensions, {PER_CLASS} items per class\n")
-    print("| loss | batch | ms | equivalent, ms | ratio | MB | equivalent, MB |\n|---|---|---|---|---|---|---|")
+    (compare_with_compiled if options.compile else compare_with_equivalents)(options)
+
+
+def compare_with_equivalents(options: argparse.Namespace) -> None:
+    columns = "loss | batch | ms | equivalent, ms | ratio | MB | equivalent, MB | operations | equivalent, operations"
+    print(f"| {columns} |\n{'|---' * 9}|")
     for name in options.losses:
         sizes = [(items, DIM, items // PER_CLASS) for items in options.sizes]
         if name == "spectral":
@@ -166,13 +200,40 @@ def main() -> None:
                 sides, other_cell = sides[:1], "out of memory"
                 measure(sides, x, y, options.budget)
             cells = [f"{sides[0].milliseconds:.2f}", other_cell, "–", f"{sides[0].megabytes:.0f}", "–"]
+            cells += [f"{sides[0].operations}", "–"]
             if len(sides) == 2:
                 growth = [items, sides[1].milliseconds / 1000]
                 ratio = sides[0].milliseconds / sides[1].milliseconds
                 cells[1:3] = [f"{sides[1].milliseconds:.2f}", f"{ratio:.2f}" if ratio > 0.1 else f"{ratio:.2g}"]
-                cells[4] = f"{sides[1].megabytes:.0f}"
+                cells[4], cells[6] = f"{sides[1].megabytes:.0f}", f"{sides[1].operations}"
             title = f"{name}, d = {dim}" if dim != DIM else name
             print(f"| {title} | {items} | {' | '.join(cells)} |", flush=True)
+
+
+def compare_with_compiled(options: argparse.Namespace) -> None:
+    modes = ["unchecked", "compiled", *(["reduce-overhead"] if options.device == "cuda" else [])]
+    print(f"| loss | batch | eager, ms | {', ms | '.join(modes)}, ms |\n{'|---' * (3 + len(modes))}|")
+    for name in options.losses:
+        for items in options.sizes:
+            x, y = batch(items, DIM, items // PER_CLASS, options.device)
+            loss = on(ours(name, items // PER_CLASS), x)
+            torch.compiler.reset()
+            steps = [loss, without_checks(loss), torch.compile(loss, fullgraph=True)]
+            if x.is_cuda:
+                steps.append(torch.compile(loss, fullgraph=True, mode="reduce-overhead"))
+            sides = [Side(step, []) for step in steps]
+            for side in sides * 3:  # the first run compiles, the next ones record CUDA graphs
+                side.run(x, y)
+            alternate(sides, x, y, options.budget)
+            print(f"| {name} | {items} | {' | '.join(f'{side.milliseconds:.2f}' for side in sides)} |", flush=True)
+
+
+def without_checks(loss: Step) -> Step:
+    def step(x: Tensor, y: Tensor) -> Tensor:
+        with unchecked():
+            return loss(x, y)
+
+    return step
 
 
 def on(step: Step, x: Tensor) -> Step:

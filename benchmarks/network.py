@@ -5,7 +5,7 @@
 
     step     a training step: channels-last, as nearkin keeps networks, against torch's default memory format
     embed    images to embeddings: in pieces, as nearkin does it, against the whole batch (CPU only)
-    decode   JPEG files with a short side of 256 to augmented crops of 224, by number of worker processes
+    decode   JPEG files to augmented crops of 224, by number of worker processes, against Pillow and torchvision in one
 
 Weights and pixels are random. The two sides of a line run alternately; the median of each is printed.
 """
@@ -16,14 +16,17 @@ import argparse
 import tempfile
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import torch
 from PIL import Image
 
+from nearkin import _torchvision  # noqa: F401 (before torchvision)
 from nearkin.data import ImageFiles
 from nearkin.data.loader import input_batches, sequential
+from nearkin.data.transforms import Preprocess
 from nearkin.models import EmbeddingModel, ModelSpec
 from nearkin.models.backbones import preprocess_of
 from nearkin.models.embed import apply
@@ -84,18 +87,30 @@ def embed(backbone: str, size: int, batch: int, repeats: int) -> None:
     line(f"embed: {backbone}, {size} px, {batch} images", batch, *times)
 
 
-def decode(workers: list[int], repeats: int) -> None:
-    preprocess = preprocess_of("small", 224)
+def torchvisions(preprocess: Preprocess) -> Callable[[Image.Image], torch.Tensor]:
+    from torchvision.transforms import InterpolationMode, v2
+
+    resize = v2.Resize(preprocess.resize, interpolation=InterpolationMode(preprocess.interpolation))
+    crop = v2.RandomCrop(preprocess.size)
+    chain: Callable[[Image.Image], torch.Tensor] = v2.Compose(
+        [resize, crop, v2.RandomHorizontalFlip(), v2.PILToTensor()]
+    )
+    return chain
+
+
+def decode(workers: list[int], repeats: int, size: tuple[int, int], count: int, resize: int) -> None:
+    preprocess = replace(preprocess_of("small", 224), resize=resize)
     rng = np.random.default_rng(0)
     with tempfile.TemporaryDirectory() as folder:
-        paths = [Path(folder) / f"{number}.jpg" for number in range(PHOTOS)]
+        paths = [Path(folder) / f"{number}.jpg" for number in range(count)]
         for path in paths:
-            small = rng.integers(0, 256, (12, 16, 3), dtype=np.uint8)  # smooth, like photographs
-            Image.fromarray(small).resize((342, 256), Image.Resampling.BICUBIC).save(path, quality=90)
-        files, draws = ImageFiles(paths), sequential(PHOTOS, 64)
+            small = rng.integers(0, 256, (12, 16, 3), dtype=np.uint8)  # smooth, as photographs are
+            Image.fromarray(small).resize(size, Image.Resampling.BICUBIC).save(path, quality=90)
+        files, draws, transform = ImageFiles(paths), sequential(count, 64), torchvisions(preprocess)
         ways = [lambda n=n: list(input_batches(files, preprocess, draws, "crop-flip", n)) for n in workers]
-        for number, seconds in zip(workers, in_turns(ways, repeats), strict=True):
-            print(f"| decode: {PHOTOS} JPEGs, {number} workers | {PHOTOS / seconds:,.0f} | | |", flush=True)
+        plain, *ours = in_turns([lambda: [transform(Image.open(path)) for path in paths], *ways], repeats)
+        for number, seconds in zip(workers, ours, strict=True):
+            line(f"decode: {count} JPEGs of {size[0]} × {size[1]} to {resize}, {number} workers", count, seconds, plain)
 
 
 def main() -> None:
@@ -113,7 +128,8 @@ def main() -> None:
     step(options.backbone, 224, options.batch, options.device, options.repeats)
     if options.device == "cpu":
         embed(options.backbone, 160, 8 * options.batch, options.repeats)
-    decode(options.workers, options.repeats)
+    for size, count, resize in (((342, 256), PHOTOS, 224), ((342, 256), PHOTOS, 256), ((2000, 1500), 64, 256)):
+        decode(options.workers, options.repeats, size, count, resize)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The methods on photographs, one `nearkin compare` per dataset and protocol: the tables of docs/results.md.
+"""The methods on natural images, one `nearkin compare` per dataset and protocol: the tables of docs/results.md.
 
     python benchmarks/real_data.py --data DATA --weights FILE --jobs 12
     python benchmarks/real_data.py --data DATA --weights FILE --only cub-paper cars

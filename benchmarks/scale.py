@@ -29,7 +29,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from evaluation import forget_peak, peak_megabytes
+from evaluation import peak_megabytes, reset_peak
 
 from nearkin.clustering import kmeans, kmeans_per_group, nearest_in_other_groups, spectral_embedding
 from nearkin.data import load_dataset, make_splits
@@ -260,7 +260,7 @@ def measure(place: int, items: int) -> Cell:
         large.mkdir()
         row.prepare(min(items, 4000), small)()  # imports and plans do not count
         work = row.prepare(items, large)
-        forget_peak("cpu")
+        reset_peak("cpu")
         before, start = peak_megabytes("cpu"), time.process_time()
         result = work()
         seconds = time.process_time() - start
@@ -282,13 +282,14 @@ def measured(place: int, sizes: Sequence[int]) -> list[Cell]:
 
 
 def line(cells: Sequence[Cell]) -> str:
-    columns = []
-    for cell in cells:
-        unit, factor = ("ms", 1e3) if max(each.seconds for each in cells[:1]) < 0.1 else ("s", 1)
-        columns.append(f"{'≈ ' * cell.estimated}{number(cell.seconds * factor)} {unit}")
+    columns = [f"{'≈ ' * cell.estimated}{duration(cell.seconds)}" for cell in cells]
     memory = [cell.megabytes for cell in cells if not cell.estimated][-1]
     growth = cells[-1].seconds / cells[-2].seconds if len(cells) > 1 else math.nan
     return " | ".join(["", cells[0].row, *columns, f"{memory:,.0f}", number(growth), ""]).strip()
+
+
+def duration(seconds: float) -> str:
+    return f"{number(seconds)} s" if seconds >= 1 else f"{number(1000 * seconds)} ms"
 
 
 def number(value: float) -> str:

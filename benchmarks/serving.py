@@ -169,7 +169,7 @@ def megabytes(process: int) -> float:
 
 
 HEAD = """\
-| clients | requests | errors | requests/s | p50 ms | p99 ms | search p50 | search p99 | memory MB | after | load |
+| clients | requests | errors | requests/s | p50, ms | p99, ms | search p50 | search p99 | MB before | MB after | load |
 |--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|"""
 
 

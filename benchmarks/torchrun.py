@@ -120,7 +120,7 @@ def measure(folder: Path, methods: list[str]) -> list[Measured]:
     for method in methods:
         loop.resume(folder / "one" / method)
     launch(folder, methods, "resume")
-    print("| method | two processes | ended after s | resumed by one | resumed by two | records |")
+    print("| method | two processes | ended after, s | resumed by one | resumed by two | records |")
     print("|---|--:|--:|--:|--:|---|")
     measured = []
     for method in methods:

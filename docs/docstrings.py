@@ -19,15 +19,8 @@ class Docstrings(griffe.Extension):
 
 def rewritten(text: str) -> str:
     """
-    >>> print(rewritten("Args:\\n    a, b: numbers.\\n\\n>>> 1 + 1\\n2"))
-    Args:
-        a: numbers.
-        b: numbers.
-    <BLANKLINE>
-    ```pycon
-    >>> 1 + 1
-    2
-    ```
+    >>> rewritten("Args:\\n    a, b: numbers.\\n\\n>>> 1 + 1\\n2").splitlines()
+    ['Args:', '    a: numbers.', '    b: numbers.', '', '```pycon', '>>> 1 + 1', '2', '```']
     """
     text = JOINT.sub(lambda found: "\n".join(f"{found[1]}{name}: {found[3]}" for name in found[2].split(", ")), text)
     text = re.sub(r" +# doctest: .*", "", text)

@@ -14,6 +14,7 @@ from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 
 CLI_PAGE = "reference/cli.md"
+EXAMPLE = re.compile(r"^(Example|Without training): (nearkin .*)$", re.MULTILINE)
 FORMULA = re.compile(r'<(span|div) class="arithmatex">\\([(\[])(.*?)\\[)\]]</\1>', re.DOTALL)
 
 
@@ -34,12 +35,17 @@ def command_reference() -> str:
     from nearkin.cli import app
 
     group: Any = typer.main.get_command(app)
-    parts = ["# Command line", f"{group.help}", _table(group.params)]
+    parts = [
+        "# Command line",
+        f"{group.help}",
+        "```text\nnearkin [OPTIONS] COMMAND [ARGS]...\n```",
+        _table(group.params),
+    ]
     for name, command in group.commands.items():
         arguments = (each for each in command.params if each.param_type_name == "argument")
         words = ["nearkin", name, "[OPTIONS]", *map(_argument, arguments)]
         call = f"```text\n{' '.join(words)}\n```"
-        parts += [f"## {name}", command.help, call, _table(command.params)]
+        parts += [f"## {name}", EXAMPLE.sub(r"\1: `\2`", command.help), call, _table(command.params)]
     return "\n\n".join(parts) + "\n"
 
 
@@ -56,17 +62,19 @@ def tutorial(notebook: Path) -> str:
 
 
 def _table(parameters: list[Any]) -> str:
-    rows = ["| parameter | default | description |", "|---|---|---|"]
+    rows = []
     for each in parameters:
         if getattr(each, "hidden", False) or each.name == "help":
             continue
         names = "`" + "`, `".join([*each.opts, *each.secondary_opts]) + "`"
+        if each.metavar and each.param_type_name == "option":
+            names = names[:-1] + f" {each.metavar}`"
         if each.param_type_name == "argument":
             names = f"`{_argument(each)}`"
         default = "required" if each.required else _shown(each.default)
         explained = (each.help or "").replace("|", r"\|")
         rows.append(f"| {names} | {default} | {explained} |")
-    return "\n".join(rows)
+    return "\n".join(["| parameter | default | description |", "|---|---|---|", *rows]) if rows else ""
 
 
 def _argument(each: Any) -> str:
@@ -75,7 +83,7 @@ def _argument(each: Any) -> str:
 
 
 def _shown(value: Any) -> str:
-    if value is None or value == [] or callable(value):
+    if value in (None, "", []) or callable(value):
         return ""
     return f"`{str(value).lower() if isinstance(value, bool) else value}`"
 

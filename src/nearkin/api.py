@@ -118,7 +118,7 @@ def resume(
     Args:
         run: a run or its folder.
         epochs: new total number of epochs; None: as before.
-        data, method, loss, backbone: the Python objects that the run was started with, if any.
+        data, method, loss, backbone: the object that the run was started with, if it was a Python object.
         callbacks: called after every epoch as ``callback(run, metrics)``.
 
     >>> resume("runs/photos-rank", epochs=20)  # doctest: +SKIP
@@ -184,7 +184,8 @@ def evaluate(
         diagnose: also report distances and how evenly the dimensions are used.
         views: augmented views to average per image; a model without a run uses crops and flips.
         out: JSON file for the scores.
-        is_query, is_gallery: (items,) masks of the embeddings: which are queries, and which are in the gallery.
+        is_query: (items,) mask: which embeddings are queries; None: all.
+        is_gallery: (items,) mask: which embeddings are searched; None: all.
         backbone: your own module, if the model was trained with one.
 
     >>> evaluate([[0.0], [1.0], [5.0], [6.0]], ["a", "a", "b", "b"], recall_at=1).scores["recall@1"]
@@ -298,7 +299,7 @@ def report(
         run: a run or its folder.
         out: HTML file; None: ``report.html`` in the run folder.
         split: split to show: "train", "validation" or "test".
-        data, backbone: the Python objects that the run was trained with, if any.
+        data, backbone: the object that the run was trained with, if it was a Python object.
 
     >>> report("runs/photos-rank")  # doctest: +SKIP
     PosixPath('runs/photos-rank/report.html')
@@ -326,8 +327,22 @@ def demo(out: str | Path = "runs/demo", epochs: int = 20, seed: int = 0, data: s
     return run_demo(Path(out), data, epochs, seed)
 
 
+# nearkin.search cannot import the web page, which is built on it.
 class Gallery(SearchableGallery):
-    """A gallery that can also be served. `nearkin.search` cannot import the web page, which is built on it."""
+    """Images, their embeddings, and the model that embedded them: add, search, match, remove and serve.
+
+    Attributes:
+        path: the gallery's folder.
+        model: the `Embedder`.
+        result: result of the last `add`.
+
+    >>> with Gallery.open("photos.index") as gallery:  # doctest: +SKIP
+    ...     print(gallery.search("query.jpg", k=2))
+    query.jpg
+    rank  distance  label  path
+       1    0.3127  rose   /photos/rose/1.jpg
+       2    0.3308  rose   /photos/rose/8.jpg
+    """
 
     def serve(
         self,

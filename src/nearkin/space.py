@@ -9,6 +9,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from nearkin import _mkl  # noqa: F401
 from nearkin.errors import UserError
 
 
@@ -20,7 +21,8 @@ class Space:
         embeddings: (items, dim) floating point.
         labels: (items,) integers; equal labels mean the same class.
         items: (items,) indices of the rows in their dataset.
-        is_query, is_gallery: (items,) booleans; None if every item is both. An item is never its own neighbour.
+        is_query: (items,) booleans, which items are queries; None: all.
+        is_gallery: (items,) booleans, which items are searched; None: all. An item is never its own neighbour.
 
     >>> space = Space.of(torch.eye(2), torch.tensor([0, 1]))
     >>> len(space), space.dim
@@ -60,7 +62,8 @@ class Space:
         Args:
             embeddings: (items, dim); integers become float32.
             labels: (items,) or (items, 1) numbers or strings.
-            is_query, is_gallery: (items,) booleans: which items are queries, and which are searched; None: all.
+            is_query: (items,) booleans, which items are queries; None: all.
+            is_gallery: (items,) booleans, which items are searched; None: all.
 
         >>> Space.of([[0.0], [1.0], [2.0]], ["a", "b", "a"], is_query=[True, False, False]).labels.tolist()
         [0, 1, 0]

@@ -16,6 +16,8 @@ from torch import Tensor
 from nearkin.clustering import class_medoids, facility_location
 from nearkin.clustering._margin import nmi_with_moved_points, nmi_with_new_cluster
 from nearkin.clustering.agreement import margin_tables
+from nearkin.clustering.facilities import Problem as SolverProblem
+from nearkin.clustering.facilities import solve_facilities
 from nearkin.errors import UserError
 
 
@@ -244,3 +246,15 @@ D, Y = large(6, 2)
 def test_wrong_input_is_refused(arguments: dict[str, object], expected: str) -> None:
     with pytest.raises(UserError, match=expected):
         facility_location(**{"distances": D, "labels": Y, "n_facilities": 2, **arguments})
+
+
+@pytest.mark.parametrize("exchange", [None, "objective", "algorithm-2", "all"])
+def test_float32_distances_are_solved_like_float64_ones(exchange: str | None) -> None:
+    """The loss passes float32, which takes half the memory."""
+    d, y = large()
+    found = [
+        solve_facilities(SolverProblem.of(d.to(dtype, copy=True), y.numpy()), 40, 1.0, exchange, 5, "nmi", None, 0)
+        for dtype in (torch.float32, torch.float64)
+    ]
+    assert found[0][0].tolist() == found[1][0].tolist()
+    assert found[0][3] == found[1][3]

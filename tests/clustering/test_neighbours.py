@@ -150,6 +150,29 @@ def test_lowest_columns_are_those_of_a_stable_sort(data):
     assert torch.equal(lowest_columns(block, m), block.sort(dim=1, stable=True).indices[:, :m])
 
 
+@settings(max_examples=100, deadline=None)
+@given(st.data())
+def test_the_lowest_values_are_those_of_a_sort(data):
+    rows, n = data.draw(st.integers(1, 5)), data.draw(st.integers(1, 60))
+    values = st.sampled_from([-0.5, 0.0, 0.25, 1.0, float("inf")])
+    block = torch.tensor(data.draw(st.lists(values, min_size=rows * n, max_size=rows * n))).reshape(rows, n)
+    m = data.draw(st.integers(0, n))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(neighbours, "FEW", 0)
+        lowest, columns = neighbours._lowest(block, m)
+    assert torch.equal(lowest.sort(dim=1).values, block.sort(dim=1).values[:, :m])
+    assert torch.equal(block.gather(1, columns), lowest)
+    assert all(len(set(row)) == m for row in columns.tolist())
+
+
+def test_equal_distances_among_many_neighbours_are_in_the_order_of_their_rows():
+    gallery = random(1500, 4)
+    gallery[700:1000] = gallery[:300]
+    rows = nearest_neighbours(gallery[:20], gallery, 400)[1]
+    distances = (gallery[:20, None].double() - gallery.double()).square().sum(2)
+    assert torch.equal(rows, distances.sort(dim=1, stable=True).indices[:, :400])
+
+
 def test_the_whole_gallery_can_be_requested():
     x = random(6, 2)
     assert nearest_neighbours(x, x, 6)[1].sort().values.tolist() == [list(range(6))] * 6

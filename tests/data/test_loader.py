@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import subprocess
 import sys
 from pathlib import Path
@@ -9,9 +10,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from torch import Tensor
 
 from nearkin.data import ImageArray, ImageFiles, Vectors, load_dataset
-from nearkin.data.loader import Draw, input_batches, sequential
+from nearkin.data.loader import Draw, input_batches, keep_workers, sequential
 from nearkin.data.transforms import Preprocess, make_transform
 from nearkin.errors import UserError
 
@@ -95,6 +97,48 @@ next(batches)
 """
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
     assert ended.stderr == ""
+
+
+def processes() -> set[int]:
+    return {process.pid for process in multiprocessing.active_children() if process.pid}
+
+
+def test_workers_stay_for_the_next_pass_and_give_the_same_batches(photos: Path) -> None:
+    items = load_dataset(str(photos)).items
+    train, test = items.take(np.arange(0, 8)), items.take(np.arange(4, 12))
+
+    def passes(workers: int) -> tuple[list[Tensor], list[set[int]]]:
+        batches: list[Tensor] = []
+        running = []
+        for split, augment, seed in [(train, "crop-flip", 1), (test, "none", 0), (train, "crop-flip", 2)]:
+            draws = [Draw(np.arange(4), seed), Draw(np.arange(4, 8), seed)]
+            batches += input_batches(split, SQUARE, draws, augment, workers)
+            running.append(processes())
+        return batches, running
+
+    before, (expected, _) = processes(), passes(0)
+    with keep_workers():
+        found, running = passes(2)
+        assert running[0] == running[1] == running[2] and len(running[0] - before) == 2
+    assert processes() == before
+    assert all(torch.equal(one, two) for one, two in zip(found, expected, strict=True))
+    assert passes(2)[1] == [before] * 3  # outside of the block, they end with their pass
+
+
+def test_kept_workers_serve_one_pass_at_a_time_and_never_after_an_unfinished_one(photos: Path) -> None:
+    items = load_dataset(str(photos)).items
+    before = processes()
+    with keep_workers():
+        unfinished = input_batches(items, SQUARE, sequential(8, 1), workers=2)
+        next(unfinished)
+        with keep_workers():  # as in a run of a comparison
+            (whole,) = input_batches(items, SQUARE, sequential(8, 8), workers=2)
+        assert len(processes() - before) == 4
+        unfinished.close()
+        assert len(processes() - before) == 2
+        (again,) = input_batches(items, SQUARE, sequential(8, 8), workers=2)
+        assert torch.equal(whole, again)
+    assert processes() == before
 
 
 def test_crop_flip_varies_and_none_does_not() -> None:

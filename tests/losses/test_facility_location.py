@@ -14,6 +14,8 @@ from reference.facility_location import facility_location_loss as oracle
 
 from nearkin.errors import UserError
 from nearkin.losses import FacilityLocationLoss, facility_location_loss
+from nearkin.losses._facility_gradient import fill_distances
+from nearkin.losses.facility_location import symmetric_distances
 
 MODES = [(None, "nopam"), ("algorithm-2", "alg2"), ("objective", "fullA")]
 
@@ -69,6 +71,25 @@ def test_a_step_along_the_gradient_lowers_the_loss() -> None:
     before = facility_location_loss(x, y)
     after = facility_location_loss(x - 1e-3 * gradient(facility_location_loss, x, y), y)
     assert after < before
+
+
+@pytest.mark.parametrize("scale", [1e-30, 1e30])
+def test_single_precision_finds_the_same_facilities_at_every_scale(scale: float) -> None:
+    x, y = random_batch(5, items=60, dim=4, classes=15)
+    expected = facility_location_loss(x, y, gamma=1.0, normalize=False).item()
+    found = facility_location_loss((x * scale).float(), y, gamma=scale, normalize=False).item()
+    assert found == pytest.approx(expected * scale, rel=1e-5)
+
+
+def test_distances_of_the_gpu_are_symmetric_and_those_of_the_cpu() -> None:
+    x, _ = random_batch(items=301, dim=16)
+    x[100:110] = x[:10]  # coincident points
+    x[110:120] = x[:10] + 1e-5
+    found, expected = symmetric_distances(x), np.empty((301, 301), np.float32)
+    fill_distances(x.numpy(), expected)
+    assert torch.equal(found, found.T)
+    np.testing.assert_allclose(found.float().numpy(), expected, rtol=1e-5)
+    assert (found.float().numpy() != expected).mean() < 1e-3
 
 
 def test_gamma_decays_and_its_current_value_is_saved() -> None:

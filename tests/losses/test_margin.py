@@ -17,6 +17,7 @@ from torch import Tensor
 
 from nearkin.errors import UserError
 from nearkin.losses import MarginLoss, distance_weighted_sampling, margin_loss
+from nearkin.losses.distances import pairwise_squared_distances
 from nearkin.losses.pairs import Triplets, compared
 from nearkin.losses.sampled_negatives import negative_probabilities
 
@@ -59,7 +60,7 @@ def test_loss_and_gradient_equal_the_golden_ones(file: Path) -> None:
 def test_the_probabilities_equal_the_golden_ones(file: Path) -> None:
     stored = np.load(file)
     x, y = torch.from_numpy(stored["x"]), torch.from_numpy(stored["labels"])
-    found = negative_probabilities(compared(x, y), 0.5).numpy()
+    found = negative_probabilities(compared(x, y), pairwise_squared_distances(x), 0.5).numpy()
     np.testing.assert_allclose(found, stored["dws/oracle64_prob_cut0.5"], rtol=1e-5, atol=1e-12)
 
 
@@ -68,7 +69,7 @@ def test_the_probabilities_equal_the_golden_ones(file: Path) -> None:
 def test_the_probabilities_equal_the_equation(seed: int, items: int, dim: int, classes: int, cutoff: float) -> None:
     x, y = unit_batch(seed, items, dim, classes)
     if len(y.unique()) > 1:
-        found = negative_probabilities(compared(x, y), cutoff).numpy()
+        found = negative_probabilities(compared(x, y), pairwise_squared_distances(x), cutoff).numpy()
         np.testing.assert_allclose(found, probability_oracle(x.numpy(), y.numpy(), cutoff), rtol=1e-6, atol=1e-9)
 
 
@@ -105,7 +106,7 @@ def test_negatives_are_drawn_with_their_probabilities() -> None:
     x, y = torch.stack([angles.cos(), angles.sin()], dim=1), torch.tensor([0] * 200 + [1] * 4)
     anchor, _, negative = distance_weighted_sampling(x, y)
     drawn = negative[anchor < 200].bincount(minlength=204) / (200 * 199)
-    expected = negative_probabilities(compared(x, y), 0.5)[0]
+    expected = negative_probabilities(compared(x, y), pairwise_squared_distances(x), 0.5)[0]
     assert torch.allclose(drawn.double(), expected, atol=0.01)
 
 
@@ -124,7 +125,7 @@ def test_probabilities_are_finite_for_every_finite_batch(case: str, dim: int) ->
     x, y = DEGENERATE[case]
     x = torch.cat([x, -x], dim=1).repeat(1, 11)[:, :dim]
     x = torch.cat([x, -x])  # antipodes: 1 − D²/4 = 0
-    found = negative_probabilities(compared(x, y.repeat(2)), 0.5)
+    found = negative_probabilities(compared(x, y.repeat(2)), pairwise_squared_distances(x), 0.5)
     assert torch.allclose(found.sum(dim=1), torch.ones(len(x), dtype=found.dtype))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import socket
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import pytest
 import timm
 import torch
+from huggingface_hub import constants
 from reference.untrained import GREY, pixels, small_model
 from safetensors.torch import save_file
 from torch import nn
@@ -76,10 +78,31 @@ def test_a_failed_download_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> N
         raise ConnectionError("no route to host")
 
     monkeypatch.setattr(timm, "create_model", offline)
+    monkeypatch.setattr(weights, "_connects", lambda _: True)
     with pytest.raises(
         UserError, match=r"could not be downloaded \(no route to host\).*use a local file: weights=\"FILE\""
     ):
         weights._downloaded(TIMM)
+
+
+def test_without_a_connection_the_hub_looks_in_its_cache_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(weights, "_connects", lambda _: False)
+    monkeypatch.setattr("time.sleep", lambda _: pytest.fail("the hub waits, to try again"))
+    with pytest.raises(UserError, match=r"could not be downloaded \(https://.* cannot be reached\)"):
+        weights._downloaded("test_vit")
+    assert not constants.HF_HUB_OFFLINE
+    monkeypatch.setattr(timm, "create_model", lambda *_, **__: nn.Linear(2, 2))
+    assert weights._downloaded(TIMM).keys() == {"weight", "bias"}  # from the cache
+
+
+def test_a_connection_is_tried_once_unless_there_is_a_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(weights, "getproxies", dict)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = f"https://127.0.0.1:{server.getsockname()[1]}"
+        assert weights._connects(address)
+    assert not weights._connects(address)
+    monkeypatch.setattr(weights, "getproxies", lambda: {"https": "http://proxy:3128"})
+    assert weights._connects(address)
 
 
 class TestInitFrom:

@@ -8,13 +8,16 @@ from typing import Annotated
 import typer
 
 from nearkin.cli.app import CountCheck, Model, NetworkWeights, Root, Unreadable, app
+from nearkin.cli.checks import existing_data
 from nearkin.cli.printing import say, show
 
 
 @app.command(rich_help_panel="Evaluate")
 def evaluate(
     model: Model,
-    data: Annotated[str | None, typer.Option(help="Data to evaluate on. Default: the run's own data.")] = None,
+    data: Annotated[
+        str | None, typer.Option(callback=existing_data, help="Data to evaluate on. Default: the run's own data.")
+    ] = None,
     weights: NetworkWeights = None,
     split: Annotated[
         str | None,
@@ -80,7 +83,7 @@ def report(
 @app.command(rich_help_panel="Evaluate")
 def embed(
     model: Model,
-    data: Annotated[str, typer.Argument(help="Dataset or folder of images to embed.")],
+    data: Annotated[str, typer.Argument(callback=existing_data, help="Dataset or folder of images to embed.")],
     out: Annotated[Path, typer.Option("--out", "-o", help="File to write (.npz).")] = Path("vectors.npz"),
     weights: NetworkWeights = None,
     root: Root = None,

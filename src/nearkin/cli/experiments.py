@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from nearkin.cli.app import Set, app
+from nearkin.cli.checks import existing_data
 from nearkin.cli.options import TrainingOptions, with_training_options
 from nearkin.cli.printing import say, show
 
@@ -16,7 +17,10 @@ from nearkin.cli.printing import say, show
 @with_training_options
 def compare(
     *,
-    data: Annotated[str, typer.Argument(help="Folder, .csv or .npz file, or dataset name, as for `train`.")],
+    data: Annotated[
+        str,
+        typer.Argument(callback=existing_data, help="Folder, .csv or .npz file, or dataset name, as for `train`."),
+    ],
     methods: Annotated[str, typer.Option(help="Names of methods, separated by commas, or all.")] = "all",
     seeds: Annotated[int, typer.Option(help="Number of runs per method, with seeds 0, 1, ...")] = 3,
     protocol: Annotated[

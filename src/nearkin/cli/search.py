@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from nearkin.cli.app import CountCheck, Model, NetworkWeights, Root, app
+from nearkin.cli.checks import existing_data, existing_files, existing_gallery
 from nearkin.cli.printing import say
 
 if TYPE_CHECKING:
@@ -17,13 +18,19 @@ if TYPE_CHECKING:
 
     from nearkin.search import MatchResult, SearchResult
 
-GalleryFolder = Annotated[Path, typer.Argument(metavar="GALLERY", help="Gallery folder, made by `nearkin index`.")]
+GalleryFolder = Annotated[
+    Path,
+    typer.Argument(metavar="GALLERY", callback=existing_gallery, help="Gallery folder, made by `nearkin index`."),
+]
 IncludeSelf = Annotated[
     bool, typer.Option("--include-self", help="Also return the query itself if it is in the gallery.")
 ]
-Queries = Annotated[list[Path], typer.Argument(metavar="QUERIES...", help="Query images, or folders of images.")]
+Queries = Annotated[
+    list[Path],
+    typer.Argument(metavar="QUERIES...", callback=existing_files, help="Query images, or folders of images."),
+]
 Store = Annotated[
-    str, typer.Option(help="Milvus address of the gallery, if it is in Milvus. Only this address is connected to.")
+    str, typer.Option(help="Milvus address of the gallery, if it is in Milvus. nearkin connects to no other.")
 ]
 AllowPath = Annotated[
     list[Path] | None,
@@ -38,7 +45,11 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print one line of JSON per
 def index(
     model: Model,
     data: Annotated[
-        str, typer.Argument(help="Folder of images, with or without class subfolders; .csv file; or dataset name.")
+        str,
+        typer.Argument(
+            callback=existing_data,
+            help="Folder of images, with or without class subfolders; .csv file; or dataset name.",
+        ),
     ],
     out: Annotated[Path, typer.Option("--out", "-o", help="Gallery to create or update.")] = Path("gallery.index"),
     weights: NetworkWeights = None,
@@ -165,7 +176,7 @@ def serve(
     token: Annotated[
         str | None,
         typer.Option(
-            help="Access token that clients must send. Default: NEARKIN_TOKEN, or a random one if --host admits others."
+            help="Token that clients must send. Default: NEARKIN_TOKEN, or a random one if other machines can connect."
         ),
     ] = None,
     store: Store = "",

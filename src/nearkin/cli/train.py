@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from nearkin.cli.app import Set, app
+from nearkin.cli.checks import existing_data
 from nearkin.cli.options import TrainingOptions, with_training_options
 from nearkin.cli.printing import say, show
 
@@ -21,7 +22,9 @@ def train(
     *,
     data: Annotated[
         str | None,
-        typer.Argument(help="Folder with one subfolder per class, .csv or .npz file, or dataset name."),
+        typer.Argument(
+            callback=existing_data, help="Folder with one subfolder per class, .csv or .npz file, or dataset name."
+        ),
     ] = None,
     method: Annotated[str | None, typer.Option(help="Training method; see `nearkin methods`. Default: rank.")] = None,
     out: Annotated[Path | None, typer.Option(help="Run folder. Default: a new one in runs/.")] = None,

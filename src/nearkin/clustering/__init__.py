@@ -1,5 +1,6 @@
 """Nearest neighbours, k-means, medoids and spectral clustering of vectors, for any training loop."""
 
+from nearkin import _mkl  # noqa: F401
 from nearkin.clustering.facilities import FacilityLocation, class_medoids, facility_location
 from nearkin.clustering.grouped_kmeans import GroupedKMeans, choose_clusters, kmeans_per_group
 from nearkin.clustering.kmeans import KMeansResult, kmeans

@@ -10,12 +10,12 @@ are those of scikit-learn (AMI with its default, the arithmetic mean).
 from __future__ import annotations
 
 from functools import lru_cache
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from nearkin.clustering._margin import AMI, ARI, NMI, Floats, Integers, Margin
-
-KINDS = {"nmi": NMI, "ami": AMI, "ari": ARI}
+if TYPE_CHECKING:
+    from nearkin.clustering._margin import Floats, Integers, Margin
 
 
 def margin_tables(name: str, class_sizes: Integers) -> Margin:
@@ -25,10 +25,19 @@ def margin_tables(name: str, class_sizes: Integers) -> Margin:
     >>> tables.counts.tolist(), tables.labels
     ([0.0, 0.0, 1.0, 3.0, 6.0], 2.0)
     """
+    from nearkin.clustering._margin import AMI, ARI, NMI, Margin  # numba is slow to import
+
     points = int(class_sizes.sum())
     table, steps = _pairs(points) if name == "ari" else _n_log_n(points)
     expected = _exact_sums(expected_information(class_sizes, np.arange(points + 1))) if name == "ami" else table
-    return Margin(KINDS[name], table, steps, expected, float(table[class_sizes].sum()), float(table[-1]))
+    return Margin(
+        {"nmi": NMI, "ami": AMI, "ari": ARI}[name],
+        table,
+        steps,
+        expected,
+        float(table[class_sizes].sum()),
+        float(table[-1]),
+    )
 
 
 @lru_cache(maxsize=8)

@@ -156,8 +156,9 @@ class DistanceBlock:
         """(P, m) distances from queries (P,) to gallery points chosen for each (P, m), by subtraction in float64."""
         found = torch.empty(columns.shape, dtype=torch.float64, device=columns.device)
         for block in _cached_blocks(rows, columns.shape[1] * self.queries.shape[1]):
-            near = self.queries[rows[block], None], self.to.gallery[columns[block]]
-            found[block] = _subtracted(*near, self.scale).squeeze(1)
+            # Four times as fast as indexing with a matrix on the CPU.
+            near = self.to.gallery.index_select(0, columns[block].flatten()).unflatten(0, columns[block].shape)
+            found[block] = _subtracted(self.queries[rows[block], None], near, self.scale).squeeze(1)
         return found
 
     def exact_rows(self, rows: Tensor) -> Tensor:

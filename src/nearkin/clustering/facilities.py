@@ -18,7 +18,7 @@ from nearkin.errors import UserError, unknown_name
 
 Exchange = Literal["objective", "algorithm-2", "all"]
 AgreementName = Literal["nmi", "ami", "ari"]
-Matrix = npt.NDArray[np.float64]
+Matrix = npt.NDArray[np.floating]
 Indices = npt.NDArray[np.int64]
 
 
@@ -105,22 +105,24 @@ def class_medoids(distances: Tensor, labels: Tensor) -> Tensor:
 class Problem:
     """The input of the solvers. Distances are integer multiples of ``unit``, so sums of rows are exact in float64."""
 
-    distances: Matrix  # (m, m)
+    distances: Matrix  # (m, m), float32 or float64
     unit: float  # a power of two
     classes: Indices  # (m,) in 0…C−1
     class_sizes: Indices  # (C,)
 
     @classmethod
-    def of(cls, distances: Matrix, labels: npt.NDArray[np.integer]) -> Problem:
-        """Builds the problem; changes the distances in place."""
+    def of(cls, distances: Tensor, labels: npt.NDArray[np.integer]) -> Problem:
+        """Builds the problem from distances on any device; changes them in place. Rounding keeps float32 exact."""
         largest = float(distances.max())
         if not math.isfinite(largest):
             raise UserError("the distances are too large to compute; scale the points down")
-        exponent = math.frexp(largest)[1] + math.ceil(math.log2(len(labels))) - 52
-        unit = 2.0 ** max(exponent, -1000)  # smaller distances count as 0
-        distances *= 1 / unit
+        exponent = max(-1000, math.frexp(largest)[1] + math.ceil(math.log2(len(labels))) - 52)  # below, all counts as 0
+        half = exponent // 2  # in two steps, because 1 / unit may be too large for float32
+        distances.mul_(2.0**-half).mul_(2.0 ** (half - exponent)).round_()
+        if not distances.is_cpu:  # pinned memory is reused, and copied to many times as fast
+            distances = torch.empty_like(distances, device="cpu", pin_memory=distances.is_cuda).copy_(distances)
         _, classes, class_sizes = np.unique(labels, return_inverse=True, return_counts=True)
-        return cls(np.rint(distances, out=distances), unit, classes, class_sizes)
+        return cls(distances.numpy(), 2.0**exponent, classes, class_sizes)
 
 
 def solve_facilities(
@@ -191,7 +193,7 @@ def _drawn(points: int, n_facilities: int, stochastic: float | None, seed: int) 
     return np.stack([np.sort(rng.choice(points, candidates, replace=False)) for _ in range(n_facilities)])
 
 
-def _checked(distances: Tensor, labels: Tensor) -> Matrix:
+def _checked(distances: Tensor, labels: Tensor) -> Tensor:
     """Checks the input; returns a float64 copy of the distances, exactly symmetric with a zero diagonal."""
     for name, value in (("distances", distances), ("labels", labels)):
         if not isinstance(value, Tensor):
@@ -208,4 +210,4 @@ def _checked(distances: Tensor, labels: Tensor) -> Matrix:
     rounding = 4 * torch.finfo(distances.dtype).eps ** 0.5 * matrix.max()
     if (matrix - matrix.T).abs().max() > rounding or matrix.diagonal().max() > rounding:
         raise UserError("distances must be symmetric with a zero diagonal")
-    return ((matrix + matrix.T) / 2).fill_diagonal_(0.0).numpy()
+    return ((matrix + matrix.T) / 2).fill_diagonal_(0.0)

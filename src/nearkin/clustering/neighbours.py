@@ -14,6 +14,8 @@ from torch import Tensor
 from nearkin.clustering.distances import DistanceBlock, Distances, block_bytes_on, row_blocks
 from nearkin.errors import UserError
 
+FEW = 64  # for at most this many of the lowest values, one `topk` is as fast as two
+
 
 def nearest_neighbours(
     queries: Tensor, gallery: Tensor, k: int, exclude: Tensor | None = None
@@ -99,7 +101,8 @@ def nearest_in(block: DistanceBlock, k: int) -> tuple[Tensor, Tensor]:
     If a query has fewer than k columns that are not excluded, excluded ones come last, at distance ∞.
     """
     n = block.squares.shape[1]
-    squares, columns = _lowest(block.squares, min(k + 2, n))  # two more, to check that the k-th place is certain
+    # A few more, to check that the k-th place is certain. The farther out, the closer together the distances are.
+    squares, columns = _lowest(block.squares, min(k + 2 + k // 50, n))
     rows = torch.arange(len(columns), device=columns.device)
     distances = block.exact(rows, columns).masked_fill_(squares.isinf(), torch.inf)
     distances, columns = _in_order(distances, columns)
@@ -135,8 +138,19 @@ def _lowest(squares: Tensor, m: int) -> tuple[Tensor, Tensor]:
     if squares.is_cuda:
         columns = lowest_columns(squares, m)
         return squares.gather(1, columns), columns
-    found = squares.topk(m, largest=False)
-    return found.values, found.indices
+    n = squares.shape[1]
+    length = math.isqrt(n // m) if m > FEW else 1
+    if length > 1:
+        # They lie in the m runs with the lowest minima. A run has every so many-th column, so that the processor finds
+        # the minima of many runs at once.
+        runs = n // length
+        minima = squares[:, : runs * length].unflatten(1, (length, runs)).amin(1)
+        first = minima.topk(m, largest=False, sorted=False).indices
+        left_over = torch.arange(runs * length, n).expand(len(squares), -1)
+        columns = torch.cat([*(first + start for start in range(0, runs * length, runs)), left_over], 1)
+        squares = squares.gather(1, columns)
+    found = squares.topk(m, largest=False, sorted=False)
+    return found.values, columns.gather(1, found.indices) if length > 1 else found.indices
 
 
 def lowest_columns(block: Tensor, m: int) -> Tensor:
@@ -162,7 +176,9 @@ def lowest_columns(block: Tensor, m: int) -> Tensor:
 
 
 def _in_order(distances: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
-    """Sorts by distance, then by row, with two stable sorts in reverse order."""
-    rows, by_row = rows.sort(dim=1)
-    distances, by_distance = distances.gather(1, by_row).sort(dim=1, stable=True)
-    return distances, rows.gather(1, by_distance)
+    """Sorted by distance, then by row."""
+    in_order, by_distance = distances.sort(dim=1)
+    if bool((in_order[:, 1:] == in_order[:, :-1]).any()):
+        rows, by_row = rows.sort(dim=1)  # two sorts, the last one counts most
+        in_order, by_distance = distances.gather(1, by_row).sort(dim=1, stable=True)
+    return in_order, rows.gather(1, by_distance)

@@ -30,7 +30,8 @@ class Dataset:
         labels: (items,) indices into ``classes``; a subset keeps the indices of the full dataset.
         classes: class names; the "first-half" split takes the first half in this order.
         split: (items,) "train", "validation" or "test"; None if the source does not define splits.
-        is_query, is_gallery: (items,) masks, if the queries are searched in a separate gallery.
+        is_query: (items,) mask of the queries, if they are searched in a separate gallery.
+        is_gallery: (items,) mask of that gallery.
         attributes: further columns by name, each (items,).
         true_labels: (items,) the labels before classes were merged into pairs; None if they were not.
         notes: one sentence each on how the data were read, such as which files were ignored.

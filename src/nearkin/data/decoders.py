@@ -25,7 +25,7 @@ from types import TracebackType
 
 from PIL import AvifImagePlugin, Image
 
-from nearkin.data.images import BeyondLimits, Unreadable, read_image, read_resized, read_small
+from nearkin.data.images import BeyondLimits, Unreadable, read_image, read_small
 from nearkin.errors import ResourceError
 from nearkin.signals import block_signals
 
@@ -42,7 +42,7 @@ _ENVIRONMENT = {
     "OMP_NUM_THREADS": "1",
     "OPENBLAS_NUM_THREADS": "1",
 }
-_REQUEST = struct.Struct("<c?IB")  # kind, whether content or a path follows, side, resampling filter
+_REQUEST = struct.Struct("<c?I")  # kind, whether content or a path follows, side
 _ANSWER = struct.Struct("<cII")  # outcome, width, height; the pixels or the reason follow
 _Answer = tuple[tuple[int, int], bytes] | Unreadable  # size and pixels
 
@@ -67,16 +67,9 @@ class DecoderPool:
         for decoder in self._decoders:
             self._idle.put(decoder)
 
-    def read(self, source: Path | bytes, short: int, interpolation: str = "bicubic") -> Image.Image | Unreadable:
-        """Decodes like `read_image` and resizes, since a full-size image is expensive to send between processes.
-
-        Args:
-            source: the file, or its content.
-            short: length of the short side after resizing, as `Preprocess.resize`.
-            interpolation: as `Preprocess.interpolation`.
-        """
-        resampling = Image.Resampling[interpolation.removesuffix("-exact").upper()]
-        return _image(self._ask(b"r", source, short, resampling))
+    def read(self, source: Path | bytes, short: int) -> Image.Image | Unreadable:
+        """Same as `nearkin.data.images.read_image`."""
+        return _image(self._ask(b"r", source, short))
 
     def read_small(self, path: Path, side: int) -> Image.Image | Unreadable:
         """Same as `nearkin.data.images.read_small`."""
@@ -100,10 +93,10 @@ class DecoderPool:
     ) -> None:
         self.close()
 
-    def _ask(self, kind: bytes, source: Path | bytes, side: int = 0, resampling: int = 0) -> _Answer:
+    def _ask(self, kind: bytes, source: Path | bytes, side: int = 0) -> _Answer:
         decoder = self._idle.get()
         try:
-            return decoder.ask(_REQUEST.pack(kind, isinstance(source, bytes), side, resampling), source)
+            return decoder.ask(_REQUEST.pack(kind, isinstance(source, bytes), side), source)
         finally:
             self._idle.put(decoder)
 
@@ -207,20 +200,17 @@ def _limit_memory() -> None:
 
 
 def _answer_one(parent: Connection) -> None:
-    kind, is_content, side, resampling = _REQUEST.unpack(parent.recv_bytes())
+    kind, is_content, side = _REQUEST.unpack(parent.recv_bytes())
     given = parent.recv_bytes()
     signal.setitimer(signal.ITIMER_PROF, SECONDS)  # kills the process when it expires
-    head, body = _answer(kind, given if is_content else Path(os.fsdecode(given)), side, resampling)
+    head, body = _answer(kind, given if is_content else Path(os.fsdecode(given)), side)
     signal.setitimer(signal.ITIMER_PROF, 0)
     parent.send_bytes(head)
     parent.send_bytes(body)
 
 
-def _answer(kind: bytes, source: Path | bytes, side: int, resampling: int) -> tuple[bytes, bytes]:
-    if kind == b"r":
-        image = read_resized(source, side, Image.Resampling(resampling))
-    else:
-        image = read_small(source, side) if kind == b"s" else read_image(source)
+def _answer(kind: bytes, source: Path | bytes, side: int) -> tuple[bytes, bytes]:
+    image = read_small(source, side) if kind == b"s" else read_image(source, side or None)
     if isinstance(image, Unreadable):
         outcome = b">" if isinstance(image, BeyondLimits) else b"-"
         return _ANSWER.pack(outcome, 0, 0), image.reason.encode(errors="replace")

@@ -12,15 +12,14 @@ from __future__ import annotations
 import unicodedata
 import warnings
 from collections.abc import Callable
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-import matplotlib
 import numpy as np
 import numpy.typing as npt
 import PIL
-from matplotlib.ft2font import FT2Font
-from PIL import Image, ImageDraw, ImageFont
+from PIL import Image
 
 from nearkin.data.dataset import Dataset
 from nearkin.data.items import ImageArray, Indices
@@ -117,7 +116,7 @@ def _shapes() -> Arrays:
 
 def _cached(name: str, keys: tuple[str, ...], build: Callable[[], Arrays]) -> Arrays:
     """Returns the arrays cached under ``name``; builds and caches them if they are missing or unreadable."""
-    versions = f"v{FORMAT}-matplotlib{matplotlib.__version__}-pillow{PIL.__version__}"
+    versions = f"v{FORMAT}-matplotlib{version('matplotlib')}-pillow{PIL.__version__}"
     target = cache_folder() / "glyphs" / f"{name}-{versions}.npz"
     if target.exists():
         try:
@@ -188,6 +187,10 @@ class _Face:
     """A typeface at one image size."""
 
     def __init__(self, name: str, size: int) -> None:
+        import matplotlib  # here: slow to import
+        from matplotlib.ft2font import FT2Font
+        from PIL import ImageFont
+
         path = str(Path(matplotlib.get_data_path()) / "fonts" / "ttf" / f"{name}.ttf")
         self.codepoints = frozenset(FT2Font(path).get_charmap())
         self.side = size * SUPERSAMPLING
@@ -197,6 +200,8 @@ class _Face:
 
     def draw(self, code: int) -> Image.Image:
         """Draws the glyph in the centre of an image, upright and supersampled."""
+        from PIL import ImageDraw
+
         sheet = Image.new("L", (5 * self.side // 2, 2 * self.side))  # large enough for every glyph of every face
         origin = (self.side // 2, 5 * self.side // 4)
         ImageDraw.Draw(sheet).text(origin, chr(code), fill=255, font=self.font, anchor="ls")

@@ -12,6 +12,7 @@ import re
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from io import BytesIO
 from pathlib import Path
 from typing import BinaryIO
@@ -29,6 +30,10 @@ MAX_BYTES = 2**28  # file size
 MAX_PIXELS = 100_000_000  # more is treated as a decompression bomb
 MAX_PIXELS_OF = {"WEBP": 14_000_000, "AVIF": 14_000_000}  # these decoders need about 21 bytes per pixel
 SHRINK_ABOVE = 16_000_000  # pixels; a larger image is reduced while it is decoded
+# A JPEG is decoded at the lowest resolution that exceeds the one it will be resized to by this factor. Of a photo, 99 %
+# of the resized pixels then differ by at most 2 from those of a full decode. A photo of 12 megapixels is decoded at a
+# quarter of its width for a short side of 256.
+COVER = 2.9
 MAX_ASPECT_RATIO = 16  # a longer image is cropped
 MAX_SEGMENTS = 1_000  # in a JPEG before its pixels; Pillow keeps an object for each
 MAX_SCANS = 100  # in a JPEG; decoding one scan goes over the whole image, and encoders write about ten
@@ -72,29 +77,20 @@ class BeyondLimits(Unreadable):
     """An image that would take too much memory or time to decode."""
 
 
-def read_image(source: Path | bytes) -> Image.Image | Unreadable:
+def read_image(source: Path | bytes, short: int | None = None) -> Image.Image | Unreadable:
     """Reads the first frame of an image file, upright, as eight-bit RGB; above 16 megapixels, at a reduced size.
 
     A failure is returned, not raised, so that a worker process can send it as one line.
 
     Args:
         source: the file, or its content.
+        short: the short side that the image will be resized to. A JPEG with far more pixels than that is decoded at a
+            half, a quarter or an eighth of its resolution, which is faster. The resized image is nearly the same.
 
     >>> print(read_image(Path("no-such-file.jpg")))
     no-such-file.jpg: no such file
     """
-    return _attempt(source, _whole)
-
-
-def read_resized(source: Path | bytes, short: int, resampling: Image.Resampling) -> Image.Image | Unreadable:
-    """Like `read_image`, then resizes the short side to ``short`` pixels, as the first steps of `make_transform` do."""
-
-    def decode(image: Image.Image) -> Image.Image:
-        image = limit_aspect_ratio(_whole(image))
-        width, height = (side * short // min(image.size) for side in image.size)
-        return image if image.size == (width, height) else image.resize((width, height), resampling)
-
-    return _attempt(source, decode)
+    return _attempt(source, partial(_whole, short=short))
 
 
 def read_small(source: Path | bytes, side: int) -> Image.Image | Unreadable:
@@ -280,10 +276,17 @@ def _webp_size(head: bytes) -> tuple[int, int]:
     return both & 0x3FFF, both >> 16 & 0x3FFF
 
 
-def _whole(image: Image.Image) -> Image.Image:
-    if (factor := _shrink_factor(image)) > 1:
+def _whole(image: Image.Image, short: int | None) -> Image.Image:
+    if (factor := max(_shrink_factor(image), _spare_factor(image, short))) > 1:
         image.draft("RGB", (image.width // factor, image.height // factor))  # decodes a JPEG at a lower resolution
     return to_rgb(image, _shrink_factor(image))
+
+
+def _spare_factor(image: Image.Image, short: int | None) -> int:
+    """By how much a JPEG can shrink while it is decoded: a factor that keeps the aspect ratio, to the pixel."""
+    width, height = image.size
+    fitting = (f for f in (8, 4, 2) if short and min(width, height) >= f * COVER * short and not width % f + height % f)
+    return next(fitting, 1)
 
 
 def _shrink_factor(image: Image.Image) -> int:

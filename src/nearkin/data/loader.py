@@ -9,14 +9,15 @@ from __future__ import annotations
 import atexit
 import os
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from nearkin.data.images import Unreadable
+from nearkin.data.images import Unreadable, read_image
 from nearkin.data.items import DecodedImages, ImageArray, ImageFiles, Images, Indices, Items, LazyImages, Vectors
 from nearkin.data.transforms import Preprocess, Transform, make_transform, seeded
 from nearkin.errors import UserError
@@ -26,6 +27,7 @@ from nearkin.signals import block_signals
 T = TypeVar("T")
 AHEAD = 32  # maximum number of batches read ahead
 AT_ONCE = 64  # items that a worker reads before it sends them
+_kept: list[dict[tuple[int, bool], _Workers[Any]]] = []  # in a block of `keep_workers`: idle ones, by number and pin
 
 
 @dataclass(frozen=True)
@@ -47,10 +49,12 @@ def input_batches(
     draws: Iterable[Draw],
     augment: str = "none",
     workers: int | None = None,
+    pin: bool = False,
 ) -> Iterator[Tensor]:
     """Yields one input tensor per draw: (batch, channels, size, size) uint8 or (batch, features) float32.
 
-    Consumes draws lazily, at most ``AHEAD`` ahead of the tensors.
+    Consumes draws lazily, at most ``AHEAD`` ahead of the tensors. With ``pin``, a thread moves what the workers read to
+    pinned memory, from which a GPU copies while it computes.
     """
     if isinstance(items, Vectors):
         if preprocess is not None:
@@ -64,7 +68,24 @@ def input_batches(
         return (crop(items, draw.indices, preprocess.size, augment, draw.seed, draw.place) for draw in draws)
     if isinstance(items, ImageArray) and augment == "none" and _fits(items, preprocess):
         return (_pixels(items, draw.indices) for draw in draws)
-    return _transformed(items, make_transform(preprocess, augment), draws, workers)
+    return _transformed(items, make_transform(preprocess, augment), draws, workers, pin)
+
+
+@contextmanager
+def keep_workers() -> Iterator[None]:
+    """Within this block, the processes that read image files wait for the next call of `input_batches`.
+
+    Without it, every call starts new ones.
+    """
+    if _kept:  # in the block of a caller, who ends them
+        yield
+        return
+    _kept.append({})
+    try:
+        yield
+    finally:
+        for workers in _kept.pop().values():
+            workers.close()
 
 
 def sequential(count: int, batch_size: int) -> list[Draw]:
@@ -77,11 +98,12 @@ def each_item(read: Callable[[int], T], count: int, what: str) -> list[T]:
     found: list[T] = []
     draws = [draw.indices.tolist() for draw in sequential(count, AT_ONCE)]
     workers = min(_processes(), max(0, len(draws) - 1))  # a single batch is not worth a process
-    for results in track(_in_workers(_Mapped(read), draws, workers, list), what, len(draws)):
-        error = next((result for result in results if isinstance(result, UserError)), None)
-        if error:
-            raise error
-        found += results
+    with closing(_Workers(read, workers, list)) as pool:
+        for results in track(pool.results(draws), what, len(draws)):
+            error = next((result for result in results if isinstance(result, UserError)), None)
+            if error:
+                raise error
+            found += results
     return found
 
 
@@ -122,10 +144,103 @@ def _pixels(items: ImageArray, indices: Indices) -> Tensor:
     return chosen.unsqueeze(1) if items.channels == 1 else chosen.permute(0, 3, 1, 2).contiguous()
 
 
-class _Mapped(torch.utils.data.Dataset[Any]):
-    """A function of an item's index, as a torch dataset; returns user errors, so that they can leave a worker."""
+def _transformed(
+    items: Images, transform: Transform, draws: Iterable[Draw], workers: int | None, pin: bool
+) -> Iterator[Tensor]:
+    if workers is None:
+        workers = _processes() if isinstance(items, ImageFiles | LazyImages) else 0
+    workers = min(workers, AHEAD)
+    of_files, kind = isinstance(items, ImageFiles), (workers, pin)
+    pool = _kept[0].pop(kind, None) if of_files and _kept else None
+    pool = pool or _Workers(_Reader(None if of_files else items), workers, _stack, pin)
+    places = items.paths if isinstance(items, ImageFiles) else range(len(items))
+    keys = (
+        [(places[i], transform, draw.seed + draw.place + n) for n, i in enumerate(draw.indices.tolist())]
+        for draw in draws
+    )
+    try:
+        for batch in pool.results(keys):
+            if isinstance(batch, UserError):
+                raise batch
+            yield batch
+    except BaseException:
+        pool.close()
+        raise
+    if of_files and _kept and kind not in _kept[0]:
+        _kept[0][kind] = pool
+    else:
+        pool.close()
 
-    def __init__(self, read: Callable[..., Any]) -> None:
+
+@dataclass(frozen=True)
+class _Reader:
+    """Reads and transforms one image, in a worker. A key names a file, or an item of ``items``."""
+
+    items: Images | None
+
+    def __call__(self, key: tuple[Any, Transform, int]) -> Tensor:
+        place, transform, seed = key
+        with seeded(seed, everything=isinstance(self.items, LazyImages)):
+            image = read_image(place, transform.short) if self.items is None else self.items.image(place)
+            if isinstance(image, Unreadable):
+                raise UserError(f"{image}; fix this file or leave it out")
+            return transform(image)
+
+
+def _processes() -> int:
+    return min(16, os.cpu_count() or 1)
+
+
+class _Workers(Generic[T]):
+    """Processes that apply ``read`` to lists of keys; with ``count=0``, this process does it.
+
+    They start with the first list and end with `close`.
+    """
+
+    def __init__(
+        self, read: Callable[[Any], Any], count: int, collate: Callable[[list[Any]], T], pin: bool = False
+    ) -> None:
+        self._batches = _Batches()
+        loader = torch.utils.data.DataLoader(
+            _Mapped(read),
+            batch_sampler=self._batches,
+            num_workers=count,
+            prefetch_factor=min(2, AHEAD // count) if count else None,
+            persistent_workers=count > 0,
+            pin_memory=pin,
+            collate_fn=collate,
+            generator=torch.Generator(),  # keeps the loader from consuming torch's global random state
+        )
+        self._running: list[Any] = [loader]  # and its iterator; emptying the list ends the processes
+        # At exit, Python waits for processes that still run, and the signal it sends to end them is blocked.
+        atexit.register(self.close)
+
+    def results(self, batches: Iterable[list[Any]]) -> Iterator[T]:
+        """Yields the result for each list of keys, in order."""
+        self._batches.coming = batches
+        with block_signals():  # after Ctrl-C, the training loop needs the workers to finish its step
+            self._running[1:] = [iter(self._running[0])]
+        while (batch := next(self._running[1], None)) is not None:
+            yield batch
+
+    def close(self) -> None:
+        self._running.clear()
+        atexit.unregister(self.close)
+
+
+class _Batches:
+    """What a loader reads next: it takes no other lists of keys once it is made."""
+
+    coming: Iterable[list[Any]] = ()
+
+    def __iter__(self) -> Iterator[list[Any]]:
+        return iter(self.coming)
+
+
+class _Mapped(torch.utils.data.Dataset[Any]):
+    """A function of a key, as a torch dataset; returns user errors, so that they can leave a worker."""
+
+    def __init__(self, read: Callable[[Any], Any]) -> None:
         self.read = read
 
     def __getitem__(self, key: Any) -> Any:
@@ -133,58 +248,6 @@ class _Mapped(torch.utils.data.Dataset[Any]):
             return self.read(key)
         except UserError as error:
             return error
-
-
-@dataclass(frozen=True)
-class _Reader:
-    items: Images
-    transform: Transform
-
-    def __call__(self, key: tuple[int, int]) -> Tensor:
-        index, seed = key
-        with seeded(seed, everything=isinstance(self.items, LazyImages)):
-            image = self.items.image(index)
-            if isinstance(image, Unreadable):
-                raise UserError(f"{image}; fix this file or leave it out")
-            return self.transform(image)
-
-
-def _transformed(items: Images, transform: Transform, draws: Iterable[Draw], workers: int | None) -> Iterator[Tensor]:
-    if workers is None:
-        workers = _processes() if isinstance(items, ImageFiles | LazyImages) else 0
-    keys = ([(int(i), draw.seed + draw.place + n) for n, i in enumerate(draw.indices)] for draw in draws)
-    for batch in _in_workers(_Mapped(_Reader(items, transform)), keys, min(workers, AHEAD), _stack):
-        if isinstance(batch, UserError):
-            raise batch
-        yield batch
-
-
-def _processes() -> int:
-    return min(16, os.cpu_count() or 1)
-
-
-def _in_workers(
-    dataset: _Mapped, batches: Iterable[list[Any]], workers: int, collate: Callable[[list[Any]], T]
-) -> Iterator[T]:
-    """Yields the workers' result for each batch of keys, in order; the workers end with the iterator."""
-    loader = torch.utils.data.DataLoader(
-        dataset,
-        batch_sampler=batches,
-        num_workers=workers,
-        prefetch_factor=min(2, AHEAD // workers) if workers else None,
-        collate_fn=collate,
-        generator=torch.Generator(),  # keeps the loader from consuming torch's global random state
-    )
-    with block_signals():  # after Ctrl-C, the training loop needs the workers to finish its step
-        started = [iter(loader)]  # starts the workers; emptying the list ends them
-    # At exit, Python waits for processes that still run, and the signal it sends to end them is blocked.
-    atexit.register(started.clear)
-    try:
-        while (batch := next(started[0], None)) is not None:
-            yield batch
-    finally:
-        started.clear()
-        atexit.unregister(started.clear)
 
 
 def _stack(batch: list[Tensor | UserError]) -> Tensor | UserError:

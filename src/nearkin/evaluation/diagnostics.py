@@ -50,9 +50,10 @@ class Diagnostics:
     """Diagnostics of a space.
 
     Attributes:
-        positives, negatives: pairs of items of the same class and of different classes.
-        negatives_within_clusters, negatives_across_clusters: negative pairs in the same cluster and in different
-            clusters; None if no clusters were given.
+        positives: pairs of items of the same class.
+        negatives: pairs of items of different classes.
+        negatives_within_clusters: negative pairs in the same cluster; None if no clusters were given.
+        negatives_across_clusters: negative pairs in different clusters; None if no clusters were given.
         edges: (BINS + 1,) the edges of all histograms, from 0 to the largest distance (to 1 if that is 0).
         spectrum: (min(items, dim),) float64, singular values divided by their sum, descending; all 0 if the embeddings
             are 0.

@@ -63,7 +63,8 @@ class PairedDifference:
 
     Attributes:
         difference: the second score minus the first.
-        low, high: the ends of the bootstrap interval of the difference.
+        low: the lower end of the bootstrap interval of the difference.
+        high: its upper end.
         p_value: two-sided; the probability of a difference at least this large if it were random which of the two
             spaces is better for each query (or class).
     """
@@ -87,8 +88,10 @@ def paired_difference(
     """Compares all retrieval scores of two spaces of the same items, query by query.
 
     Args:
-        first, second: the results of `evaluate` or `retrieve` for the spaces.
-        first_space, second_space: the spaces, with the same queries and gallery in the same order.
+        first: the result of `evaluate` or `retrieve` for the first space.
+        second: the same for the second space.
+        first_space: the first space.
+        second_space: the second space, with the same queries and gallery in the same order.
         level: confidence level.
         resamples: number of bootstrap samples and of sign flips; no p-value is below 1 / (1 + resamples).
         over: what to draw and flip: single queries, or whole classes of queries.

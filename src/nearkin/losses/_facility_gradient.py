@@ -8,31 +8,35 @@ from numba import njit
 from nearkin.clustering._compiled import compiled
 from nearkin.clustering.facilities import Indices, Matrix
 
-
-@compiled
-def points_and_distances(vectors: Matrix, normalize: bool, single: bool) -> tuple[Matrix, Matrix, Matrix]:
-    """Returns the points (m, dim), normalised on request, the vectors' lengths (m,), and the distances (m, m).
-
-    With ``single``, distances are rounded to single precision, so that they do not depend on the order of summation.
-    """
-    m = len(vectors)
-    points, lengths, distances = vectors.copy(), np.ones(m), np.zeros((m, m))
-    if normalize:
-        origin = np.zeros(vectors.shape[1])
-        for i in range(m):
-            length = _distance(vectors[i], origin)
-            lengths[i] = length if length > 0 else np.inf  # a zero vector stays zero and gets no gradient
-            points[i] /= lengths[i]
-    for i in range(m):
-        for j in range(i):
-            distance = _distance(points[i], points[j])
-            distances[i, j] = distances[j, i] = np.float64(np.float32(distance)) if single else distance
-    return points, lengths, distances
+TILE = 32
 
 
 @compiled
-def vector_gradient(points: Matrix, lengths: Matrix, normalize: bool, medoids: Indices, nearest: Indices) -> Matrix:
-    """The gradient of Σ |p − its medoid| − Σ |p − its facility| with respect to the vectors, (m, dim); Eq. 12, 13."""
+def unit_points(vectors: Matrix) -> tuple[Matrix, Matrix]:
+    """The vectors divided by their lengths, (m, dim), and these lengths, (m,)."""
+    points, lengths, origin = vectors.copy(), np.empty(len(vectors)), np.zeros(vectors.shape[1])
+    for i in range(len(vectors)):
+        length = _distance(vectors[i], origin)
+        lengths[i] = length if length > 0 else np.inf  # a zero vector stays zero and gets no gradient
+        points[i] /= lengths[i]
+    return points, lengths
+
+
+@compiled
+def fill_distances(points: Matrix, distances: Matrix) -> None:
+    """Writes the distances between points (m, dim) to a float32 or float64 matrix (m, m)."""
+    m = len(points)
+    for rows in range(0, m, TILE):  # tile by tile, because writing column by column misses the cache
+        for columns in range(0, rows + 1, TILE):
+            for i in range(rows, min(rows + TILE, m)):
+                distances[i, i] = 0.0
+                for j in range(columns, min(columns + TILE, i)):
+                    distances[i, j] = distances[j, i] = _distance(points[i], points[j])
+
+
+@compiled
+def point_gradient(points: Matrix, medoids: Indices, nearest: Indices) -> Matrix:
+    """The gradient of Σ |p − its medoid| − Σ |p − its facility| with respect to the points, (m, dim); Eq. 12, 13."""
     gradient = np.zeros_like(points)
     for targets, sign in ((medoids, 1.0), (nearest, -1.0)):
         for i in range(len(points)):
@@ -43,11 +47,17 @@ def vector_gradient(points: Matrix, lengths: Matrix, normalize: bool, medoids: I
                     direction = sign * (points[i, c] - points[target, c]) / distance
                     gradient[i, c] += direction
                     gradient[target, c] -= direction
-    if normalize:
-        for i in range(len(points)):
-            radial = (gradient[i] * points[i]).sum()
-            gradient[i] = (gradient[i] - radial * points[i]) / lengths[i]
     return gradient
+
+
+@compiled
+def vector_gradient(gradient: Matrix, points: Matrix, lengths: Matrix) -> Matrix:
+    """The gradient with respect to vectors of these lengths, (m, dim), from the one with respect to `unit_points`."""
+    found = np.empty_like(points)
+    for i in range(len(points)):
+        radial = (gradient[i] * points[i]).sum()
+        found[i] = (gradient[i] - radial * points[i]) / lengths[i]
+    return found
 
 
 @njit(fastmath=True)

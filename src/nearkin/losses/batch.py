@@ -65,7 +65,7 @@ def checked(embeddings: Tensor, labels: Labels) -> tuple[Tensor, Tensor]:
     labels = checked_ids(labels, embeddings, "labels")
     if embeddings.numel() == 0:
         raise UserError(f"the batch is empty: embeddings have shape {tuple(embeddings.shape)}")
-    if reads_data() and not torch.linalg.vector_norm(embeddings.detach(), math.inf).isfinite():
+    if reads_data() and not math.isfinite(torch.linalg.vector_norm(embeddings.detach(), math.inf)):
         raise UserError(
             "embeddings contain NaN or infinite values; lower the learning rate, or check the data for extreme values"
         )

@@ -29,7 +29,9 @@ def closed_form(function: ValueAndGradient) -> Callable[..., Tensor]:
     >>> points.grad
     tensor([[3., 4.]])
     """
-    operator = torch.library.custom_op(f"nearkin::{function.__name__}", function, mutates_args=())
+    # Such functions read data on the host, which a CUDA graph cannot record; torch knows this tag from 2.9 on.
+    more: Any = {"tags": [torch.Tag.cudagraph_unsafe]} if hasattr(torch.Tag, "cudagraph_unsafe") else {}
+    operator = torch.library.custom_op(f"nearkin::{function.__name__}", function, mutates_args=(), **more)
     operator.register_fake(lambda embeddings, *_: (embeddings.new_empty(()), torch.empty_like(embeddings)))
     operator.register_autograd(_operator_backward, setup_context=_save_gradient)
 

@@ -40,7 +40,7 @@ def contrastive_loss(
         normalize: scale embeddings to unit length first.
         squared: average half the squared distances over all pairs (Eq. 4); otherwise, average the distances over the
             pairs that have a loss.
-        pairs: ``indices_tuple``, ``ref_emb``, ``ref_labels``; see `nearkin.losses.pairs.compared`.
+        pairs: ``indices_tuple``, ``ref_emb``, ``ref_labels``; see `Loss.forward`.
 
     Returns:
         A scalar.

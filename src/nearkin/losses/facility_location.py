@@ -26,7 +26,10 @@ from nearkin.errors import UserError
 from nearkin.losses.base import Loss
 from nearkin.losses.batch import Labels, checked
 from nearkin.losses.closed_form import closed_form
+from nearkin.losses.distances import pairwise_distances
 from nearkin.losses.registry import register_loss
+
+LARGE = 512  # from this batch size on, a GPU computes the distances
 
 
 def facility_location_loss(
@@ -45,8 +48,11 @@ def facility_location_loss(
         embeddings: (batch, dim).
         labels: (batch,) integers.
         gamma: γ, the weight of the margin 1 − NMI.
-        exchange, exchange_steps, margin, stochastic: see `nearkin.clustering.facility_location`. Stochastic greedy
-            draws from torch's global generator.
+        exchange: which point replaces a facility in the local search: "objective", "algorithm-2" (the paper's listing),
+            "all", or None for no local search; see `nearkin.clustering.facility_location`.
+        exchange_steps: maximum number of rounds of the local search.
+        margin: agreement with the labels, "nmi" as in the paper, "ami" or "ari".
+        stochastic: ε of the stochastic greedy search, which draws from torch's global generator; None: not stochastic.
         normalize: scale embeddings to unit length first, as the paper does.
 
     Returns:
@@ -141,12 +147,20 @@ def _facility_location(
 ) -> tuple[Tensor, Tensor]:
     """Computes value and gradient on the CPU in float64, because the search is hundreds of small sequential steps.
 
-    A batch on a GPU is copied to the CPU, and its gradient is copied back.
+    A batch on a GPU is copied to the CPU, and its gradient is copied back. In large batches,
+    the GPU computes the distances.
     """
-    from nearkin.losses._facility_gradient import points_and_distances, vector_gradient
+    from nearkin.losses._facility_gradient import fill_distances, point_gradient, unit_points, vector_gradient
 
-    vectors = embeddings.cpu().numpy().astype(np.float64)
-    points, lengths, distances = points_and_distances(vectors, normalize, embeddings.dtype == torch.float32)
+    points = vectors = embeddings.cpu().numpy().astype(np.float64)
+    if normalize:
+        points, lengths = unit_points(vectors)
+    # Distances in single precision do not depend on the order of summation.
+    if embeddings.is_cuda and embeddings.dtype == torch.float32 and len(points) >= LARGE:
+        distances = symmetric_distances(torch.from_numpy(points).to(embeddings.device)).float()
+    else:
+        distances = torch.empty(len(points), len(points), dtype=embeddings.dtype)
+        fill_distances(points, distances.numpy())
     problem = Problem.of(distances, labels.cpu().numpy())
     medoids = solve_medoids(problem)
     facilities, assignment, agreement, _ = solve_facilities(
@@ -161,7 +175,17 @@ def _facility_location(
     )
     nearest = facilities[assignment]
     rows = np.arange(len(points))
-    excess = problem.unit * (problem.distances[rows, medoids] - problem.distances[rows, nearest]).sum()
-    loss = excess + gamma * (1 - agreement)
-    gradient = vector_gradient(points, lengths, normalize, medoids, nearest) if loss > 0 else np.zeros_like(points)
-    return embeddings.new_tensor(max(0.0, loss)), torch.from_numpy(gradient).to(embeddings)
+    to_medoids, to_nearest = (problem.distances[rows, each].sum(dtype=np.float64) for each in (medoids, nearest))
+    loss = problem.unit * (to_medoids - to_nearest) + gamma * (1 - agreement)
+    if loss <= 0:
+        return embeddings.new_zeros(()), torch.zeros_like(embeddings)
+    gradient = point_gradient(points, medoids, nearest)
+    if normalize:
+        gradient = vector_gradient(gradient, points, lengths)
+    return embeddings.new_tensor(loss), torch.from_numpy(gradient).to(embeddings)
+
+
+def symmetric_distances(points: Tensor) -> Tensor:
+    """Distances within a batch (batch, dim), exactly symmetric; a matrix product alone need not be."""
+    distances = pairwise_distances(points)
+    return torch.maximum(distances, distances.T)

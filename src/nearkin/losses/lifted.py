@@ -29,7 +29,7 @@ def lifted_structure_loss(
         embeddings: (batch, dim), not normalised in the paper.
         labels: (batch,) integers.
         margin: α in Eq. 2.
-        pairs: ``indices_tuple``, ``ref_emb``, ``ref_labels``; see `nearkin.losses.pairs.compared`. The negatives of
+        pairs: ``indices_tuple``, ``ref_emb``, ``ref_labels``; see `Loss.forward`. The negatives of
             a reference are the anchors in its negative pairs.
 
     Returns:
@@ -48,7 +48,7 @@ def lifted_structure_loss(
         push = other_push = masked_logsumexp(margin - distances, batch.negative)
         if batch.references is not None:
             other_push = masked_logsumexp(margin - distances.T, batch.negative.T)
-        columns, valid = positive_columns(batch.positive)  # each pair in both orders, which does not change the mean
+        columns, valid = positive_columns(batch)  # each pair in both orders, which does not change the mean
         violations = torch.logaddexp(push[:, None], other_push[columns]) + distances.gather(1, columns)
         return F.relu(violations).where(valid, 0.0).square().sum() / valid.sum().clamp(min=1) / 2
 

@@ -99,7 +99,7 @@ def _margin(batch: Comparison, beta: Tensor, margin: float, nu: float, cutoff: f
         squared = pairwise_squared_distances(batch.embeddings, batch.references)
         boundary = boundary.to(squared)[:, None]
         if batch.triplets is None:
-            positive, negative, valid = drawn_triplets(batch, cutoff)
+            positive, negative, valid = drawn_triplets(batch, squared, cutoff)
             to_positive, to_negative = squared.gather(1, positive), squared.gather(1, negative)
         else:
             anchor, positive, negative = batch.triplets

@@ -9,16 +9,20 @@ anchors without positives, whose numerator is empty.
 
 from __future__ import annotations
 
+import math
 from typing import Any, Unpack
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from nearkin.losses.base import Loss
 from nearkin.losses.batch import Labels, full_precision, once_differentiable, positive_number
 from nearkin.losses.distances import widened
-from nearkin.losses.pairs import PairArguments, compared, positive_columns
+from nearkin.losses.pairs import Comparison, PairArguments, compared, positive_columns
 from nearkin.losses.registry import register_loss
+
+NEGLIGIBLE = -80.0  # e⁻⁸⁰ counts as 0: a CPU is slow with smaller numbers, which float32 stores with fewer digits
 
 
 def nca_loss(
@@ -35,7 +39,7 @@ def nca_loss(
         labels: (batch,) integers.
         scale: factor of the squared distances; 1 in Eq. 8.
         normalize: scale embeddings to unit length first.
-        pairs: ``indices_tuple``, ``ref_emb``, ``ref_labels``; see `nearkin.losses.pairs.compared`. The neighbour is
+        pairs: ``indices_tuple``, ``ref_emb``, ``ref_labels``; see `Loss.forward`. The neighbour is
             picked among these pairs.
 
     Returns:
@@ -51,7 +55,7 @@ def nca_loss(
     batch = compared(embeddings, labels, **pairs, normalize=normalize)
     with full_precision(embeddings):
         loss: Tensor = _NCA.apply(  # type: ignore[no-untyped-call]
-            batch.embeddings, batch.references, batch.positive | batch.negative, batch.positive, scale
+            batch.embeddings, batch.references, batch, scale
         )
         return loss
 
@@ -83,39 +87,41 @@ class _NCA(torch.autograd.Function):
     """NCA with its own backward pass, which reads the (batch, references) matrix fewer times than autograd would."""
 
     @staticmethod
-    def forward(
-        ctx: Any, embeddings: Tensor, references: Tensor | None, compared_with: Tensor, positive: Tensor, scale: float
-    ) -> Tensor:
-        columns, valid = positive_columns(positive)
+    def forward(ctx: Any, embeddings: Tensor, references: Tensor | None, batch: Comparison, scale: float) -> Tensor:
+        columns, valid = positive_columns(batch)
         others = widened((embeddings if references is None else references).detach())
         centre = others.mean(dim=0)
-        others, points = others - centre, widened(embeddings.detach()) - centre
+        others = others - centre
+        points = others if references is None else widened(embeddings.detach()) - centre
         # −scale · distance², up to a constant per anchor, which cancels. It is chosen to move the nearest other to 0.
-        nearness = (2 * scale * points @ others.T).sub_(scale * others.square().sum(dim=1))
+        nearness = torch.addmm(others.square().sum(dim=1), points, others.T, beta=-scale, alpha=2 * scale)
         lowest = torch.finfo(nearness.dtype).min
-        nearness.masked_fill_(~compared_with, lowest)
-        nearest = nearness.amax(dim=1, keepdim=True)
-        of_positives = (nearness.gather(1, columns) - nearest).where(valid, lowest)
-        shares = nearness.sub_(nearest).to(embeddings.dtype).exp_()
-        total = shares.sum(dim=1)
-        weight = valid.any(dim=1).to(points.dtype)
+        if not batch.complete:
+            nearness.masked_fill_(~(batch.positive | batch.negative), lowest)
+        elif references is None:
+            nearness.fill_diagonal_(lowest)
+        nearness.sub_(nearness.amax(dim=1, keepdim=True))
+        of_positives = nearness.gather(1, columns).masked_fill_(~valid, lowest)
+        shares = F.threshold(nearness.to(embeddings.dtype), NEGLIGIBLE, -math.inf, inplace=True).exp_()
+        total = shares.sum(dim=1, keepdim=True)
+        weight = valid.any(dim=1, keepdim=True).to(points.dtype)
         weight /= weight.sum().clamp(min=1)
-        losses = total.log() - of_positives.logsumexp(dim=1)
-        pulls = of_positives.softmax(dim=1) * weight[:, None]
-        ctx.scale, ctx.within = scale, references is None
-        saved = (points, others, shares, pulls, weight / total)
-        ctx.save_for_backward(*(part.to(shares.dtype) for part in saved), columns)
+        losses = total.log() - of_positives.logsumexp(dim=1, keepdim=True)
+        pulls = of_positives.softmax(dim=1) * weight
+        ctx.scale = scale
+        saved = (others, pulls, weight / total, *(() if references is None else (points,)))
+        ctx.save_for_backward(shares, columns, *(part.to(shares.dtype) for part in saved))
         return (losses * weight).sum().clamp(max=torch.finfo(embeddings.dtype).max).to(embeddings.dtype)
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor | None, None, None, None]:
-        points, others, shares, pulls, weight, columns = ctx.saved_tensors
-        pushes = (shares * weight[:, None]).scatter_add_(1, columns, -pulls)  # rows sum to 0
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor | None, None, None]:
+        shares, columns, others, pulls, weight, *points = ctx.saved_tensors
+        pushes = (shares * weight).scatter_add_(1, columns, -pulls)  # rows sum to 0
         factor = 2 * ctx.scale * gradient
-        with full_precision(points):
+        with full_precision(others):
             grad_points = pushes @ others
-            grad_others = pushes.T @ points - pushes.sum(dim=0)[:, None] * others
-        if ctx.within:
-            return factor * (grad_points + grad_others), None, None, None, None
-        return factor * grad_points, factor * grad_others, None, None, None
+            grad_others = pushes.T @ (points[0] if points else others) - pushes.sum(dim=0)[:, None] * others
+        if points:
+            return factor * grad_points, factor * grad_others, None, None
+        return factor * (grad_points + grad_others), None, None, None

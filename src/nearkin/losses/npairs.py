@@ -40,7 +40,7 @@ def n_pairs_loss(
         labels: (batch,) integers.
         regularization: λ in Eq. 3, the weight of the squared lengths.
         positives: (batch, dim), with the same labels as ``embeddings``.
-        pairs: ``indices_tuple``, ``ref_emb``, ``ref_labels``; see `nearkin.losses.pairs.compared`.
+        pairs: ``indices_tuple``, ``ref_emb``, ``ref_labels``; see `Loss.forward`.
 
     Returns:
         A scalar.
@@ -60,13 +60,16 @@ def n_pairs_loss(
             raise UserError(f"positives and embeddings must have the same shape, got {shapes}")
         pairs = {"ref_emb": positives, "ref_labels": labels}
     batch = compared(embeddings, labels, **pairs)
-    positive = batch.positive if positives is None else torch.eye(len(positives), device=embeddings.device).bool()
     with full_precision(embeddings):
         # In float64, because the loss depends on differences between products that can be large.
         anchors, partners = widened(batch.embeddings), widened(batch.others)
         similarity = anchors @ partners.T
         of_negatives = masked_logsumexp(similarity, batch.negative)
-        columns, valid = positive_columns(positive)
+        if positives is None:
+            columns, valid = positive_columns(batch)
+        else:
+            columns = torch.arange(len(positives), device=embeddings.device)[:, None]
+            valid = torch.ones_like(columns, dtype=torch.bool)
         # log(1 + Σ exp(S_ik − S_ij)) = −log σ(S_ij − log Σ exp S_ik)
         terms = -F.logsigmoid(similarity.gather(1, columns) - of_negatives[:, None]).where(valid, 0.0)
         data_term = terms.sum() / valid.sum().clamp(min=1)

@@ -37,6 +37,7 @@ class Comparison(NamedTuple):
         references: (references, dim) embeddings that the anchors are compared with; None compares within the batch.
         positive, negative: (batch, references) masks of the pairs.
         triplets: the triplets of a miner; None if it returned pairs, or without a miner.
+        complete: whether all pairs are compared.
     """
 
     embeddings: Tensor
@@ -45,6 +46,7 @@ class Comparison(NamedTuple):
     positive: Tensor
     negative: Tensor
     triplets: Triplets | None
+    complete: bool
 
     @property
     def others(self) -> Tensor:
@@ -98,23 +100,36 @@ def compared(
     if normalize:
         with full_precision(embeddings):
             embeddings, references = unit_length(embeddings), None if references is None else unit_length(references)
-    return Comparison(embeddings, labels, references, positive, negative, triplets)
+    return Comparison(embeddings, labels, references, positive, negative, triplets, indices_tuple is None)
 
 
-def positive_columns(positive: Tensor) -> tuple[Tensor, Tensor]:
-    """The columns of each row's positives in ascending order, (batch, most positives), and a mask of the valid ones.
+def positive_columns(batch: Comparison) -> tuple[Tensor, Tensor]:
+    """The columns of each anchor's positives in ascending order, (batch, most positives), and a mask of the valid ones.
 
-    Shorter rows are padded; to full width if shapes must not depend on the data (see `reads_data`).
+    Shorter rows are padded. If shapes must not depend on the data (see `reads_data`), every row has all columns.
 
-    >>> columns, valid = positive_columns(torch.tensor([[False, True, True], [True, False, False]]))
-    >>> columns[valid].tolist(), valid.tolist()
-    ([1, 2, 0], [[True, True], [True, False]])
+    >>> columns, valid = positive_columns(compared(torch.zeros(3, 2), [0, 0, 0]))
+    >>> columns.tolist(), valid.all().item()
+    ([[1, 2], [0, 2], [0, 1]], True)
     """
-    width = positive.shape[1]
-    most = max(1, int(positive.sum(dim=1).max())) if reads_data() else width
+    positive, width = batch.positive, batch.positive.shape[1]
+    if not reads_data():
+        return torch.arange(width, device=positive.device).expand_as(positive), positive
+    if batch.complete and batch.references is None:
+        return _others_of_class(batch.labels)
     descending = torch.arange(width, 0, -1, device=positive.device, dtype=torch.int32)
-    found = descending.where(positive, 0).topk(most, dim=1)
+    found = descending.where(positive, 0).topk(max(1, int(positive.sum(dim=1).max())), dim=1)
     return found.indices, found.values > 0
+
+
+def _others_of_class(labels: Tensor) -> tuple[Tensor, Tensor]:
+    """`positive_columns` of all pairs of a batch, from the sorted labels instead of a (batch, batch) mask."""
+    in_order, order = labels.sort(stable=True)
+    start, end = torch.searchsorted(in_order, labels), torch.searchsorted(in_order, labels, right=True)
+    most = max(1, int((end - start).max()) - 1)
+    place = start[:, None] + torch.arange(most, device=labels.device)
+    place += place >= order.argsort()[:, None]  # an item is not its own partner
+    return order[place.clamp(max=len(labels) - 1)], place < end[:, None]
 
 
 def masked_logsumexp(values: Tensor, mask: Tensor) -> Tensor:

@@ -54,7 +54,7 @@ def rank_approximation_loss(
         eps: ε in Eq. 13, bounds each term by −log ε unless ``gradient_everywhere`` is set.
         gradient_everywhere: also give a gradient to anchors whose nearest item is a negative or whose farthest item is
             a positive.
-        pairs: ``indices_tuple``, ``ref_emb``, ``ref_labels``; see `nearkin.losses.pairs.compared`. Ranks are computed
+        pairs: ``indices_tuple``, ``ref_emb``, ``ref_labels``; see `Loss.forward`. Ranks are computed
             among these pairs.
 
     Returns:

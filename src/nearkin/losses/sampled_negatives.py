@@ -40,27 +40,30 @@ def distance_weighted_sampling(embeddings: Tensor, labels: Labels, cutoff: float
     ([0, 1], [1, 0], [2, 2])
     """
     positive_number(cutoff=cutoff)
-    partner, negative, valid = drawn_triplets(compared(embeddings, labels), cutoff)
+    batch = compared(embeddings, labels)
+    partner, negative, valid = drawn_triplets(batch, pairwise_squared_distances(batch.embeddings), cutoff)
     anchor = torch.arange(len(partner), device=partner.device)[:, None].expand_as(partner)
     return anchor[valid], partner[valid], negative[valid]
 
 
-def drawn_triplets(batch: Comparison, cutoff: float) -> tuple[Tensor, Tensor, Tensor]:
+def drawn_triplets(batch: Comparison, squared: Tensor, cutoff: float) -> tuple[Tensor, Tensor, Tensor]:
     """The columns of each anchor's positives, the column of one negative for each, and a mask of the valid triplets.
 
-    All have shape (batch, most positives of an anchor). Anchors without negatives have no triplets.
+    All have shape (batch, most positives of an anchor). Anchors without negatives have no triplets. ``squared`` are the
+    squared distances, (batch, references).
     """
-    partner, valid = positive_columns(batch.positive & batch.negative.any(dim=1, keepdim=True))
-    draws = torch.multinomial(negative_probabilities(batch, cutoff), partner.shape[1], replacement=True)
+    partner, valid = positive_columns(batch)
+    valid = valid & batch.negative.any(dim=1, keepdim=True)
+    draws = torch.multinomial(negative_probabilities(batch, squared, cutoff), partner.shape[1], replacement=True)
     return partner, draws, valid
 
 
 @torch.no_grad()
-def negative_probabilities(batch: Comparison, cutoff: float) -> Tensor:
+def negative_probabilities(batch: Comparison, squared: Tensor, cutoff: float) -> Tensor:
     """P(negative | anchor), (batch, references); every row sums to 1, even for an anchor without negatives."""
     dim = batch.embeddings.shape[1]
-    references = None if batch.references is None else widened(batch.references)
-    squared = pairwise_squared_distances(widened(batch.embeddings), references).clamp_(min=cutoff**2)
-    log_density = (dim - 2) / 2 * squared.log() + (dim - 3) / 2 * (1 - squared / 4).clamp_(min=ANTIPODAL).log_()
+    squared = widened(squared).clamp(min=cutoff**2)
+    beyond = torch.rsub(squared, 1.0, alpha=0.25).clamp_(min=ANTIPODAL)  # 1 − D²/4
+    log_weight = squared.log_().mul_(1 - dim / 2).add_(beyond.log_(), alpha=(3 - dim) / 2)
     drawable = batch.negative | ~batch.negative.any(dim=1, keepdim=True)
-    return log_density.neg_().masked_fill_(~drawable, -math.inf).softmax(dim=1)
+    return log_weight.masked_fill_(~drawable, -math.inf).softmax(dim=1)

@@ -40,7 +40,7 @@ def triplet_semi_hard_loss(
         labels: (batch,) integers.
         margin: α in section 2.1, in squared distance.
         normalize: scale embeddings to unit length first.
-        pairs: ``indices_tuple``, ``ref_emb``, ``ref_labels``; see `nearkin.losses.pairs.compared`.
+        pairs: ``indices_tuple``, ``ref_emb``, ``ref_labels``; see `Loss.forward`.
 
     Returns:
         A scalar.
@@ -59,7 +59,8 @@ def triplet_semi_hard_loss(
             anchor, positive, negative = batch.triplets
             violations = F.relu(distances[anchor, positive] + margin - distances[anchor, negative])
             return violations.sum() / max(1, len(violations))
-        columns, valid = positive_columns(batch.positive & batch.negative.any(dim=1, keepdim=True))
+        columns, valid = positive_columns(batch)
+        valid = valid & batch.negative.any(dim=1, keepdim=True)
         # Shorter rows are padded with −∞, which never has a loss.
         to_positives = distances.gather(1, columns).where(valid, -math.inf)
         to_negatives = distances.gather(1, _semi_hard(distances.detach(), batch.negative, to_positives.detach()))

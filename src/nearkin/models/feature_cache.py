@@ -26,6 +26,7 @@ import torch
 from torch import Tensor
 
 from nearkin.data.items import DecodedImages, ImageArray, ImageFiles, Items
+from nearkin.data.transforms import PIXELS_VERSION
 from nearkin.errors import ResourceError, UserError
 from nearkin.files import cache_folder, one_at_a_time
 from nearkin.models.model import EmbeddingModel, device_of
@@ -162,7 +163,7 @@ def file_key(path: Path) -> Key | None:
 def _fingerprint(model: EmbeddingModel) -> str:
     """A hash of everything that features depend on, except the item."""
     versions = (torch.__version__, PIL.__version__, version("timm"), version("torchvision"))
-    settings = (FORMAT, model.spec.backbone, model.spec.preprocess, device_of(model).type, versions)
+    settings = (FORMAT, PIXELS_VERSION, model.spec.backbone, model.spec.preprocess, device_of(model).type, versions)
     digest = hashlib.sha256(repr(settings).encode())
     for part in (model.standardise, model.backbone):
         for name, tensor in part.state_dict().items():

@@ -137,7 +137,7 @@ def _image_batches(images: Any, preprocess: Preprocess, batch_size: int) -> Iter
             if isinstance(item, Tensor):
                 return item
         elif isinstance(item, str | Path):
-            item = read_image(Path(item).expanduser())
+            item = read_image(Path(item).expanduser(), preprocess.resize)
             if isinstance(item, Unreadable):
                 raise UserError(f"{item}; check this file or leave it out")
         elif not isinstance(item, Image.Image):

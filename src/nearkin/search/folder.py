@@ -9,7 +9,6 @@ import hashlib
 import json
 from contextlib import closing
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import nn
@@ -19,11 +18,10 @@ from nearkin.errors import ResourceError, UserError
 from nearkin.files import cannot_write, open_regular, read_json, sweep, unfinished_folder, write_json
 from nearkin.models import Embedder
 from nearkin.models.saved import read_spec, saved_weights
+from nearkin.search.description import DESCRIPTION, FORMAT, read_description
 from nearkin.search.milvus_address import FORMS
 from nearkin.search.store import Mode, Store
 
-FORMAT = 1
-DESCRIPTION = "gallery.json"
 MODEL_FILES = ("model.json", "model.safetensors")
 
 
@@ -42,7 +40,7 @@ def open_folder(folder: Path, backbone: nn.Module | None, store: str) -> tuple[E
 
     ``store`` must repeat the address in the gallery: an address that comes with a gallery is not trusted.
     """
-    description = _description(folder)
+    description = read_description(folder)
     if description["store"] and not store:
         raise UserError(
             f"the items of {folder} are stored in {description['store']}, and nearkin connects only to an address "
@@ -122,7 +120,7 @@ def _refuse_foreign_items(store: str, folder: Path, dim: int) -> None:
 
 
 def _refuse_another(folder: Path, model: Embedder, store: str) -> None:
-    description = _description(folder)
+    description = read_description(folder)
     if not _is_saved_in(folder / "model", model):
         raise UserError(f"{folder} was made with another model; choose another folder, or index with that model")
     _refuse_another_store(folder, description["store"], store)
@@ -144,28 +142,6 @@ def _is_saved_in(folder: Path, model: Embedder) -> bool:
         and saved.keys() == ours.keys()
         and all(torch.equal(tensor, ours[name].cpu()) for name, tensor in saved.items())
     )
-
-
-def _description(folder: Path) -> dict[str, Any]:
-    file = folder / DESCRIPTION
-    if (folder / "model").is_symlink():
-        raise UserError(f"{folder / 'model'} is a link, which nearkin does not follow; replace it with a copy")
-    if not file.is_file():
-        raise UserError(f"{folder} is not a gallery ({DESCRIPTION} is missing); index images to create one")
-    try:
-        description = dict(read_json(file))
-        newer = type(description["format"]) is int and description["format"] > FORMAT
-        kinds = [type(description.get(name)) for name in ("format", "dim", "model", "store")]
-        if not newer and (kinds != [int, int, str, str] or not description["store"].isprintable()):
-            raise ValueError("it does not describe a gallery")
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise UserError(f"{file} cannot be read ({error}); index again into another folder") from error
-    if newer:
-        raise UserError(
-            f"{folder} was made by a newer version of nearkin (format {description['format']}; this version reads up "
-            f"to {FORMAT}); upgrade nearkin"
-        )
-    return description
 
 
 def _digest(model: Path) -> str:

@@ -96,7 +96,8 @@ class Gallery:
 
         Args:
             path: the gallery's folder.
-            model, weights: an `Embedder`, or arguments of `load_model`; the gallery keeps a copy of the model.
+            model: an `Embedder`, a run or model folder, or a pretrained network by name; the gallery keeps a copy.
+            weights: a weights file for a pretrained network, instead of the ImageNet weights.
             store: where to store the items: "" for the gallery's folder, or a Milvus address (see `open_store`).
         """
         folder = Path(path).expanduser()

@@ -231,7 +231,7 @@ def _read_ahead(
     decoders = DecoderPool()
 
     def read(entry: Entry) -> Tensor | Unreadable:
-        image = decoders.read(Path(entry.path), preprocess.resize, preprocess.interpolation)
+        image = decoders.read(Path(entry.path), preprocess.resize)
         return image if isinstance(image, Unreadable) else transform(image)
 
     batches = _chunks(entries, size)

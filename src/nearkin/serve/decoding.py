@@ -31,7 +31,7 @@ class UploadDecoder:
     def _decode(self, content: bytes) -> Tensor:
         if not content:
             raise HTTPException(422, "the file is empty (0 bytes); send an image")
-        image = self._decoders.read(content, self._preprocess.resize, self._preprocess.interpolation)
+        image = self._decoders.read(content, self._preprocess.resize)
         if isinstance(image, Unreadable):
             raise refusal(image)
         return self._transform(image)

@@ -1,15 +1,14 @@
-"""torch.compile for the backbone and the loss: whether it pays, and how."""
+"""torch.compile for the backbone: whether it pays, and how."""
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 
 import torch
-from torch import nn
 
 from nearkin.errors import unknown_name
-from nearkin.losses.base import Loss
-from nearkin.models.model import ModelSpec
+from nearkin.models.model import EmbeddingModel, ModelSpec
 from nearkin.training.settings import TrainingSettings
 
 log = logging.getLogger("nearkin")
@@ -38,19 +37,30 @@ def should_compile(settings: TrainingSettings, spec: ModelSpec, steps: int, devi
     images = steps * settings.batch_size * (spec.preprocess.size / 224) ** 2
     if images < WORTHWHILE_IMAGES:
         return False
-    log.info("compiling the model, which takes a minute or two; compile=off skips it")
+    log.info("compiling the backbone, which takes a minute or two; compile=off skips it")
     return True
 
 
-def compile_in_place(backbone: nn.Module, loss: nn.Module) -> None:
-    """Compiles the backbone and nearkin's own losses; the names of their weights stay as they are."""
-    backbone.compile(dynamic=False)
-    for part in loss.modules():
-        if isinstance(part, Loss):
-            part.compile(dynamic=False)
+def compile_backbone(model: EmbeddingModel, graph: bool) -> Callable[[], None]:
+    """Compiles the backbone in place; the names of its weights stay as they are.
 
+    Args:
+        graph: capture it as a CUDA graph, because the host takes longer to launch the kernels than the GPU to run
+            them. For models that are called once per step.
 
-def restore_eager(backbone: nn.Module, loss: nn.Module) -> None:
-    """Undoes `compile_in_place`: both may belong to the user."""
-    for module in (backbone, *loss.modules()):
-        module._compiled_call_impl = None
+    Returns:
+        A function that undoes it.
+    """
+
+    def new_iteration(*_: object) -> None:
+        torch.compiler.cudagraph_mark_step_begin()  # the graph may now reuse the memory of its last outputs
+
+    model.backbone.compile(dynamic=False, mode="reduce-overhead" if graph else None)
+    hook = model.register_forward_pre_hook(new_iteration) if graph else None
+
+    def undo() -> None:
+        model.backbone._compiled_call_impl = None
+        if hook:
+            hook.remove()
+
+    return undo

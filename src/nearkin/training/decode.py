@@ -16,7 +16,7 @@ import torch
 from nearkin.data import Dataset, ImageFiles
 from nearkin.data.items import DecodedImages
 from nearkin.data.loader import input_batches, sequential
-from nearkin.data.transforms import Preprocess
+from nearkin.data.transforms import PIXELS_VERSION, Preprocess
 from nearkin.errors import ResourceError
 from nearkin.files import atomic_path, cache_folder, one_at_a_time
 from nearkin.progress import track
@@ -55,7 +55,7 @@ def _squares_file(files: ImageFiles, preprocess: Preprocess, workers: int | None
     centre crop of the image: halves are rounded to even numbers, and two crops must round like one.
     """
     square = replace(preprocess, size=preprocess.resize - (preprocess.resize - preprocess.size) % 4)
-    key = hashlib.sha256(str((files.fingerprint(), square)).encode()).hexdigest()
+    key = hashlib.sha256(str((PIXELS_VERSION, files.fingerprint(), square)).encode()).hexdigest()
     target = cache_folder() / "decoded" / f"{key}.npy"
     with one_at_a_time(target):
         if target.exists():

@@ -5,6 +5,9 @@ from __future__ import annotations
 import atexit
 import logging
 import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -54,13 +57,27 @@ def _leave_group() -> None:
 
 def fabric_module(name: str = "") -> Any:
     """Lightning Fabric or one of its modules; the ``lightning`` package has it as ``lightning.fabric``."""
-    from nearkin import _torchvision  # noqa: F401 (fabric may import torchmetrics, which imports torchvision)
-
     dotted = f".{name}" if name else ""
     try:
-        return import_module(f"lightning_fabric{dotted}")
+        with _hidden("torchmetrics"):  # of which Fabric only wants the version; it takes longer than all of Fabric
+            return import_module(f"lightning_fabric{dotted}")
     except ModuleNotFoundError:
+        from nearkin import _torchvision  # noqa: F401 (lightning imports torchmetrics, which imports torchvision)
+
         return import_module(f"lightning.fabric{dotted}")
+
+
+@contextmanager
+def _hidden(module: str) -> Iterator[None]:
+    """In this block, a module that is not yet imported seems not to be installed."""
+    if module in sys.modules:
+        yield
+        return
+    sys.modules[module] = None  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        del sys.modules[module]
 
 
 def device_and_precision(settings: TrainingSettings) -> tuple[bool, str]:

@@ -24,7 +24,7 @@ from torch import Tensor, nn
 
 from nearkin.data import Dataset, ImageFiles, Splits
 from nearkin.data.items import Indices
-from nearkin.data.loader import Draw, input_batches
+from nearkin.data.loader import Draw, input_batches, keep_workers
 from nearkin.data.summary import counted
 from nearkin.errors import UserError
 from nearkin.evaluation import describe, evaluate
@@ -39,7 +39,7 @@ from nearkin.training import optimise
 from nearkin.training.baseline import unit_space
 from nearkin.training.card import write_card
 from nearkin.training.checkpoint import Position, Stateful, load_checkpoint
-from nearkin.training.compiling import check_compile, compile_in_place, restore_eager, should_compile
+from nearkin.training.compiling import check_compile, compile_backbone, should_compile
 from nearkin.training.decode import hold_decoded
 from nearkin.training.defaults import is_pretrained, resolved, with_warmup
 from nearkin.training.devices import (
@@ -177,6 +177,7 @@ class Trainer:
         begun = resumed and self.run.checkpoint_file.is_file()
         wanted = self.settings.model.head_init == "svd" or any(self.held_out.values())
         self.start = self._start() if wanted and is_pretrained(self.settings.model) and not begun else None
+        self.restore_eager: Callable[[], None] | None = None  # if the backbone is compiled
         self.learner, self.preprocess = self._learner()
         self.model.to(self.fabric.device)  # before the optimiser: on CUDA, it is fused
         rates = self.training
@@ -205,6 +206,7 @@ class Trainer:
         self.read_every = READ_EVERY if fused else 1
         self.metrics = MetricsLogger(self.run, self.settings, self.position, active=self.fabric.is_global_zero)
 
+    @keep_workers()
     def train(self) -> Run:
         status = "failed"
         try:
@@ -223,7 +225,8 @@ class Trainer:
             raise self.run.stopped() from None
         finally:
             self.metrics.close(status)  # another run in this process opens its own
-            restore_eager(self.model.backbone, self.method.loss)
+            if self.restore_eager:
+                self.restore_eager()  # the backbone may be the user's own module
         return self.run
 
     def _start(self) -> DatasetSplits:
@@ -265,7 +268,8 @@ class Trainer:
                 self.train_set, self.held_out = hold_decoded(self.train_set, self.held_out, *where)
             steps = self.last_epoch * len(self.sampler)
             if should_compile(self.training, self.model.spec, steps, self.fabric.device):
-                compile_in_place(self.model.backbone, self.method.loss)
+                whole = self.training.micro_batch == 0 and self.fabric.world_size == 1
+                self.restore_eager = compile_backbone(self.model, graph=whole and self.fabric.device.type == "cuda")
             return self.model, self.model.spec.preprocess
         self.model.backbone.requires_grad_(False)
         self.model.to(self.fabric.device)
@@ -316,8 +320,8 @@ class Trainer:
             until = next((batch for batch in upcoming if self._refresh_due(batch)), len(self.sampler))
             drawn: deque[Indices] = deque()
             draws = self._draws(start, until, drawn)
-            augment = self.settings.data.augment
-            for share in input_batches(self.train_set.items, self.preprocess, draws, augment, self.workers):
+            augment, pin = self.settings.data.augment, self.fabric.device.type == "cuda"
+            for share in input_batches(self.train_set.items, self.preprocess, draws, augment, self.workers, pin):
                 items = drawn.popleft()
                 labels = torch.from_numpy(self.labels[items])
                 inputs, labels = (to_device(column, self.fabric.device) for column in (share, labels))
@@ -326,7 +330,7 @@ class Trainer:
     def _refresh(self) -> None:
         """Embeds the training split with the current model and passes it to the method."""
         started = time.monotonic()
-        self.method.on_refresh(self._space(self.train_set))
+        self.method.on_refresh(self._space(self.train_set, fast=True))
         if self.fabric.world_size > 1:  # GPU sums may differ in the last digit between processes
             for stateful in (self.method, self.sampler):
                 stateful.load_state_dict(self.fabric.broadcast(stateful.state_dict()))
@@ -335,9 +339,9 @@ class Trainer:
     def _step(self, batch: Batch) -> None:
         seed_device(self.fabric.device, self._seed(self.position.batch) + 1 + self.fabric.global_rank)  # dropout
         optimise.set_rates(self.optimizer, optimise.rate_factor(self.position.step, len(self.sampler), self.training))
+        self.optimizer.zero_grad()  # before the forward pass, whose CUDA graph reuses the memory of gradients
         with unchecked() if self.read_every > 1 else nullcontext():
             loss = self.method.step(self._embed, batch)
-        self.optimizer.zero_grad()
         self.fabric.backward(loss)
         self.monitor.add(loss, self._gradient_norm(), self.position.step)
         self.position.step += 1
@@ -366,7 +370,7 @@ class Trainer:
 
     def _embed(self, inputs: Tensor, learner: int | None = None) -> Tensor:
         embeddings = gathered(self.fabric, self.wrapped(inputs, learner))
-        self.monitor.embeddings = embeddings.detach()
+        self.monitor.embeddings = embeddings.detach().clone()  # a CUDA graph reuses its outputs
         seed_device(self.fabric.device, self._seed(self.position.batch))  # the loss draws the same in all processes
         return embeddings
 
@@ -388,14 +392,14 @@ class Trainer:
         step = self.position.step - self.position.batch + batch
         return self.method.refresh_every is not None and self.method.refresh_every.due(self.position.epoch, batch, step)
 
-    def _space(self, dataset: Dataset, as_features: bool = False, final: bool = False) -> Space:
-        """Embeds a dataset with the current model, on CUDA in the precision of training; final scores are exact."""
+    def _space(self, dataset: Dataset, as_features: bool = False, final: bool = False, fast: bool = False) -> Space:
+        """Embeds a dataset with the current model; ``fast``: as compiled, and in the precision of training."""
         files = isinstance(dataset.items, ImageFiles) and self.learner is self.model
         kept = final and files and self.fabric.world_size == 1  # `evaluate` and `report` need the same again
         learner = self.model.head if as_features else self.learner
-        full = final or as_features or self.fabric.device.type != "cuda"
-        with torch.compiler.set_stance("force_eager" if full else "default"):
-            return embed_dataset(self.fabric, learner, dataset, self.embed_batch, self.workers, kept, full)
+        eager = self.restore_eager and not fast  # in full precision, it would be compiled once more
+        with torch.compiler.set_stance("force_eager") if eager else nullcontext():
+            return embed_dataset(self.fabric, learner, dataset, self.embed_batch, self.workers, kept, not fast)
 
     def _measure(self, split: str, kind: str, start: DatasetSplits | None = None) -> dict[str, float]:
         """Evaluates a split and logs the scores; none if there is no such split. Skips clustering during training.

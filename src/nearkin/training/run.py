@@ -28,9 +28,10 @@ SCORES = {"chosen": str, "outcome": str, "verdict": str, "best_epoch": int} | di
 
 
 class Run:
-    """The files of one run.
+    """A training run and its folder: settings, metrics, checkpoints, model and scores.
 
     Attributes:
+        folder: the run folder.
         backbone: the user's own module, if the run was trained with one in this process.
 
     >>> Run("runs/x").model_folder
