@@ -198,5 +198,5 @@ def test_a_missing_extra_is_named_in_one_sentence(
     small: tuple[Path, EmbeddingModel, Exported], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(exporter, "find_spec", lambda name: None if name == "onnxscript" else object())
-    with pytest.raises(UserError, match=r"export needs onnxscript; install with: pip install 'nearkin\[onnx\]'"):
+    with pytest.raises(UserError, match=r"export needs onnxscript; run `pip install 'nearkin\[onnx\]'`"):
         Embedder(small[1]).export(tmp_path / "m.onnx")

@@ -56,7 +56,7 @@ def init_from(model: EmbeddingModel, source: Embedder | str | Path) -> bool:
     """Copies the weights of a trained model into a new one: the backbone, and the head if the trained model has one.
 
     The head is copied as a whole, so the two models may have different numbers of learners. The mean and standard
-    deviation of feature vectors are copied too, because the weights were learned with them.
+    deviation of feature vectors are copied too, because the weights were learnt with them.
 
     Args:
         model: the new model, which is changed.
