@@ -156,7 +156,7 @@ def test_the_list_says_what_there_is_and_whether_its_data_are_here(nearkin: Comm
         (["ranks", "table-1"], "did you mean 'rank'"),
         (["magnets"], "did you mean 'magnet'"),
         (["rank", "tabel-1"], "did you mean 'table-1'"),
-        (["rank", "table-1", "--data", "cub200"], "write --data cub200=glyphs"),
+        (["rank", "table-1", "--data", "cub200"], "write for example --data cub200=glyphs"),
         (["rank", "table-1", "--set", "epochs"], "write NAME=VALUE"),
         (["rank", "--set", "epochs=1"], "such as `nearkin reproduce rank table-2`"),
         (["ranks", "--set", "epochs=1"], "did you mean 'rank'"),

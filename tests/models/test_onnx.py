@@ -114,7 +114,8 @@ def test_the_file_runs_without_nearkin(
     paths = sorted(folder.glob("*.png"))
     scope: dict[str, Any] = {"paths": paths}
     exec(WITHOUT_NEARKIN, scope)
-    assert np.allclose(scope["embeddings"], Embedder(model).encode(paths), atol=1e-5)
+    # Pillow resizes there and torch here: pixels differ by at most two grey levels.
+    assert np.allclose(scope["embeddings"], Embedder(model).encode(paths), atol=2e-3)
 
 
 class Converted:

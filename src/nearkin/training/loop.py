@@ -190,6 +190,7 @@ class Trainer:
         embedding = micro_batched(self.learner, self.training.micro_batch, share)
         self.wrapped, self.optimizer = self.fabric.setup(embedding, optimise.make_optimizer(groups, self.training))
         self.position = Position()
+        self.monitor = StepMonitor(self.fabric.device)
         self.saved = False  # whether the run has the current weights
         self.evaluator = SplitEvaluator(self.fabric, self.method)
         if resumed:
