@@ -184,9 +184,9 @@ def test_every_batch_of_small_data_has_two_classes(sizes, monkeypatch):
         ({"backbone": "small"}, [0, 1] * 3, "use 'mlp' or 'linear'"),
         ({"dim": 2.5}, [0, 1] * 3, "dim must be an integer"),
         ({"batch_size": 100}, [0, 1] * 3, "use batch_size=6 or less"),
-        ({"batch_size": 1}, [0, 1] * 3, "batch_size must be at least 4, or 0 for the default, not 1"),
-        ({"batch_size": 3}, [0, 1] * 3, "batch_size must be at least 4, or 0 for the default, not 3"),
-        ({"batch_size": "8"}, [0, 1] * 3, "batch_size must be an integer, not '8'"),
+        ({"batch_size": 1}, [0, 1] * 3, "batch_size must be an integer >= 4, or 0 for the default, got 1"),
+        ({"batch_size": 3}, [0, 1] * 3, "batch_size must be an integer >= 4, or 0 for the default, got 3"),
+        ({"batch_size": "8"}, [0, 1] * 3, "batch_size must be an integer, got '8'"),
         ({"method": "spectral", "dim": 9}, [0, 1] * 3, "use dim=1 or a larger batch_size"),
     ],
 )

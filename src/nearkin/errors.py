@@ -10,8 +10,8 @@ class UserError(ValueError):
     """A mistake in the input; commands print it as one sentence, without a traceback."""
 
 
-class OutOfRoom(UserError):
-    """The disk or the device is full: the request is valid and may succeed later."""
+class ResourceError(UserError):
+    """Disk or memory is full, or a file cannot be written: the request is valid and may succeed later."""
 
 
 class Interrupted(UserError):

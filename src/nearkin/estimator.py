@@ -150,7 +150,7 @@ class MetricLearner(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstim
         if default is None:
             return {}
         if self.batch_size in (1, 2, 3):  # too few for two classes of two items
-            raise UserError(f"batch_size must be at least 4, or 0 for the default, not {self.batch_size!r}")
+            raise UserError(f"batch_size must be an integer >= 4, or 0 for the default, got {self.batch_size!r}")
         largest = int(np.bincount(labels).max())
         batch: Any = self.batch_size or len(labels)
         if not isinstance(batch, Integral):

@@ -21,7 +21,9 @@ _IN_WORDS = {str: "a string", int: "an integer", float: "a number", bool: "true 
 
 
 def checked_fields(kind: type, values: dict[str, Any], where: str) -> dict[str, Any]:
-    """Returns the values; raises if a name is unknown or a value is not of its field's type. Integers pass as floats.
+    """Returns the values; raises if a name is unknown or a value does not have its field's type.
+
+    Integers are converted to floats where needed. Errors start with `where`, such as a file name, unless it is empty.
 
     >>> from dataclasses import dataclass
     >>> @dataclass
@@ -30,12 +32,12 @@ def checked_fields(kind: type, values: dict[str, Any], where: str) -> dict[str, 
     >>> checked_fields(Sides, {"width": 2}, "sides")
     {'width': 2.0}
     """
-    hints = typing.get_type_hints(kind)
+    hints, prefix = typing.get_type_hints(kind), f"{where}: " if where else ""
     known = [field.name for field in fields(kind)]
     for name in values:
         if name not in known:
-            raise unknown_name(f"{where}: setting", name, known)
-    return {name: _typed(value, hints[name], f"{where}: {name}") for name, value in values.items()}
+            raise unknown_name(f"{prefix}setting", name, known)
+    return {name: _typed(value, hints[name], prefix + name) for name, value in values.items()}
 
 
 def parse_assignment(text: str) -> tuple[str, Any]:
@@ -114,9 +116,9 @@ def _typed(value: Any, wanted: type, what: str) -> Any:
     if wanted is float and type(value) is int:
         return float(value)
     if isinstance(value, float) and not math.isfinite(value):
-        raise UserError(f"{what} must be a finite number, not {value}")
+        raise UserError(f"{what} must be a finite number, got {value}")
     if type(value) is not wanted:
-        raise UserError(f"{what} must be {_IN_WORDS[wanted]}, not {value!r:.200}")
+        raise UserError(f"{what} must be {_IN_WORDS[wanted]}, got {value!r:.200}")
     if isinstance(value, str):
         check_names([value], what)
     return value

@@ -1,7 +1,8 @@
 """Reads and writes files safely.
 
-Files are written completely or not at all, so that nothing already saved can be damaged. Of paths that come from a user
-or from another file, only regular files are opened: opening a FIFO blocks, and opening a device may have side effects.
+Files are written completely or not at all, so that nothing already saved can be damaged. Paths that come from a user or
+from another file are opened only if they are regular files: opening a FIFO blocks, and opening a device may have side
+effects.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from io import BufferedReader
 from pathlib import Path
 from typing import Any, TypeVar, overload
 
-from nearkin.errors import OutOfRoom, UserError
+from nearkin.errors import ResourceError, UserError
 
 Kind = TypeVar("Kind")
 
@@ -118,15 +119,15 @@ def _locked(partial: Path) -> int:
     return handle
 
 
-def cannot_write(target: Path, error: OSError) -> OutOfRoom:
+def cannot_write(target: Path, error: OSError) -> ResourceError:
     """The error for a failed write: what was not written, why, and what to do."""
     reason = (error.strerror or str(error)).lower()
     if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-        return OutOfRoom(
+        return ResourceError(
             f"could not write {target}: {reason}; files that were saved earlier are intact; "
             "free some space and try again (`nearkin resume` continues a training run)"
         )
-    return OutOfRoom(f"could not write {target}: {reason}; choose another folder or fix its permissions")
+    return ResourceError(f"could not write {target}: {reason}; choose another folder or fix its permissions")
 
 
 def write_text(target: Path, text: str) -> None:

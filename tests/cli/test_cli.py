@@ -87,7 +87,7 @@ def test_train_evaluate_embed(nearkin: Command, tmp_path: Path) -> None:
     low, high = json.loads((tmp_path / "scores.json").read_text())["intervals"]["map@r"]
     assert low < scores["map@r"] < high and "95 % interval" in evaluated.out
     assert nearkin("evaluate", run, "--split", "train").code == 0
-    fails(nearkin("evaluate", run, "--views", "3"), "trained without augmentation", "leave out views")
+    fails(nearkin("evaluate", run, "--views", "3"), "trained without augmentation", "leave out --views")
     fails(nearkin("evaluate", run, "--views", "0"), "views must be an integer >= 1, got 0")
     diagnosed = nearkin("evaluate", run, "--diagnose").out
     assert "Intra-class distance" in diagnosed and "Spectral decay" in diagnosed and "sampled" not in diagnosed
@@ -231,7 +231,7 @@ def one_class(folder: Path) -> Path:
     ("arguments", "words"),
     [
         (["train"], ["no data given"]),
-        (["train", "phtos/"], ["there is no file or folder phtos/"]),
+        (["train", "phtos/"], ["file or folder phtos/ does not exist"]),
         (["train", "cub20"], ["did you mean 'cub200'"]),
         (["train", "cub200", "--root", "."], ["cub200", "was not found"]),
         (["train", TINY_GLYPHS, "--method", "ranks"], ["method 'ranks' is unknown; did you mean 'rank'?"]),
@@ -240,7 +240,7 @@ def one_class(folder: Path) -> Path:
         (["train", TINY_GLYPHS, "--batch-size", "1000"], ["48 training items cannot fill a batch of 1000"]),
         (["train", TINY_GLYPHS, "--set", "momentun=1"], ["did you mean 'momentum'"]),
         (["train", TINY_GLYPHS, "--set", "momentum"], ["write NAME=VALUE"]),
-        (["train", TINY_GLYPHS, "--set", "seed=x"], ["seed must be an integer, not 'x'"]),
+        (["train", TINY_GLYPHS, "--set", "seed=x"], ["nearkin: --seed must be an integer, got 'x'"]),
         (["train", "--config", "no.toml"], ["settings file no.toml does not exist"]),
         (["train", "one"], ["only one class"]),
         (["evaluate", "nowhere"], ["nowhere"]),

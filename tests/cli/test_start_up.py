@@ -33,7 +33,7 @@ def imported(*arguments: str) -> tuple[str, set[str]]:
     ("arguments", "message"),
     [
         (("train", "nowhere"), "folder or dataset 'nowhere' is unknown"),
-        (("index", "resnet50", "no/where"), "there is no file or folder no/where"),
+        (("index", "resnet50", "no/where"), "file or folder no/where does not exist"),
         (("search", "nowhere", "x.jpg"), "nowhere is not a gallery"),
     ],
 )

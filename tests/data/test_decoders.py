@@ -116,7 +116,7 @@ def test_a_worker_that_is_killed_costs_one_image(how: signal.Signals) -> None:
 def test_a_worker_that_does_not_answer_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
     with DecoderPool(workers=1) as pool:
         assert is_ordinary(read(pool, hostile.ordinary()))
-        monkeypatch.setattr(decoders, "PATIENCE", 0.2)
+        monkeypatch.setattr(decoders, "TIMEOUT", 0.2)
         os.kill(pid(pool), signal.SIGSTOP)
         assert "seconds to read" in str(read(pool, hostile.ordinary()))
         monkeypatch.undo()

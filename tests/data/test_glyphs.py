@@ -64,7 +64,7 @@ def test_the_last_images_of_each_class_are_the_test_images(small: Dataset) -> No
     np.testing.assert_array_equal(pixels(known), pixels(small))
     assert known.split is not None and known.split.tolist() == ["train", "train", "train", "test"] * 20
     for impossible in (-1, 4):
-        with pytest.raises(UserError, match=f"test_per_class must be from 0 to 3, not {impossible}"):
+        with pytest.raises(UserError, match=f"test_per_class must be from 0 to 3, got {impossible}"):
             glyphs(classes=20, per_class=4, test_per_class=impossible)
 
 
@@ -226,10 +226,10 @@ def test_a_warp_turns_about_the_moved_centre_and_scales_within_its_bound() -> No
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        ({"classes": 3}, "classes must be at least 4, not 3"),
-        ({"per_class": 1}, "per_class must be at least 2, not 1"),
-        ({"size": 7}, "size must be at least 8, not 7"),
-        ({"seed": -1}, "seed must be at least 0, not -1"),
+        ({"classes": 3}, "classes must be an integer >= 4, got 3"),
+        ({"per_class": 1}, "per_class must be an integer >= 2, got 1"),
+        ({"size": 7}, "size must be an integer >= 8, got 7"),
+        ({"seed": -1}, "seed must be an integer >= 0, got -1"),
     ],
 )
 def test_too_small_values_are_refused(arguments: dict[str, int], sentence: str) -> None:

@@ -151,7 +151,7 @@ def test_a_single_split_is_data_without_a_split() -> None:
         (pets().remove_columns("label"), "no column for the label"),
         (pets().remove_columns("image"), "no column for the image"),
         (pets().select([]), "is empty"),
-        (DatasetDict(train=pets(), unsupervised=pets()), "not 'unsupervised'"),
+        (DatasetDict(train=pets(), unsupervised=pets()), "got 'unsupervised'"),
         (pets().to_iterable_dataset(), "can only be read in order; pass a map-style dataset"),
     ],
 )

@@ -48,8 +48,8 @@ def test_overshoot_from_resizing_is_clipped() -> None:
 @pytest.mark.parametrize(
     ("value", "expected"),
     [
-        (torch.full((3, 4, 4), -1.0), "must be in 0…1, not -1…-1: do not normalise"),
-        (np.full((4, 4), np.nan), "must be in 0…1, not nan…nan"),
+        (torch.full((3, 4, 4), -1.0), "must be in 0…1, got -1…-1: do not normalise"),
+        (np.full((4, 4), np.nan), "must be in 0…1, got nan…nan"),
         (np.zeros((4, 4), np.int64), "pixels must be uint8"),
         (np.zeros((5, 4, 5)), "no dimension of shape"),
         (np.zeros((2, 3, 4, 4)), "an array of shape"),

@@ -177,7 +177,7 @@ class TestArrays:
         [
             ({"images": np.zeros((2, 4, 4), np.uint8)}, "must contain 'labels'"),
             ({"labels": [0, 1]}, "either 'images' or 'vectors'"),
-            ({"images": np.full((2, 4, 4), 9.0), "labels": [0, 1]}, "must be in 0…1, not 9…9"),
+            ({"images": np.full((2, 4, 4), 9.0), "labels": [0, 1]}, "must be in 0…1, got 9…9"),
             ({"images": np.zeros((2, 4, 4), np.int32), "labels": [0, 1]}, "pixels must be uint8"),
             ({"images": np.zeros((2, 4, 4, 2), np.uint8), "labels": [0, 1]}, "(n, height, width, 3)"),
             ({"vectors": np.zeros(2), "labels": [0, 1]}, "shape (n, features)"),
@@ -213,7 +213,7 @@ def test_a_name_wins_over_a_folder_of_the_same_name(tmp_path: Path, monkeypatch:
 
 
 def test_a_missing_path_is_not_mistaken_for_a_name() -> None:
-    assert "there is no file or folder photos/cats" in message("photos/cats")
+    assert "file or folder photos/cats does not exist" in message("photos/cats")
 
 
 def test_a_file_of_another_kind_is_refused(tmp_path: Path) -> None:
@@ -223,7 +223,7 @@ def test_a_file_of_another_kind_is_refused(tmp_path: Path) -> None:
 
 def test_glyphs_take_sizes_and_refuse_others() -> None:
     assert len(load_dataset("glyphs:classes=4,per_class=2,size=8")) == 8
-    assert "not 'clases=4'" in message("glyphs:clases=4")
+    assert "got 'clases=4'" in message("glyphs:clases=4")
 
 
 def test_a_dataset_is_returned_unchanged_and_has_a_source(photos: Path) -> None:

@@ -124,7 +124,7 @@ def test_a_subset_keeps_items_labels_and_attributes_together() -> None:
     ("how", "validation", "expected"),
     [
         ("clases", 0.0, "did you mean 'classes'"),
-        ("official", 0.0, "no split of its own"),
+        ("official", 0.0, "no official split"),
         ("classes", 1.5, "between 0 and 1"),
         ("classes", 0.9, "training split has"),
     ],

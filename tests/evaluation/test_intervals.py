@@ -193,7 +193,7 @@ def test_one_class_or_one_query_is_refused(classes, over, advice):
     [
         ({"level": 95}, "level must be > 0 and < 1, such as 0.95, got 95"),
         ({"level": 0.0}, "got 0.0"),
-        ({"resamples": 0}, "resamples must be at least 1, such as 1000, got 0"),
+        ({"resamples": 0}, "resamples must be an integer >= 1, such as 1000, got 0"),
         ({"over": "class"}, "did you mean 'classes'"),
     ],
 )

@@ -78,7 +78,7 @@ def test_without_pandas_it_says_how_to_get_it(result: EvaluationResult, monkeypa
         return whole(name, *arguments, **named)
 
     monkeypatch.setattr(builtins, "__import__", without)
-    with pytest.raises(UserError, match="to_pandas needs pandas; install it with: pip install pandas"):
+    with pytest.raises(UserError, match="to_pandas needs pandas; run `pip install pandas`"):
         result.to_pandas()
 
 

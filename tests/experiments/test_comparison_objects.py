@@ -168,19 +168,19 @@ class Other(Triplet):
     [
         ({"jobs": 2}, "cannot be parallel; use jobs=1"),
         ({"methods": [Vector()]}, r"returned a tensor of shape \(16,\); return a scalar"),
-        ({"methods": ["softmax", Vector]}, r"a method must be a name, an object such as .*, not the class Vector"),
+        ({"methods": ["softmax", Vector]}, r"a method must be a name, an object such as .*, got the class Vector"),
         ({"methods": ["loss"]}, r"nearkin\.compare\(data, \[MyLoss\(\)\]\)"),
         ({"methods": [LossModule()]}, r"nearkin\.compare\(data, \[MyLoss\(\)\]\)"),
         ({"methods": [Other()]}, "Other is not the registered method 'triplet'"),
         ({"methods": []}, "no method"),
         ({"backbone": Pair()}, "returned a tuple; return a tensor"),
-        ({"backbone": Pair}, r"not the class Pair; pass an object, Pair\(...\)"),
+        ({"backbone": Pair}, r"got the class Pair; pass an object, Pair\(...\)"),
         ({"backbone": Locked()}, "cannot be copied"),
         ({"data": (np.zeros((4, 2)), [0, 0, 1])}, "3 labels for 4 items"),
         ({"data": TensorDataset}, "TensorDataset is a class, not data"),
         ({"source": "glyphs"}, "data is given twice; leave out source"),
         ({"split": "all"}, "no test split"),
-        ({"tune": -1}, "tune must be >= 0, got -1"),
+        ({"tune": -1}, "tune must be an integer >= 0, got -1"),
     ],
 )
 def test_what_cannot_work_is_refused_before_anything_is_written(

@@ -150,7 +150,7 @@ def test_the_docs_list_every_table_and_figure() -> None:
     ("paper", "name", "expected"),
     [
         ("ranks", "table-1", "paper 'ranks' is unknown; did you mean 'rank'?"),
-        ("rank", "table1", "table or figure of rank 'table1' is unknown; did you mean 'table-1'?"),
+        ("rank", "table1", "rank: table or figure 'table1' is unknown; did you mean 'table-1'?"),
         ("rank", "../magnet/table-4", "is unknown"),
     ],
 )

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from nearkin.errors import OutOfRoom
+from nearkin.errors import ResourceError
 from nearkin.experiments import compare, pool
 from nearkin.experiments.pool import WorkerPool, _attempt_in_worker
 from nearkin.experiments.runs import Task
@@ -56,7 +56,7 @@ def test_a_worker_that_is_killed_ends_the_comparison_with_advice_and_leaves_no_p
     which: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pool, "LAST_STEP", 2.0)
-    with pytest.raises(OutOfRoom, match=r"memory ran out.* fewer jobs"), WorkerPool(2) as workers:
+    with pytest.raises(ResourceError, match=r"memory ran out.* fewer jobs"), WorkerPool(2) as workers:
         processes: list[BaseProcess] = []
         for _ in range(2):
             workers.submit(time.sleep, 600)
@@ -71,13 +71,13 @@ def test_a_worker_that_is_killed_ends_the_comparison_with_advice_and_leaves_no_p
 
 def test_a_full_disk_is_no_verdict_on_a_method(vectors: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: Any, **__: Any) -> None:
-        raise OutOfRoom("no space left")
+        raise ResourceError("no space left")
 
     with monkeypatch.context() as patch:
         patch.setattr("nearkin.experiments.runs.train", full)
-        with pytest.raises(OutOfRoom, match="no space left"):
+        with pytest.raises(ResourceError, match="no space left"):
             compare(vectors, ["triplet", "softmax"], out=tmp_path / "out", seeds=1, **QUICK)
-        with pytest.raises(OutOfRoom, match="triplet, seed 0: no space left"):
+        with pytest.raises(ResourceError, match="triplet, seed 0: no space left"):
             in_a_worker(vectors, tmp_path / "triplet-0")
     assert not compare(vectors, ["triplet", "softmax"], out=tmp_path / "out", seeds=1, **QUICK).refused
 

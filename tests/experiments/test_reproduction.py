@@ -18,7 +18,7 @@ from reference import retrieval
 
 from nearkin.clustering import spectral_embedding
 from nearkin.data import load_dataset, make_splits
-from nearkin.errors import Interrupted, OutOfRoom
+from nearkin.errors import Interrupted, ResourceError
 from nearkin.evaluation import evaluate
 from nearkin.experiments import reproduction, runs
 from nearkin.experiments.paper_figures import curve
@@ -90,7 +90,7 @@ def test_a_rehearsal_prints_the_papers_numbers_beside_ours_and_the_second_one_tr
     ours = record["rows"][1]
     assert record["unit"] == "percent" and ours["paper"]["recall@1"] == 85.7
     scores = json.loads((out / ours["run"] / "scores.json").read_text())
-    assert scores["chosen"] == "best map@r on test"
+    assert scores["chosen"] == "best MAP@R on the test split"
     assert ours["here"]["recall@1"] == pytest.approx(100 * scores["after"]["recall@1"])
     markdown = (out / "table-4.md").read_text()
     assert f"other data | here | {ours['here']['recall@1']:.1f} |" in markdown
@@ -156,7 +156,7 @@ def test_the_list_says_what_there_is_and_whether_its_data_are_here(nearkin: Comm
         (["ranks", "table-1"], "did you mean 'rank'"),
         (["magnets"], "did you mean 'magnet'"),
         (["rank", "tabel-1"], "did you mean 'table-1'"),
-        (["rank", "table-1", "--data", "cub200"], "write --data cub200=glyphs"),
+        (["rank", "table-1", "--data", "cub200"], "write for example --data cub200=glyphs"),
         (["rank", "table-1", "--set", "epochs"], "write NAME=VALUE"),
         (["rank", "--set", "epochs=1"], "such as `nearkin reproduce rank table-2`"),
         (["ranks", "--set", "epochs=1"], "did you mean 'rank'"),
@@ -229,10 +229,10 @@ def test_a_row_that_cannot_be_trained_says_why_and_the_others_go_on(
 
 def test_a_full_disk_is_no_verdict_on_a_row(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     def full(*_: Any) -> None:
-        raise OutOfRoom("no space left")
+        raise ResourceError("no space left")
 
     monkeypatch.setattr("nearkin.experiments.runs.run_or_resume", full)
-    with pytest.raises(OutOfRoom, match="no space left"):
+    with pytest.raises(ResourceError, match="no space left"):
         reproduce("rank", "table-1", {"cub200": TINY_GLYPHS}, tmp_path, **QUICK)
 
 

@@ -174,7 +174,7 @@ def test_glyphs_for_known_classes_have_every_class_in_both_splits() -> None:
         ({"cub200": "cars196"}, {}, "cars196, the replacement .* was not found"),
         ({}, {"epoch": 3}, "did you mean 'epochs'"),
         ({}, {"source": "glyphs"}, "which dataset to replace; name one of cub200"),
-        ({"cub200": TINY_GLYPHS}, {"epochs": -2}, "epochs must be >= 0"),
+        ({"cub200": TINY_GLYPHS}, {"epochs": -2}, "epochs must be an integer >= 0"),
     ],
 )
 def test_mistakes_are_refused_before_anything_is_trained(

@@ -273,12 +273,12 @@ def test_groups_of_the_method_are_shown(blots: str, tmp_path: Path, method: str,
             assert len(sizes) == 4 and sum(sizes) == 48
 
 
-def test_pictures_of_an_object_are_read_one_after_the_other() -> None:
+def test_thumbnails_of_an_object_are_read_one_after_the_other() -> None:
     lazy = LazyImages([Image.new("RGB", (4, 4), (200, 0, 0))], None, np.array([0]), "a list")
-    found = run_report.pictures_of(lazy)
+    found = run_report.thumbnails_of(lazy)
     assert found is not None and not found.threads and not found.grey
     picture = found.thumbnail(0, 8)
     assert picture is not None and picture.size == (8, 8) and picture.getpixel((0, 0)) == (200, 0, 0)
-    files = run_report.pictures_of(ImageFiles([Path("gone.jpg")]))
+    files = run_report.thumbnails_of(ImageFiles([Path("gone.jpg")]))
     assert files is not None and files.threads and files.thumbnail(0, 8) is None
-    assert run_report.pictures_of(Vectors(np.zeros((2, 2), np.float32))) is None
+    assert run_report.thumbnails_of(Vectors(np.zeros((2, 2), np.float32))) is None

@@ -126,10 +126,10 @@ def test_tuned_and_untuned_runs_do_not_mix(vectors: str, tmp_path: Path) -> None
     [
         ({"tune": 2, "protocol": "paper"}, 'use protocol="fair"'),
         ({"concatenate": True, "protocol": "paper"}, 'use protocol="fair"'),
-        ({"tune": -1}, "tune must be >= 0, got -1"),
+        ({"tune": -1}, "tune must be an integer >= 0, got -1"),
         ({"tune": 2, "epochs": 0}, "among untrained models"),
         ({"concatenate": True, "seeds": 1}, "seeds=2 or more"),
-        ({"jobs": 0}, "jobs must be >= 1, got 0"),
+        ({"jobs": 0}, "jobs must be an integer >= 1, got 0"),
     ],
 )
 def test_what_cannot_be_meant_is_refused(vectors: str, tmp_path: Path, options: dict[str, Any], expected: str) -> None:

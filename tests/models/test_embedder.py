@@ -178,7 +178,7 @@ class TestSimilarity:
         assert self.embedder().similarity(self.a[0], self.b[0]).shape == (1, 1)
 
     def test_of_other_dimensions_is_refused(self) -> None:
-        with pytest.raises(UserError, match=r"embeddings of this model have shape \(n, 2\), not \(3, 5\)"):
+        with pytest.raises(UserError, match=r"embeddings must have shape \(n, 2\) for this model, got \(3, 5\)"):
             self.embedder().similarity(self.b, np.ones((3, 5)))
 
 

@@ -189,7 +189,7 @@ def test_unreadable_images_are_refused_in_one_sentence(tmp_path: Path) -> None:
     (tmp_path / "broken.png").write_bytes(b"broken")
     with pytest.raises(UserError, match=r"broken\.png: not an image .* this file or leave it out$"):
         images().encode(tmp_path / "broken.png")
-    with pytest.raises(UserError, match=r"gone\.png: no such file; fix this file or leave it out$"):
+    with pytest.raises(UserError, match=r"gone\.png: no such file; check this file or leave it out$"):
         images().encode([LARGE, tmp_path / "gone.png"])
     whole = io.BytesIO()
     Image.new("RGB", (90, 90), "red").save(whole, "bmp")

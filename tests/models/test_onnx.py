@@ -114,7 +114,8 @@ def test_the_file_runs_without_nearkin(
     paths = sorted(folder.glob("*.png"))
     scope: dict[str, Any] = {"paths": paths}
     exec(WITHOUT_NEARKIN, scope)
-    assert np.allclose(scope["embeddings"], Embedder(model).encode(paths), atol=1e-5)
+    # Pillow resizes there and torch here: pixels differ by at most two grey levels.
+    assert np.allclose(scope["embeddings"], Embedder(model).encode(paths), atol=2e-3)
 
 
 class Converted:
@@ -198,5 +199,5 @@ def test_a_missing_extra_is_named_in_one_sentence(
     small: tuple[Path, EmbeddingModel, Exported], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(exporter, "find_spec", lambda name: None if name == "onnxscript" else object())
-    with pytest.raises(UserError, match=r"export needs onnxscript; install with: pip install 'nearkin\[onnx\]'"):
+    with pytest.raises(UserError, match=r"export needs onnxscript; run `pip install 'nearkin\[onnx\]'`"):
         Embedder(small[1]).export(tmp_path / "m.onnx")

@@ -18,6 +18,7 @@ from torch import nn
 
 from nearkin.errors import UserError
 from nearkin.models import Embedder, EmbeddingModel, ModelSpec, init_from, preprocess_of, weights, wrap_backbone
+from nearkin.models.backbones import hub
 from nearkin.models.weights import load_weights, read_weights
 
 TIMM = "test_resnet.r160_in1k"  # 0.5 million parameters
@@ -78,7 +79,7 @@ def test_a_failed_download_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> N
         raise ConnectionError("no route to host")
 
     monkeypatch.setattr(timm, "create_model", offline)
-    monkeypatch.setattr(weights, "_connects", lambda _: True)
+    monkeypatch.setattr(hub, "connects", lambda _: True)
     with pytest.raises(
         UserError, match=r"could not be downloaded \(no route to host\).*use a local file: weights=\"FILE\""
     ):
@@ -86,7 +87,7 @@ def test_a_failed_download_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_without_a_connection_the_hub_looks_in_its_cache_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(weights, "_connects", lambda _: False)
+    monkeypatch.setattr(hub, "connects", lambda _: False)
     monkeypatch.setattr("time.sleep", lambda _: pytest.fail("the hub waits, to try again"))
     with pytest.raises(UserError, match=r"could not be downloaded \(https://.* cannot be reached\)"):
         weights._downloaded("test_vit")
@@ -96,13 +97,13 @@ def test_without_a_connection_the_hub_looks_in_its_cache_only(monkeypatch: pytes
 
 
 def test_a_connection_is_tried_once_unless_there_is_a_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(weights, "getproxies", dict)
+    monkeypatch.setattr(hub, "getproxies", dict)
     with socket.create_server(("127.0.0.1", 0)) as server:
         address = f"https://127.0.0.1:{server.getsockname()[1]}"
-        assert weights._connects(address)
-    assert not weights._connects(address)
-    monkeypatch.setattr(weights, "getproxies", lambda: {"https": "http://proxy:3128"})
-    assert weights._connects(address)
+        assert hub.connects(address)
+    assert not hub.connects(address)
+    monkeypatch.setattr(hub, "getproxies", lambda: {"https": "http://proxy:3128"})
+    assert hub.connects(address)
 
 
 class TestInitFrom:

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import base64
 import io
+from contextlib import nullcontext
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from matplotlib.figure import Figure
 from PIL import Image
 
 from nearkin.evaluation import diagnostics, evaluate
-from nearkin.reports.map import draw_map, flat_places
+from nearkin.reports.map import draw_map, project_2d
 from nearkin.reports.neighbours import RIGHT, WRONG, draw_neighbours
 from nearkin.reports.split import EmbeddedSplit
 from nearkin.reports.thumbnails import COLUMNS, Sheet, Thumbnails
@@ -48,6 +50,24 @@ def test_right_neighbours_are_green_and_wrong_ones_red(
     assert (colour_share(tmp_path / "n.png", WRONG) > 0.01) == wrong
 
 
+@pytest.mark.parametrize(
+    ("places", "title"),
+    [
+        ([0.0, 0.1, 0.2, 9.0, 9.1, 9.2], "red ✗ other class"),
+        ([0.0, 0.1, 8.9, 9.05, 9.1, 9.2], "red ✗ other class; in the last row, the first neighbour is wrong"),
+        ([0.0, 5.0, 9.0, 0.1, 5.1, 9.1], "red ✗ other class; in the last 2 rows, the first neighbour is wrong"),
+    ],
+)
+def test_the_title_counts_the_rows_whose_first_neighbour_is_wrong(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, places: list[float], title: str
+) -> None:
+    titles = []
+    monkeypatch.setattr(Figure, "savefig", lambda figure, *_, **__: titles.append(figure.get_suptitle()))
+    monkeypatch.setattr("nearkin.reports.neighbours.atomic_path", nullcontext)
+    draw_neighbours(tmp_path / "n.png", split_of(torch.tensor(places)[:, None], [0, 0, 0, 1, 1, 1], None, 1), rows=6)
+    assert titles[0].endswith(title)
+
+
 @pytest.mark.parametrize("thumbnails", [Thumbnails(flat_grey, grey=True), Thumbnails(flat_grey), None])
 def test_the_map_draws_grey_images_colour_images_and_vectors(tmp_path: Path, thumbnails: Thumbnails | None) -> None:
     points = torch.randn(30, 4, generator=torch.Generator().manual_seed(0))
@@ -60,7 +80,7 @@ def test_the_map_draws_grey_images_colour_images_and_vectors(tmp_path: Path, thu
 def test_the_map_keeps_clusters_together() -> None:
     rng = np.random.default_rng(0)
     centres = np.repeat([[0.0] * 5, [50.0] * 5], 20, axis=0)
-    places = flat_places((centres + rng.normal(size=centres.shape)).astype(np.float32))
+    places = project_2d((centres + rng.normal(size=centres.shape)).astype(np.float32))
     assert places.min() >= 0 and places.max() <= 1
     between = np.linalg.norm(places[:20].mean(axis=0) - places[20:].mean(axis=0))
     within = np.linalg.norm(places[:20] - places[:20].mean(axis=0), axis=1).mean()
@@ -70,20 +90,20 @@ def test_the_map_keeps_clusters_together() -> None:
 @pytest.mark.parametrize("distinct", [1, 2, 3, 4])
 def test_identical_items_are_at_the_same_point_of_the_map(distinct: int) -> None:
     points = np.arange(20) % distinct
-    places = flat_places(np.random.default_rng(0).normal(size=(distinct, 5)).astype(np.float32)[points])
+    places = project_2d(np.random.default_rng(0).normal(size=(distinct, 5)).astype(np.float32)[points])
     assert np.abs(places - places[points]).max() < 1e-6
     assert len(np.unique(places[:distinct].round(3), axis=0)) == distinct
 
 
 def test_a_line_stays_a_line_in_the_same_order() -> None:
     numbers = np.random.default_rng(0).normal(size=40).astype(np.float32)
-    across, down = flat_places(numbers[:, None]).T
+    across, down = project_2d(numbers[:, None]).T
     assert (down == 0.5).all() and abs(np.corrcoef(across, numbers)[0, 1]) > 0.999
 
 
 @pytest.mark.parametrize("vectors", [np.zeros((0, 4)), np.ones((1, 4)), np.ones((30, 4)), np.eye(2), np.eye(6)])
 def test_a_map_of_few_items_is_still_a_map(vectors: np.ndarray) -> None:
-    places = flat_places(vectors.astype(np.float32))
+    places = project_2d(vectors.astype(np.float32))
     assert places.shape == (len(vectors), 2)
     assert ((places >= 0) & (places <= 1)).all()
 

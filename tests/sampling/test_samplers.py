@@ -242,9 +242,9 @@ def test_the_shares_of_all_processes_form_the_batch_in_order() -> None:
     ("make_wrong", "expected"),
     [
         (lambda: RandomBatchSampler([0, 1], 3), "2 training items cannot fill a batch of 3; use batch_size=2 or less"),
-        (lambda: RandomBatchSampler([0, 1], 1), "batch_size must be at least 2, got 1"),
+        (lambda: RandomBatchSampler([0, 1], 1), "batch_size must be an integer >= 2, got 1"),
         (lambda: GroupSampler([0] * 50 + [1] * 50, 32, 4), "batch_size=8 or less"),
-        (lambda: GroupSampler([0, 0, 1, 1], 4, 9), "per_class must be from 1 to the batch size 4, got 9"),
+        (lambda: GroupSampler([0, 0, 1, 1], 4, 9), "per_class must be from 1 to the batch size, 4, got 9"),
         (lambda: PairSampler([0, 0, 1, 1], 3), "batch_size must be even to draw pairs, got 3"),
         (lambda: RandomBatchSampler([[0, 1], [1, 0]], 2), r"labels must have shape \(items,\), got \(2, 2\)"),
         (lambda: RandomBatchSampler([0.0, float("nan")], 2), "some labels are NaN"),

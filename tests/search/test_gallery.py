@@ -75,7 +75,7 @@ def test_a_file_of_the_gallery_is_not_in_its_own_result(
     in_memory = gallery.search(Image.open(third), k=1)
     assert in_memory.paths == [str(third)]
     assert sorted(gallery.search(first, 100, "class0").paths) == [str(path) for path in files(photos / "class0")[1:]]
-    with pytest.raises(UserError, match="k=0 must be at least 1"):
+    with pytest.raises(UserError, match="k must be an integer >= 1, got 0"):
         gallery.search(queries, 0)
 
 
@@ -141,7 +141,7 @@ def test_a_query_of_200_megapixels_is_refused_before_it_is_decoded(gallery: Gall
 
 
 def test_fewer_than_one_neighbour_is_refused(gallery: Gallery, photos: Path) -> None:
-    with pytest.raises(UserError, match="k=0"):
+    with pytest.raises(UserError, match="k must be an integer >= 1, got 0"):
         gallery.search(files(photos)[0], k=0)
 
 
@@ -192,7 +192,7 @@ def test_another_store_is_refused(gallery: Gallery, model: Path) -> None:
 
 def test_a_model_for_vectors_is_refused(tmp_path: Path) -> None:
     Embedder(EmbeddingModel(ModelSpec("linear", dim=2, features=3))).save(tmp_path / "vectors")
-    with pytest.raises(UserError, match=r"embeds feature vectors.*index with an image model"):
+    with pytest.raises(UserError, match=r"takes feature vectors.*use an image model"):
         Gallery.create(tmp_path / "new.index", tmp_path / "vectors")
 
 
@@ -220,7 +220,7 @@ def test_items_of_another_gallery_are_not_mixed_with_new_ones(
     gallery: Gallery, other_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(nearkin.search.folder, "open_store", lambda *_, **__: gallery.store)
-    with pytest.raises(UserError, match="milvus://shared holds 36 items of another gallery"):
+    with pytest.raises(UserError, match="milvus://shared contains 36 items of another gallery"):
         Gallery.create(tmp_path / "new.index", other_model, store="milvus://shared")
     assert not (tmp_path / "new.index").exists()
 
@@ -239,7 +239,7 @@ def test_a_gallery_with_missing_items_is_refused_and_not_recreated(model: Path, 
         lambda: Gallery.open(tmp_path / "new.index", store=store),
         lambda: Gallery.create(tmp_path / "new.index", model, store=store),
     ):
-        with pytest.raises(UserError, match=f"{items.name}, which holds the gallery's items, is missing; restore it"):
+        with pytest.raises(UserError, match=f"{items.name}, which contains the gallery's items, is missing"):
             again()
     aside.rename(items)
     with Gallery.open(tmp_path / "new.index", store=store) as opened:

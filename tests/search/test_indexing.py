@@ -420,7 +420,7 @@ def test_a_folder_with_the_same_prefix_is_not_removed(photos: Path, model: Path,
 
 def test_nothing_is_removed_if_a_path_is_not_in_the_gallery(photos: Path, model: Path, tmp_path: Path) -> None:
     index(model, photos, tmp_path / "g")
-    with pytest.raises(UserError, match=r"no item .*class9.*; nothing removed"):
+    with pytest.raises(UserError, match=r"no item or folder .*class9; nothing was removed"):
         remove(tmp_path / "g", [str(photos / "class1"), str(photos / "class9")])
     assert len(entries(tmp_path / "g")) == 36
 

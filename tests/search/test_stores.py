@@ -232,7 +232,7 @@ def test_wrong_vectors_are_refused_and_change_nothing(reopen: Open) -> None:
         store.put([entry("/b"), entry("/bad\udcff")], points((0, 0, 0), (1, 1, 1)))
     with pytest.raises(UserError, match="dimension 3"):
         store.search(np.zeros((1, 4), np.float32), 1)
-    with pytest.raises(UserError, match="k=0"):
+    with pytest.raises(UserError, match="k must be an integer >= 1, got 0"):
         store.search(points((0, 0, 0)), 0)
     assert [each.path for each in store.entries().values()] == ["/a"]
 

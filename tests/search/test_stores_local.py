@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from nearkin.errors import OutOfRoom, UserError
+from nearkin.errors import ResourceError, UserError
 from nearkin.search import Entry, local
 from nearkin.search.local import LocalStore
 
@@ -123,7 +123,7 @@ def test_a_full_disk_is_one_sentence(store: LocalStore, monkeypatch: pytest.Monk
 
     monkeypatch.setattr(store, "_connect", with_little_room)
     with pytest.raises(
-        OutOfRoom, match=r"items\.sqlite: no space left on device; files that were saved earlier are intact"
+        ResourceError, match=r"items\.sqlite: no space left on device; files that were saved earlier are intact"
     ):
         store.put(entries(*map(str, range(5000))), np.ones((5000, 2), np.float32))
     assert len(store) == 0

@@ -16,7 +16,7 @@ import pytest
 
 pytest.importorskip("milvus_lite")
 
-from nearkin.errors import OutOfRoom, UserError
+from nearkin.errors import ResourceError, UserError
 from nearkin.search import Entry, milvus, open_store
 
 
@@ -155,7 +155,7 @@ def test_a_full_disk_under_embedded_milvus_is_reported(tmp_path: Path, monkeypat
 
     store = open_store("milvus://./vectors.db", tmp_path, 2)
     monkeypatch.setattr(store._client, "upsert", full)
-    with pytest.raises(OutOfRoom, match=r"vectors\.db: no space left on device; .*free some space and try again"):
+    with pytest.raises(ResourceError, match=r"vectors\.db: no space left on device; .*free some space and try again"):
         store.put(entries(2), np.ones((2, 2), np.float32))
     store.close()
 
@@ -223,7 +223,7 @@ def test_a_collection_that_is_not_a_gallery_is_refused(port: int, tmp_path: Path
 
     client = MilvusClient(f"http://127.0.0.1:{port}")
     client.create_collection("other", dimension=2)
-    with pytest.raises(UserError, match=r"other at .* is not a gallery, or one of another version; choose another"):
+    with pytest.raises(UserError, match=r"other at .* is not a gallery, or is from another version; choose another"):
         open_store(f"milvus://127.0.0.1:{port}/other", tmp_path, 2)
     client.close()
 
@@ -242,14 +242,14 @@ def test_two_stores_of_one_file_can_be_closed_one_by_one(tmp_path: Path) -> None
         ("milvus://host:19530", r"names no collection; use .*milvus://\./items\.db for a file"),
         ("milvus://items.db", r"for a file, use milvus://\./items\.db"),
         ("milvus://items.db/g", r"for a file, use milvus://\./items\.db"),
-        ("milvus:items.db", r"unknown store .*milvus://\./items\.db"),
+        ("milvus:items.db", r"is unknown; .*milvus://\./items\.db"),
         ("milvus://host:19530/a-b", "names no collection"),
         ("milvus://host:19530/a/b", "names no collection"),
         ("milvus://host:port/a", "not valid"),
         ("milvus://host/a?secure", "names no collection"),
         ("milvus:///nowhere/vectors.db", "in an existing folder"),
         ("milvus://./vectors.sqlite", "ends in .db"),
-        ("faiss://here", "unknown store 'faiss://here'; omit it .* or use milvus://"),
+        ("faiss://here", "store 'faiss://here' is unknown; leave out store .* or use milvus://"),
     ],
 )
 def test_an_invalid_address_is_refused_with_valid_forms(address: str, said: str, tmp_path: Path) -> None:

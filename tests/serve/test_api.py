@@ -22,7 +22,7 @@ from reference import hostile_images as hostile
 from serve.colours import LABELS, PER_LABEL, MeanColour, colour_of, image_bytes
 
 from nearkin.errors import UserError
-from nearkin.reports.map import flat_places
+from nearkin.reports.map import project_2d
 from nearkin.search.gallery import Gallery
 from nearkin.search.store import Entry, ItemNotFound
 from nearkin.serve import app, caching, service, slots, space_map
@@ -302,7 +302,7 @@ def test_an_outdated_map_is_not_ready_and_shows_no_removed_items(
     with TestClient(make_app(gallery)) as client:
         assert len(drawn_map(client)) == 24
         hold = threading.Event()
-        monkeypatch.setattr(space_map, "flat_places", lambda vectors: hold.wait(10) and flat_places(vectors))
+        monkeypatch.setattr(space_map, "project_2d", lambda vectors: hold.wait(10) and project_2d(vectors))
         gallery.store.remove([3])
         stale = client.get("/api/map")
         assert (stale.status_code, stale.json()["ready"]) == (202, False)
@@ -425,7 +425,7 @@ def test_a_label_added_after_the_last_lookup_is_known(client: TestClient, galler
 def test_maps_are_not_computed_all_the_time(gallery: Gallery, monkeypatch: pytest.MonkeyPatch) -> None:
     disable_caches(monkeypatch)
     maps: list[tuple[float, float]] = []
-    monkeypatch.setattr(space_map, "flat_places", slowed(flat_places, maps))
+    monkeypatch.setattr(space_map, "project_2d", slowed(project_2d, maps))
     with TestClient(make_app(gallery)) as client:
         drawn_map(client)
         gallery.store.remove([3])

@@ -93,7 +93,7 @@ def test_settings_survive_the_way_through_toml(tmp_path: Path) -> None:
     [
         ("[data]\nsource='x'\n[trainig]\n", "did you mean 'training'"),
         ("[data]\nsource='x'\n[training]\nepoch=1", "did you mean 'epochs'"),
-        ("[data]\nsource='x'\n[training]\nepochs='many'", "epochs must be an integer, not 'many'"),
+        ("[data]\nsource='x'\n[training]\nepochs='many'", "epochs must be an integer, got 'many'"),
         ("[data]\nsource='x'\n[training]\nepochs=true", "epochs must be an integer"),
         ("[data]\nsource='x'\n[training]\nclip_norm=inf", "must be a finite number"),
         ("[training]\n", "data.source is missing"),

@@ -175,6 +175,25 @@ class TestVerdict:
         outcome, sentence = self.verdict(0.641, 0.62, 1, 0.5, 0.6)
         assert outcome == "not better" and "0.641 → 0.620" in sentence and "did not help" in sentence
 
+    @pytest.mark.parametrize(
+        ("recall", "map_at_r", "expected"),
+        [
+            (0.7, 0.5, "better"),
+            (0.6, 0.5, "better"),
+            (0.5, 0.5, "mixed"),
+            (0.7, 0.3, "mixed"),
+            (0.6, 0.3, "not better"),
+        ],
+    )
+    def test_scores_that_disagree_are_a_mixed_result(self, recall: float, map_at_r: float, expected: str) -> None:
+        records = [
+            {"kind": "before", "split": "test", "recall@1": 0.6, "map@r": 0.4},
+            {"kind": "training", "loss": 0.1},
+        ]
+        scores = final_scores(records, {"recall@1": recall, "map@r": map_at_r}, "last epoch", 1, "")
+        assert scores["outcome"] == expected
+        assert ("Mixed result" in scores["verdict"]) == (expected == "mixed")
+
     def test_the_last_epoch_is_no_fall_where_it_was_kept(self, caplog: pytest.LogCaptureFixture) -> None:
         scores = final_scores(self.records(0.6, 0.5, 0.7, 0.2), {}, "last epoch", 2, "")
         assert scores["validation"]["best"]["map@r"] == 0.2 and not caplog.text

@@ -240,7 +240,7 @@ class TestChoosing:
         run = loop.train(settings(keep="best-on-test"), tmp_path / "run")
         assert set(measured) == {"test"}
         assert "optimistic" in caplog.text
-        assert json.loads(run.scores_file.read_text())["chosen"] == "best map@r on test"
+        assert json.loads(run.scores_file.read_text())["chosen"] == "best MAP@R on the test split"
 
     @pytest.mark.parametrize(
         ("changes", "expected"),
@@ -487,10 +487,10 @@ class TestRefreshingMethods:
         ({"batch_size": 100}, "48 training items cannot fill a batch of 100; use batch_size=24 or less"),
         ({"optimizer": "adamm"}, "did you mean 'adam"),
         ({"schedule": "cosin"}, "did you mean 'cosine'"),
-        ({"learning_rate": -0.1}, "learning_rate must be >= 0"),
-        ({"seed": -1}, "seed must be >= 0"),
-        ({"weight_decay": -0.1}, "weight_decay must be >= 0"),
-        ({"clip_norm": -1.0}, "clip_norm must be >= 0"),
+        ({"learning_rate": -0.1}, "learning_rate must be a number >= 0"),
+        ({"seed": -1}, "seed must be an integer >= 0"),
+        ({"weight_decay": -0.1}, "weight_decay must be a number >= 0"),
+        ({"clip_norm": -1.0}, "clip_norm must be a number >= 0"),
         ({"epochs": 1.5}, "epochs must be an integer"),
         ({"epoch": 1}, "did you mean 'epochs'"),
         ({"alpha": "big"}, "alpha must be a number"),

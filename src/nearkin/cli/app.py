@@ -15,7 +15,7 @@ app = typer.Typer(
     help="Deep metric learning: train embedding models, evaluate them, and search with them.",
 )
 
-ROOT = "Folder that holds the benchmark datasets."
+ROOT = "Folder that contains the benchmark datasets."
 Model = Annotated[
     str, typer.Argument(help="Run folder, model folder, or name of a pretrained network, such as timm:resnet50.")
 ]

@@ -127,5 +127,7 @@ def _positive_integers(text: str) -> tuple[int, ...]:
     except ValueError:
         numbers = ()
     if not numbers or numbers[0] < 1:
-        raise typer.BadParameter(f"'{text}' is not a list of positive integers, such as 1,2,4,8")
+        raise typer.BadParameter(
+            f"'{text}' is not a list of positive integers, such as 1,2,4,8", param_hint="--recall-at"
+        )
     return numbers

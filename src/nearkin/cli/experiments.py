@@ -45,11 +45,11 @@ def compare(
     Example: nearkin compare photos/ --methods rank,triplet --epochs 10
     """
     from nearkin.experiments import compare as compare_methods
-    from nearkin.experiments.comparison import usual_folder
+    from nearkin.experiments.comparison import default_folder
     from nearkin.fields import parse_assignment
 
     chosen = {**options, **dict(map(parse_assignment, settings or []))}
-    folder = out or usual_folder(data)
+    folder = out or default_folder(data)
     result = compare_methods(data, methods.split(","), seeds, protocol, jobs, tune, concatenate, folder, **chosen)
     show(result)
     say(f"report: {folder}/comparison.html (also saved as JSON, Markdown and LaTeX)")
@@ -128,5 +128,5 @@ def _dataset_and_source(text: str) -> tuple[str, str]:
 
     name, equals, source = text.partition("=")
     if not equals:
-        raise UserError(f"'{text}' is not of the form NAME=SOURCE; write for example --data {text}=glyphs")
+        raise UserError(f"'{text}' is not of the form NAME=SOURCE; write for example --data cub200=glyphs")
     return name.strip(), source.strip()

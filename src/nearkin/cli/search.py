@@ -84,10 +84,11 @@ def remove(
 
     Example: nearkin remove photos.index photos/cat/1.jpg
     """
+    from nearkin.data.summary import counted
     from nearkin.search import Gallery
 
     with Gallery.open(gallery, store=store) as opened:
-        say(f"removed {opened.remove(paths):,} items from {gallery}")
+        say(f"removed {counted(opened.remove(paths), 'item')} from {gallery}")
 
 
 @app.command(rich_help_panel="Search")

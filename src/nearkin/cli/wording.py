@@ -10,6 +10,7 @@ from typing import Any
 
 CALL = re.compile(r"(nearkin\.[\w.]+\([^)]*\)*|`[^`]*`)")  # Python code and commands stay as they are
 KEYWORD = re.compile(r"\b([a-z_]+)=(\"[^\"]*\"|\.\.\.|[\w+-]+(?:\.\w+)*)")
+NAME = re.compile(r"(?:^[a-z_]+(?= (?:must|needs) )|(?<=leave out )[a-z_]+)\b")
 
 
 @dataclass(frozen=True)
@@ -29,11 +30,17 @@ class Spelling:
 def as_options(message: str, options: Mapping[str, Spelling], settings: Collection[str]) -> str:
     """Turns ``name=value`` into ``--name value``, or into ``--set name=value`` for a setting without an option.
 
+    A name without a value becomes an option at the start of the message and after "leave out".
+
     >>> options = {"dim": Spelling("--dim"), "k": Spelling("-k"), "prune": Spelling("--prune", is_flag=True)}
     >>> as_options('use normalize="always" or dim=64', options, settings={"dim", "normalize"})
     'use --set normalize=always or --dim 64'
     >>> as_options("use k=3 and prune=True", options, settings={})
     'use -k 3 and --prune'
+    >>> as_options("dim must be an integer >= 0, got -2", options, settings={"dim"})
+    '--dim must be an integer >= 0, got -2'
+    >>> as_options("this model has a head; leave out dim", options, settings={"dim"})
+    'this model has a head; leave out --dim'
     """
 
     def worded(found: re.Match[str]) -> str:
@@ -42,13 +49,14 @@ def as_options(message: str, options: Mapping[str, Spelling], settings: Collecti
             return options[name].with_value(value)
         return f"--set {name}={value}" if name in settings else found[0]
 
+    message = NAME.sub(lambda found: options[found[0]].name if found[0] in options else found[0], message)
     pieces = CALL.split(message)
     return "".join(piece if CALL.fullmatch(piece) else KEYWORD.sub(worded, piece) for piece in pieces)
 
 
 def worded_for(message: str, arguments: list[str]) -> str:
     """Rewrites a message for the command in these arguments."""
-    if "=" not in message:
+    if not KEYWORD.search(message) and not NAME.search(message):
         return message
     from dataclasses import fields
 

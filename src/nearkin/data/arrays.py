@@ -74,7 +74,7 @@ def _wanted(file: Path, headers: Mapping[str, Header]) -> list[str]:
         if name in headers and (headers[name].shape != count or headers[name].dtype.kind not in KINDS[name]):
             found = f"{headers[name].dtype} of shape {headers[name].shape}"
             raise UserError(
-                f"{file}: {name} must be {'strings' if name == 'split' else 'true or false'} of shape (n,), not {found}"
+                f"{file}: {name} must be {'strings' if name == 'split' else 'true or false'} of shape (n,), got {found}"
             )
     others = headers.keys() - {"labels", *given, *COLUMNS}
     attributes = [
@@ -104,7 +104,7 @@ def items_in_memory(items: Any, where: str) -> Items:
 def _vectors(vectors: Array, where: str) -> Vectors:
     if vectors.ndim != 2 or vectors.dtype.kind not in "bfiu" or vectors.size == 0:
         found = f"{vectors.dtype} of shape {vectors.shape}"
-        raise UserError(f"{where}: vectors must be numbers of shape (n, features), not {found}")
+        raise UserError(f"{where}: vectors must be numbers of shape (n, features), got {found}")
     with np.errstate(over="ignore"):  # becomes infinite, which is reported below
         values = vectors.astype(np.float32, copy=False)
     unusable = np.flatnonzero(~np.isfinite(values).all(axis=1))

@@ -126,7 +126,7 @@ def class_labels(values: Any, where: str, names: Sequence[str] | None = None) ->
         column = as_array(values)
     except ValueError as error:
         raise UserError(
-            f"{where}: labels must be one integer or string per item, not lists of different lengths"
+            f"{where}: labels must be one integer or string per item, got lists of different lengths"
         ) from error
     if column.ndim == 2 and column.shape[1] == 1:
         column = column[:, 0]
@@ -139,7 +139,7 @@ def class_labels(values: Any, where: str, names: Sequence[str] | None = None) ->
         raise UserError(f"{where}: {missing:,} of {len(column):,} labels are NaN or None; give every item a label")
     if column.ndim != 1 or column.dtype.kind not in "iuU":
         raise UserError(
-            f"{where}: labels must be one integer or string per item, not {column.dtype} of shape {column.shape}"
+            f"{where}: labels must be one integer or string per item, got {column.dtype} of shape {column.shape}"
         )
     if names is None or column.dtype.kind == "U":
         return encode_labels([str(value) for value in column.tolist()])

@@ -26,13 +26,13 @@ from types import TracebackType
 from PIL import AvifImagePlugin, Image
 
 from nearkin.data.images import BeyondLimits, Unreadable, read_image, read_small
-from nearkin.errors import OutOfRoom
+from nearkin.errors import ResourceError
 from nearkin.signals import block_signals
 
 SECONDS = 2.0  # CPU time per image
 MEMORY = 300 * 2**20  # bytes per image
-PATIENCE = 30.0  # seconds to wait for an answer: the machine may be busy and the disk slow
-MOST_WORKERS = 8  # bounds the memory of all workers together
+TIMEOUT = 30.0  # seconds to wait for an answer: the machine may be busy and the disk slow
+MAX_WORKERS = 8  # bounds the memory of all workers together
 
 _WORKER = "import sys; sys.path[:] = sys.argv[1:]; from nearkin.data.decoders import work; work()"
 # Free large blocks at once and reserve no address space for threads: both would count towards the memory limit.
@@ -61,7 +61,7 @@ class DecoderPool:
     """
 
     def __init__(self, workers: int | None = None) -> None:
-        self.workers = workers or min(MOST_WORKERS, os.cpu_count() or 1)
+        self.workers = workers or min(MAX_WORKERS, os.cpu_count() or 1)
         self._decoders = [_Decoder() for _ in range(self.workers)]
         self._idle: LifoQueue[_Decoder] = LifoQueue()  # last in, first out: start as few workers as possible
         for decoder in self._decoders:
@@ -122,9 +122,9 @@ class _Decoder:
             try:
                 connection.send_bytes(request)
                 connection.send_bytes(content)
-                if not connection.poll(PATIENCE):
+                if not connection.poll(TIMEOUT):
                     self._end()
-                    return BeyondLimits(path, f"takes more than {PATIENCE:.0f} seconds to read")
+                    return BeyondLimits(path, f"takes more than {TIMEOUT:.0f} seconds to read")
                 outcome, width, height = _ANSWER.unpack(connection.recv_bytes())
                 content = connection.recv_bytes()
             except (EOFError, OSError):  # the worker has ended
@@ -174,7 +174,7 @@ def _start() -> tuple[subprocess.Popen[bytes], Connection]:
             )
         except OSError as error:
             ours.close()
-            raise OutOfRoom(
+            raise ResourceError(
                 f"could not start a process to decode images ({error}); close other programs first"
             ) from error
     return process, ours

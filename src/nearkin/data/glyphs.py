@@ -80,9 +80,9 @@ def glyphs(classes: int = 400, per_class: int = 26, size: int = 28, seed: int = 
     minima = {"classes": (classes, 4), "per_class": (per_class, 2), "size": (size, 8), "seed": (seed, 0)}
     for name, (value, least) in minima.items():
         if value < least:
-            raise UserError(f"glyphs: {name} must be at least {least}, not {value}")
+            raise UserError(f"glyphs: {name} must be an integer >= {least}, got {value}")
     if not 0 <= test_per_class < per_class:
-        raise UserError(f"glyphs: test_per_class must be from 0 to {per_class - 1}, not {test_per_class}")
+        raise UserError(f"glyphs: test_per_class must be from 0 to {per_class - 1}, got {test_per_class}")
     stored = _cached(
         f"{classes}x{per_class}-{size}px-seed{seed}",
         ("pixels", "codepoints", "faces"),
@@ -154,7 +154,7 @@ def _choose(codepoints: Indices, classes: int, random: np.random.Generator) -> I
     """Picks plain shapes first, then others, and shuffles them, so that both halves contain the same kinds."""
     if classes > len(codepoints):
         raise UserError(
-            f"glyphs: classes must be at most {len(codepoints)}, the number of distinct shapes, not {classes}"
+            f"glyphs: classes must be at most {len(codepoints)}, the number of distinct shapes, got {classes}"
         )
     shuffled = random.permutation(len(codepoints))
     plain = np.array([_is_plain(chr(code)) for code in codepoints[shuffled]])

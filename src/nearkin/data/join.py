@@ -24,9 +24,12 @@ def join_splits(splits: Mapping[str, Dataset], data: Any) -> Dataset:
     unknown = [name for name in splits if name.lower() not in SPLITS]
     if len(splits) == 1:
         return next(iter(splits.values()))
-    if unknown or not splits:
-        found = f"'{unknown[0]}'" if unknown else "nothing"
-        raise UserError(f"splits must be named train, validation or test, not {found}; rename it or leave it out")
+    if not splits:
+        raise UserError("the dictionary has no splits; give train, validation or test")
+    if unknown:
+        raise UserError(
+            f"splits must be named train, validation or test, got '{unknown[0]}'; rename it or leave it out"
+        )
     several = list(splits.values())
     source = describe_object(data, sum(map(len, several)))
     items = concatenate_items([each.items for each in several], source)

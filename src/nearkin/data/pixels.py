@@ -63,11 +63,11 @@ def eight_bit(pixels: Array) -> npt.NDArray[np.uint8]:
     if pixels.dtype == np.uint8:
         return pixels
     if pixels.dtype.kind not in "bf":
-        raise ValueError(f"pixels must be uint8 (0…255) or floating point (0…1), not {pixels.dtype}")
+        raise ValueError(f"pixels must be uint8 (0…255) or floating point (0…1), got {pixels.dtype}")
     low, high = float(pixels.min()), float(pixels.max())
     if not (low >= -OVERSHOOT and high <= 1 + OVERSHOOT):  # also for NaN
         raise ValueError(
-            f"floating-point pixels must be in 0…1, not {low:.3g}…{high:.3g}: do not normalise them, "
+            f"floating-point pixels must be in 0…1, got {low:.3g}…{high:.3g}: do not normalise them, "
             "the model does that itself"
         )
     return np.rint(np.clip(pixels, 0, 1) * 255.0).astype(np.uint8)

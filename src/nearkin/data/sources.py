@@ -82,7 +82,7 @@ def check_source(source: str) -> None:
         return
     if "/" in source or path.suffix:
         raise UserError(
-            f"there is no file or folder {source}; check the path, or choose a dataset from `nearkin datasets`"
+            f"file or folder {source} does not exist; check the path, or choose a dataset from `nearkin datasets`"
         )
     raise unknown_name("folder or dataset", source, ["glyphs", *(benchmark.name for benchmark in benchmarks())])
 
@@ -122,6 +122,6 @@ def _glyph_options(text: str) -> dict[str, int]:
         name, _, value = option.partition("=")
         known = signature(glyphs).parameters
         if name not in known or not re.fullmatch(r"\d{1,18}", value):
-            raise UserError(f"glyphs takes the options {'=, '.join(known)}= with integers, not '{option}'")
+            raise UserError(f"glyphs takes the options {'=, '.join(known)}= with integers, got '{option}'")
         options[name] = int(value)
     return options

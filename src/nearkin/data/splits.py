@@ -92,9 +92,9 @@ def default_validation(labels: Indices) -> float:
     """Returns the default fraction of the training classes to hold out: a tenth.
 
     Fewer than ten classes select badly: five flowers are so easy to separate that heads looked better on them although
-    they were worse on all other classes. So of fewer than a hundred classes, ten are held out, but at most a fifth and
-    at least four. Of fewer than eight classes, none are held out, nor if most classes have fewer than the two items
-    that a score needs.
+    they were worse on all other classes. With fewer than a hundred classes, ten are therefore held out, but
+    at most a fifth and at least four. None are held out if there are fewer than eight classes, or if most classes have
+    fewer than the two items that a score needs.
 
     >>> [round(classes * default_validation(np.arange(classes).repeat(2))) for classes in (6, 17, 40, 80, 200)]
     [0, 4, 8, 10, 20]
@@ -116,7 +116,9 @@ def _assignment(dataset: Dataset, how: str, split_seed: int) -> Assignment:
         return np.full(len(dataset), "train", dtype="<U10")
     if how == "official":
         if dataset.split is None:
-            raise UserError(f'{dataset.name} has no split of its own; use split="classes", "first-half" or "all"')
+            raise UserError(
+                f'{dataset.name} has no official split; use split="classes", split="first-half" or split="all"'
+            )
         return dataset.split.astype("<U10")
     if len(dataset.present_classes) < 2:
         problem = f"{dataset.name} has {_classes(dataset)} but needs at least two; add classes"
@@ -144,7 +146,7 @@ def _hold_out_default(dataset: Dataset, assigned: Assignment, how: str, seed: in
 def _hold_out_classes(dataset: Dataset, assigned: Assignment, fraction: float, seed: int) -> Assignment:
     """Moves whole training classes to validation; an official validation split joins training first."""
     if not 0 < fraction < 1:
-        raise UserError(f"validation must be a fraction of the training classes between 0 and 1, not {fraction}")
+        raise UserError(f"validation must be a fraction of the training classes between 0 and 1, got {fraction}")
     assigned = np.where(assigned == "validation", "train", assigned)
     classes = np.unique(dataset.labels[assigned == "train"])
     folds = 1 if fraction > 0.5 else max(1, min(round(1 / fraction), len(classes) // 2))  # at least two classes each

@@ -40,7 +40,7 @@ def random_gallery_scores(
     {'recall@1': 1.0, 'map': 1.0, 'recall@1_sd': 0.0, 'map_sd': 0.0}
     """
     if repeats < 1:
-        raise UserError(f"repeats must be at least 1, got {repeats}")
+        raise UserError(f"repeats must be an integer >= 1, got {repeats}")
     splits = track(random_galleries(space, repeats, seed), "random galleries", repeats)
     found = [retrieve(split, kept_neighbours=0, recall_at=recall_at).scores for split in splits]
     names = [name for name in found[0] if name.startswith("recall@") or name == "map"]

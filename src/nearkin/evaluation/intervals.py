@@ -124,7 +124,7 @@ def _check_settings(level: float, resamples: int, over: str) -> None:
     if not 0 < level < 1:
         raise UserError(f"level must be > 0 and < 1, such as 0.95, got {level}")
     if resamples < 1:
-        raise UserError(f"resamples must be at least 1, such as 1000, got {resamples}")
+        raise UserError(f"resamples must be an integer >= 1, such as 1000, got {resamples}")
     if over not in get_args(Over):
         raise unknown_name("over", over, get_args(Over))
 

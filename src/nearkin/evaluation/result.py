@@ -81,7 +81,7 @@ class EvaluationResult:
         try:
             from pandas import DataFrame
         except ImportError:
-            raise UserError("to_pandas needs pandas; install it with: pip install pandas") from None
+            raise UserError("to_pandas needs pandas; run `pip install pandas`") from None
         columns: dict[str, list[Any]] = {
             "title": [describe(name).title for name in self.scores],
             "value": list(self.scores.values()),

@@ -140,7 +140,7 @@ def retrieve(
 
 
 def check_finite(space: Space) -> None:
-    """Raises an error if embeddings contain NaN or infinite values."""
+    """Raises if embeddings contain NaN or infinite values."""
     broken = int((~space.embeddings.isfinite().all(1)).sum())
     if broken:
         raise UserError(

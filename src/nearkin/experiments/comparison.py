@@ -44,10 +44,10 @@ log = logging.getLogger("nearkin")
 Scores = dict[str, dict[str, list[float]]]  # by method and score, one number per seed
 
 
-def usual_folder(data: str) -> Path:
+def default_folder(data: str) -> Path:
     """The default folder of a comparison.
 
-    >>> usual_folder("glyphs:classes=40")
+    >>> default_folder("glyphs:classes=40")
     PosixPath('runs/compare-glyphs')
     """
     return Path("runs") / f"compare-{Path(data.partition(':')[0]).stem or 'data'}"
@@ -91,7 +91,7 @@ def compare(
     settings, objects = take_objects(data, settings)
     dataset = objects.get("dataset")
     source = str(data) if dataset is None else dataset.source
-    out = Path(out or usual_folder(source if dataset is None else dataset.name))
+    out = Path(out or default_folder(source if dataset is None else dataset.name))
     rows = rows_of(methods, absolute(source), settings, protocol, objects)
     check_objects(rows, jobs)
     first = next(iter(rows.values()))

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from nearkin.data.summary import counted
 from nearkin.experiments.comparison_plots import curves_figure, mean_curves, scores_figure
 from nearkin.experiments.comparison_result import HEADINGS, IN_WORDS, ComparisonResult, in_words
 from nearkin.reports.page import drawing, page, table
@@ -41,7 +42,7 @@ def comparison_page(comparison: ComparisonResult, out: Path) -> str:
         f"<footer>{escape(' · '.join(f'{name} {value}' for name, value in comparison.made.items()))}</footer>",
     ]
     head = (
-        f"<h1>{len(comparison.scores)} methods compared</h1>"
+        f"<h1>Comparison of {counted(len(comparison.scores), 'method')}</h1>"
         f'<p class="protocol {comparison.protocol}">{escape(IN_WORDS[comparison.protocol])}</p>'
     )
     return page("Comparison of methods", head + "\n".join(sections))

@@ -64,19 +64,19 @@ class Row:
 def check_request(
     seeds: int, protocol: str, settings: Mapping[str, Any], jobs: int, tune: int, concatenate: bool
 ) -> None:
-    """Raises an error for arguments that make no sense, alone or together."""
+    """Raises for arguments that make no sense, alone or together."""
     if protocol not in PROTOCOLS:
         raise unknown_name("protocol", protocol, PROTOCOLS)
     for name, number, least in (("seeds", seeds, 1), ("jobs", jobs, 1), ("tune", tune, 0)):
         if number < least:
-            raise UserError(f"{name} must be >= {least}, got {number}")
+            raise UserError(f"{name} must be an integer >= {least}, got {number}")
     if tune and settings.get("epochs") == 0:
         raise UserError("tuning with epochs=0 would choose among untrained models; use epochs=1 or more")
     if protocol == "paper" and (tune or concatenate):
         what = "tune" if tune else "concatenate"
         raise UserError(f"{what} needs validation classes, and protocol 'paper' has none; use protocol=\"fair\"")
     if concatenate and seeds == 1:
-        raise UserError("concatenate joins the models of several seeds; use seeds=2 or more")
+        raise UserError("concatenate needs the models of several seeds; use seeds=2 or more")
     for fixed in NOT_FREE:
         if fixed in settings:
             raise UserError(f"{fixed} is set by the protocol and the number of seeds; leave it out")
@@ -113,7 +113,7 @@ def methods_by_name(methods: Methods, settings: Mapping[str, Any] | None = None)
     for each in listed(methods):
         if not isinstance(each, str | Method | nn.Module):
             raise UserError(
-                f"a method must be a name, an object such as Magnet(alpha=2.0) or a loss module, not {kind_of(each)}"
+                f"a method must be a name, an object such as Magnet(alpha=2.0) or a loss module, got {kind_of(each)}"
             )
         method = LossModule.of(each, **batches_of(settings or {})) if isinstance(each, nn.Module) else each
         if isinstance(method, LossModule) and hasattr(method, "loss"):
@@ -156,7 +156,7 @@ def _numbered(stem: str) -> Iterable[str]:
 
 
 def check_objects(rows: Mapping[str, Row], jobs: int) -> None:
-    """Raises an error for objects that cannot be compared; tries losses and the backbone before any run starts."""
+    """Raises for objects that cannot be compared; tries losses and the backbone before any run starts."""
     if jobs > 1 and any(row.objects for row in rows.values()):
         raise UserError(
             "data, backbones and losses in memory cannot be sent to other processes, so their runs cannot be parallel; "
@@ -172,7 +172,7 @@ def check_objects(rows: Mapping[str, Row], jobs: int) -> None:
 
 
 def check_same_settings(out: Path, protocol: str, rows: Mapping[str, Row], tune: int) -> dict[str, Any]:
-    """Raises an error if the folder has runs with other settings; methods, seeds and trials may be added.
+    """Raises if the folder has runs with other settings; methods, seeds and trials may be added.
 
     Trials cannot be added once there are runs whose settings fewer trials chose.
 
@@ -212,7 +212,7 @@ def backbone_digest(row: Row) -> dict[str, str]:
 
 
 def check_same_data(out: Path, rows: Mapping[str, Row], seeds: int) -> None:
-    """Raises an error if the data have changed since an existing run, or have no test split."""
+    """Raises if the data have changed since an existing run, or have no test split."""
     first = next(iter(rows.values()))
     for seed in range(seeds):
         splits = first.splits(seed)

@@ -136,7 +136,7 @@ def data_frame(rows: Iterable[Mapping[str, Any]]) -> DataFrame:
     try:
         from pandas import DataFrame
     except ImportError:
-        raise UserError("to_pandas needs pandas; install it with: pip install pandas") from None
+        raise UserError("to_pandas needs pandas; run `pip install pandas`") from None
     return DataFrame(rows)
 
 

@@ -27,7 +27,7 @@ from typing import ParamSpec, TypeVar
 
 import torch
 
-from nearkin.errors import Interrupted, OutOfRoom
+from nearkin.errors import Interrupted, ResourceError
 from nearkin.experiments.runs import Task, attempt
 from nearkin.plugins import import_as_parent
 from nearkin.progress import Advance, bar, quiet
@@ -99,7 +99,7 @@ def _run_in_workers(jobs: Iterable[Job], workers: int, advance: Advance) -> None
                 advance()
                 start(job, refused)
             pool.check()
-            advance(0)  # runs take long: show now and then that they go on
+            advance(0)  # runs take long: show regularly that they are still going
             if stop_requested():
                 raise Interrupted("stopped")
 
@@ -111,7 +111,7 @@ class _Outcome:
     messages: str
     refused: str | None = None
     failed: str | None = None
-    no_room: str | None = None
+    shortage: str | None = None
     stopped: bool = False
 
     def refusal(self, task: Task) -> str | None:
@@ -120,8 +120,8 @@ class _Outcome:
             log.warning("%s: %s", task.name, line)
         if self.failed is not None:
             raise RuntimeError(self.failed)
-        if self.no_room is not None:
-            raise OutOfRoom(f"{task.name}: {self.no_room}")
+        if self.shortage is not None:
+            raise ResourceError(f"{task.name}: {self.shortage}")
         if self.stopped:
             raise Interrupted("stopped")
         return self.refused
@@ -179,7 +179,7 @@ class WorkerPool:
         finally:
             self._writing_end.close()
         if broken:
-            raise OutOfRoom(
+            raise ResourceError(
                 "a worker process was killed, most likely because memory ran out; "
                 "run the same command to continue, with fewer jobs if needed"
             ) from None
@@ -214,8 +214,8 @@ def _attempt_in_worker(task: Task) -> _Outcome:
             return _Outcome(messages.getvalue(), refused)
         except (Interrupted, KeyboardInterrupt):
             return _Outcome(messages.getvalue(), stopped=True)
-        except OutOfRoom as error:
-            return _Outcome(messages.getvalue(), no_room=str(error))
+        except ResourceError as error:
+            return _Outcome(messages.getvalue(), shortage=str(error))
         except Exception as error:
             return _Outcome(messages.getvalue(), failed=str(error))
         finally:

@@ -1,4 +1,4 @@
-"""Reproduces a table or figure of a paper: trains every row whose data are here, and compares the numbers."""
+"""Reproduces a table or figure of a paper: trains every row whose data are found, and compares the numbers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from nearkin.data.benchmarks import is_benchmark
-from nearkin.errors import Interrupted, OutOfRoom, UserError
+from nearkin.errors import Interrupted, ResourceError, UserError
 from nearkin.evaluation.galleries import RANDOM_GALLERY
 from nearkin.experiments.comparison_plan import set_options
 from nearkin.experiments.paper_figures import draw, make_panels
@@ -81,7 +81,7 @@ def _row_result(plan: Plan, out: Path) -> RowResult:
         scores = _scores(row, settings, run)
     except Interrupted:
         raise Interrupted("stopped; run the same command to continue") from None
-    except OutOfRoom:  # not the row's fault: it may work another time
+    except ResourceError:  # not the row's fault: it may work another time
         raise
     except UserError as error:
         log.warning("%s could not be run: %s", row.method, error)

@@ -147,7 +147,7 @@ def _check(table: PaperTable, data: Mapping[str, str], overrides: Mapping[str, A
     known = datasets(table)
     for name, source in data.items():
         if name not in known:
-            raise unknown_name(f"dataset of {table.name}", name, known)
+            raise unknown_name(f"{table.name}: dataset", name, known)
         if not _is_here(source, overrides.get("root")):
             raise UserError(f"{source}, the replacement for {name}, was not found; see `nearkin datasets`")
     if "source" in overrides:

@@ -118,7 +118,7 @@ def gather(
     )
 
 
-def pictures_of(items: Items) -> Thumbnails | None:
+def thumbnails_of(items: Items) -> Thumbnails | None:
     """Thumbnails of items; None for vectors."""
     if isinstance(items, Vectors):
         return None
@@ -196,8 +196,8 @@ def _embedded(embedder: Embedder, name: str, dataset: Dataset, notices: list[str
         notices.append(f"{what} are left out: {error}.")
     if result is not None:
         result = replace(result, split=name, intervals=intervals, retrieval=result.retrieval.to("cpu"))
-    pictures, found = pictures_of(dataset.items), diagnostics(space)
-    return EmbeddedSplit(name, dataset.name, space.to("cpu"), dataset.classes, pictures, result, found)
+    thumbnails, found = thumbnails_of(dataset.items), diagnostics(space)
+    return EmbeddedSplit(name, dataset.name, space.to("cpu"), dataset.classes, thumbnails, result, found)
 
 
 def _grouping(run: Run, settings: Settings, train: Dataset, embedder: Embedder) -> Grouping | None:
@@ -222,7 +222,7 @@ def _grouping(run: Run, settings: Settings, train: Dataset, embedder: Embedder) 
     if found is None:
         return None
     groups = _within_classes(found, train, embedder) if found.within_classes else _across_classes(found, train)
-    return Grouping(found.title, source, groups, pictures_of(train.items))
+    return Grouping(found.title, source, groups, thumbnails_of(train.items))
 
 
 def _kept_groups(run: Run, settings: Settings, train: Dataset, dim: int) -> Groups | None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Unpack
 
-from nearkin.errors import Interrupted, OutOfRoom, UserError
+from nearkin.errors import Interrupted, ResourceError, UserError
 from nearkin.experiments.provenance import provenance
 from nearkin.files import read_json, write_json
 from nearkin.training import Run, Settings, resume, train
@@ -42,7 +42,7 @@ def attempt(task: Task) -> str | None:
     try:
         with _timed(Run(task.folder)):
             _note_provenance(run_or_resume(task.settings, task.folder, task.tested, **copied(task.objects)))
-    except (Interrupted, OutOfRoom):  # not the task's fault: it may work another time
+    except (Interrupted, ResourceError):  # not the task's fault: it may work another time
         raise
     except UserError as error:
         return str(error)

@@ -120,6 +120,6 @@ def find_optuna() -> Any:
     try:
         import optuna
     except ImportError:
-        raise UserError("tuning needs Optuna; install it with: pip install 'nearkin[tune]'") from None
+        raise UserError("tuning needs Optuna; run `pip install 'nearkin[tune]'`") from None
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     return optuna

@@ -119,7 +119,7 @@ class Method(ABC):
         """Raises an error before training starts if the settings cannot work with the data."""
         sizes = np.unique(np.asarray(labels), return_counts=True)[1]
         if len(sizes) < 2:
-            raise UserError("the training split has only one class; every method needs at least two")
+            raise UserError("the training split has only one class; use data with at least two classes")
         if self.needs_pairs and sizes.max() < 2:
             raise UserError(
                 f"method '{self.name}' compares items of the same class, but every class has only one item; "

@@ -68,8 +68,11 @@ class DivideAndConquer(Method):
     finetune: float = 0.1
 
     def __post_init__(self) -> None:
-        if self.learners < 1 or self.recluster_epochs < 1 or not 0 <= self.finetune <= 1:
-            raise UserError("learners and recluster_epochs must be at least 1, and finetune must be from 0 to 1")
+        for name in ("learners", "recluster_epochs"):
+            if getattr(self, name) < 1:
+                raise UserError(f"{name} must be an integer >= 1, got {getattr(self, name)}")
+        if not 0 <= self.finetune <= 1:
+            raise UserError(f"finetune must be from 0 to 1, got {self.finetune}")
         if self.partition not in PARTITIONS:
             raise unknown_name("partition", self.partition, PARTITIONS)
         self.slices = self.learners if self.split_embedding else 1

@@ -56,7 +56,7 @@ class FacilityLocation(Method):
             if not 0 < getattr(self, name) <= 1:
                 raise UserError(f"{name} must be > 0 and <= 1, got {getattr(self, name)}")
         if self.sub_batches < 1:
-            raise UserError(f"sub_batches must be at least 1, got {self.sub_batches}")
+            raise UserError(f"sub_batches must be an integer >= 1, got {self.sub_batches}")
         self.loss = FacilityLocationLoss(self.gamma, exchange=self.exchange)  # type: ignore[arg-type]
 
     def check(self, labels: npt.ArrayLike, dim: int, batch_size: int, normalize: str) -> None:

@@ -65,7 +65,7 @@ class LossModule(GroupedMethod):
         return self._value(self.loss, embed(batch.inputs), batch.labels)
 
     def _value(self, loss: nn.Module, embeddings: Tensor, labels: Tensor) -> Tensor:
-        """Computes the loss; raises an error unless it is a scalar with a gradient."""
+        """Computes the loss; raises unless it is a scalar with a gradient."""
         try:
             value: object = loss(embeddings, labels)
         except (UserError, torch.OutOfMemoryError):

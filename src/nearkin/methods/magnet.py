@@ -66,8 +66,9 @@ class Magnet(Method):
     refresh_steps: int = 0
 
     def __post_init__(self) -> None:
-        if self.clusters < 1 or self.refresh_epochs < 1 or self.refresh_steps < 0:
-            raise UserError("clusters and refresh_epochs must be at least 1, and refresh_steps must be at least 0")
+        for name, least in (("clusters", 1), ("refresh_epochs", 1), ("refresh_steps", 0)):
+            if getattr(self, name) < least:
+                raise UserError(f"{name} must be an integer >= {least}, got {getattr(self, name)}")
         if self.per_cluster < 2:
             raise UserError(
                 "method 'magnet' needs at least two items per cluster to measure the variance; use per_cluster=2"
@@ -141,7 +142,7 @@ class Magnet(Method):
         self._mean_variance = None if found is None else torch.tensor(found, dtype=torch.float64)
 
     def _update_variance(self, variance: Tensor) -> None:
-        """Updates the running average of σ² for Eq. 6, on the device, which is not waited for."""
+        """Updates the running average of σ² for Eq. 6 on the device, without waiting for it."""
         before = variance if self._mean_variance is None else self._mean_variance.to(variance, non_blocking=True)
         self._mean_variance = BATCH_WEIGHT * variance + (1 - BATCH_WEIGHT) * before
 

@@ -16,7 +16,7 @@ NORMALIZED = {
 }
 
 LIMITS = (
-    "The model learned to compare items by what distinguishes the training classes. On other kinds of data it can fail "
+    "The model learnt to compare items by what distinguishes the training classes. On other kinds of data it can fail "
     "silently, and it inherits the biases of its training data. Evaluate it on your own data before you rely on it: "
     "`nearkin evaluate MODEL --data DATA`."
 )
@@ -117,7 +117,7 @@ def _use(spec: ModelSpec) -> str:
     ]
     commands = ["nearkin index MODEL photos/ -o photos.index", "nearkin search photos.index query.jpg"]
     blocks = ["\n".join(["```python", *python, "```"]), *(["\n".join(["```sh", *commands, "```"])] if images else [])]
-    note = "`MODEL` is the folder that contains this file. It holds only safetensors and JSON: loading it runs no code."
+    note = "`MODEL` is the folder of this file. It contains only safetensors and JSON; loading it runs no code."
     return "\n\n".join([*blocks, note])
 
 

@@ -46,7 +46,7 @@ def embed_dataset(
         dataset: the items to embed.
         batch_size: number of items per batch.
         workers: number of processes that read files; None: one per core, at most 16.
-        views: with augmentation, the embedding of an item is the mean over that many random views. It is normalized
+        views: with augmentation, the embedding of an item is the mean over that many random views. It is normalised
             again if the model's embeddings are. A view depends only on ``seed``, the item's index and the view's index.
         augment: the augmentation, one of ``nearkin.data.transforms.AUGMENTATIONS``.
         seed: random seed of the views.
@@ -103,7 +103,7 @@ def apply(forward: Callable[[Tensor], Tensor], inputs: Tensor, device: torch.dev
 
 
 def _forward(forward: Callable[[Tensor], Tensor], inputs: Tensor, device: torch.device) -> Tensor:
-    """As `apply`, but on ``device``, which it does not wait for."""
+    """Like `apply`, but the result stays on ``device``, and nothing waits for it."""
     at_once = len(inputs)
     if device.type == "cpu" and inputs.ndim == 4:
         at_once = max(1, PIXELS_AT_ONCE // (inputs.shape[2] * inputs.shape[3]))

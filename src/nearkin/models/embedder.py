@@ -148,7 +148,7 @@ class Embedder:
         right = torch.atleast_2d(torch.as_tensor(b, dtype=torch.float32, device=left.device))
         for each in (left, right):
             if each.ndim != 2 or each.shape[1] != self.dim:
-                raise UserError(f"embeddings of this model have shape (n, {self.dim}), not {tuple(each.shape)}")
+                raise UserError(f"embeddings must have shape (n, {self.dim}) for this model, got {tuple(each.shape)}")
         if self.model.spec.normalize == "never":
             found = -torch.cdist(left, right, compute_mode="donot_use_mm_for_euclid_dist")
         else:

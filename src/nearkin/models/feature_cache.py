@@ -27,7 +27,7 @@ from torch import Tensor
 
 from nearkin.data.items import DecodedImages, ImageArray, ImageFiles, Items
 from nearkin.data.transforms import PIXELS_VERSION
-from nearkin.errors import OutOfRoom, UserError
+from nearkin.errors import ResourceError, UserError
 from nearkin.files import cache_folder, one_at_a_time
 from nearkin.models.model import EmbeddingModel, device_of
 
@@ -103,7 +103,7 @@ class FeatureCache:
                 name = f"{self._file.stem}-{hashlib.sha256(repr(keys).encode()).hexdigest()[:16]}"
                 try:
                     stack.enter_context(one_at_a_time(self._folder / name))
-                except OutOfRoom as error:
+                except ResourceError as error:
                     _warn(str(error))
             stack.callback(self._write)  # before the lock is released
             yield

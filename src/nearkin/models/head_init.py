@@ -1,4 +1,4 @@
-"""Initializes a head with the main directions of a pretrained backbone's features.
+"""Initialises a head with the main directions of a pretrained backbone's features.
 
 A random head loses information before training starts: on unseen classes, its embeddings are clearly worse than the
 features. The top right-singular vectors of the training features (not centred, not whitened) keep nearly all of the

@@ -45,7 +45,7 @@ class Inputs:
 
 
 def read_inputs(data: Encodable, preprocess: Preprocess | None, batch_size: int, workers: int | None = None) -> Inputs:
-    """Inputs for a model that reads images, or vectors if ``preprocess`` is None.
+    """Inputs for a model that takes images, or vectors if ``preprocess`` is None.
 
     Images are read lazily, batch by batch.
 
@@ -53,7 +53,7 @@ def read_inputs(data: Encodable, preprocess: Preprocess | None, batch_size: int,
     2
     """
     if batch_size < 1 or (workers or 0) < 0:
-        raise UserError(f"batch_size must be >= 1 and workers >= 0, got batch_size={batch_size} and workers={workers}")
+        raise UserError(f"batch_size must be >= 1 and workers >= 0, got {batch_size} and {workers}")
     items, single = _items(data, preprocess)
     if isinstance(items, Items):
         if isinstance(items, ImageFiles) and len(items) <= batch_size and workers is None:
@@ -139,7 +139,7 @@ def _image_batches(images: Any, preprocess: Preprocess, batch_size: int) -> Iter
         elif isinstance(item, str | Path):
             item = read_image(Path(item).expanduser(), preprocess.resize)
             if isinstance(item, Unreadable):
-                raise UserError(f"{item}; fix this file or leave it out")
+                raise UserError(f"{item}; check this file or leave it out")
         elif not isinstance(item, Image.Image):
             raise UserError(
                 f"item {index} is a {type(item).__name__}; use a path, a Pillow image, an array or a tensor"

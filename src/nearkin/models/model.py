@@ -78,7 +78,7 @@ class Standardise(nn.Module):
 
 
 class Head(nn.Module):
-    """The embedding head: linear or none, then optional normalization to unit length.
+    """The embedding head: linear or none, then optional normalisation to unit length.
 
     Several learners may share the embedding, each with a slice of consecutive dimensions. Each learner has its own
     parameters, so that an optimiser skips those that a step did not use, including momentum and weight decay.

@@ -63,7 +63,7 @@ def export_onnx(network: EmbeddingModel, file: str | Path, check_on: Encodable |
     """
     missing = [name for name in ("onnx", "onnxruntime", "onnxscript") if find_spec(name) is None]
     if missing:
-        raise UserError(f"export needs {' and '.join(missing)}; install with: pip install 'nearkin[onnx]'")
+        raise UserError(f"export needs {' and '.join(missing)}; run `pip install 'nearkin[onnx]'`")
     network.eval()
     content = _converted(network)
     made = [*_noise(network, BATCHES), *_smooth(network)]

@@ -3,16 +3,11 @@
 from __future__ import annotations
 
 import logging
-import socket
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
 from copy import deepcopy
 from pathlib import Path
 from pickle import UnpicklingError
 from typing import Any
-from urllib.parse import urlsplit
-from urllib.request import getproxies
 
 import torch
 from torch import Tensor, nn
@@ -25,7 +20,6 @@ from nearkin.models.embedder import Embedder
 from nearkin.models.model import EmbeddingModel, ModelSpec
 
 log = logging.getLogger("nearkin")
-CONNECT_SECONDS = 5.0
 
 
 def load_weights(backbone: nn.Module, name: str, weights: str) -> None:
@@ -56,7 +50,7 @@ def init_from(model: EmbeddingModel, source: Embedder | str | Path) -> bool:
     """Copies the weights of a trained model into a new one: the backbone, and the head if the trained model has one.
 
     The head is copied as a whole, so the two models may have different numbers of learners. The mean and standard
-    deviation of feature vectors are copied too, because the weights were learned with them.
+    deviation of feature vectors are copied too, because the weights were learnt with them.
 
     Args:
         model: the new model, which is changed.
@@ -148,8 +142,7 @@ def _downloaded(name: str) -> dict[str, Tensor]:
     for chatty in ("timm", "huggingface_hub"):  # their messages about retries would hide the error below
         logging.getLogger(chatty).setLevel(logging.CRITICAL)
     try:
-        with _one_attempt():
-            return fetch()
+        return fetch()
     # timm, torchvision and the hub raise many kinds of errors, from missing weights to a broken connection.
     except Exception as error:
         reason = str(error).split("\n")[0]
@@ -157,32 +150,3 @@ def _downloaded(name: str) -> dict[str, Tensor]:
             f"the ImageNet weights of '{name}' could not be downloaded ({reason}); "
             'connect to the internet, or use a local file: weights="FILE"'
         ) from error
-
-
-@contextmanager
-def _one_attempt() -> Iterator[None]:
-    """Keeps the hub from retrying for a minute: if a first connection fails, it only looks in its cache."""
-    from huggingface_hub import constants
-
-    before = constants.HF_HUB_OFFLINE
-    constants.HF_HUB_OFFLINE = before or not _connects(constants.ENDPOINT)
-    try:
-        yield
-    except Exception as error:
-        if constants.HF_HUB_OFFLINE and not before:  # the hub would say that the user turned it off
-            raise ConnectionError(f"{constants.ENDPOINT} cannot be reached") from error
-        raise
-    finally:
-        constants.HF_HUB_OFFLINE = before
-
-
-def _connects(address: str) -> bool:
-    """Tries once to connect; True behind a proxy, which may connect where this machine cannot."""
-    if getproxies().get("https"):
-        return True
-    parts = urlsplit(address)
-    try:
-        socket.create_connection((parts.hostname, parts.port or 443), CONNECT_SECONDS).close()
-    except OSError:
-        return False
-    return True

@@ -32,7 +32,7 @@ def draw_map(
     present = np.unique(labels)
     shown = rng.choice(present, min(classes, len(present)), replace=False)
     rows = rng.permutation(np.flatnonzero(np.isin(labels, shown)))[:items]
-    points = flat_places(split.space.embeddings.numpy()[rows], seed)
+    points = project_2d(split.space.embeddings.numpy()[rows], seed)
     canvas = Image.new("RGB", (side, side), "white")
     thumb = side // 40
     colour_of = {label: class_colour(n) for n, label in enumerate(shown)}
@@ -43,10 +43,10 @@ def draw_map(
         canvas.save(partial)
 
 
-def flat_places(embeddings: npt.NDArray[np.float32], seed: int = 0) -> Points:
+def project_2d(embeddings: npt.NDArray[np.float32], seed: int = 0) -> Points:
     """(items, dim) -> (items, 2) in the unit square, by t-SNE, or by PCA if there are too few distinct points.
 
-    >>> flat_places(np.array([[0, 0], [3, 0]], dtype=np.float32)).tolist()
+    >>> project_2d(np.array([[0, 0], [3, 0]], dtype=np.float32)).tolist()
     [[0.0, 0.5], [1.0, 0.5]]
     """
     points = embeddings.astype(np.float64)
@@ -113,7 +113,7 @@ def lay_out(space: Space, limit: int = MAX_ITEMS, seed: int = 0) -> Map:
         rows = np.sort(np.random.default_rng(seed).choice(rows, limit, replace=False))
     classes = np.unique(space.labels.numpy(), return_inverse=True)[1][rows]
     colours = ["#{:02x}{:02x}{:02x}".format(*class_colour(number)) for number in classes.tolist()]
-    return Map(rows, flat_places(space.embeddings.numpy()[rows], seed), colours)
+    return Map(rows, project_2d(space.embeddings.numpy()[rows], seed), colours)
 
 
 def map_html(shown: Map, split: EmbeddedSplit) -> str:

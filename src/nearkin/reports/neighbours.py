@@ -22,13 +22,14 @@ SIDE, STRIDE = 96, 108  # of a thumbnail and its cell, in pixels
 
 
 def draw_neighbours(file: Path, split: EmbeddedSplit, rows: int = 12, seed: int = 0) -> None:
-    """Draws random queries with their nearest neighbours; in the last third of the rows, the first one is wrong."""
+    """Draws random queries with their nearest neighbours; up to a third have a wrong first neighbour and come last."""
     assert split.result is not None
     labels = split.space.labels.numpy()
     first_is_right = labels[split.result.neighbours[:, 0].numpy()] == labels[split.space.queries.numpy()]
-    chosen = _choose(first_is_right, rows, seed).tolist()
-    remark = f" (last {len(chosen) // 3} rows: queries whose first neighbour is wrong)"
-    figure = neighbours_figure(split, chosen, remark)
+    others, errors = _choose(first_is_right, rows, seed)
+    last = "row" if len(errors) == 1 else f"{len(errors)} rows"
+    remark = f"; in the last {last}, the first neighbour is wrong" if len(errors) else ""
+    figure = neighbours_figure(split, [*others, *errors], remark)
     with atomic_path(file) as partial:
         figure.savefig(partial, dpi=110)
 
@@ -64,12 +65,13 @@ def neighbours_figure(split: EmbeddedSplit, chosen: Sequence[int], remark: str =
     return figure
 
 
-def _choose(first_is_right: npt.NDArray[np.bool_], rows: int, seed: int) -> npt.NDArray[np.int64]:
+def _choose(first_is_right: npt.NDArray[np.bool_], rows: int, seed: int) -> tuple[list[int], list[int]]:
+    """Chooses random queries, and among them up to a third whose first neighbour is wrong; returns those separately."""
     rng = np.random.default_rng(seed)
     wrong = np.flatnonzero(~first_is_right)
     errors = rng.choice(wrong, min(rows // 3, len(wrong)), replace=False)
     others = np.setdiff1d(np.arange(len(first_is_right)), errors)
-    return np.concatenate([rng.choice(others, min(rows - len(errors), len(others)), replace=False), errors])
+    return rng.choice(others, min(rows - len(errors), len(others)), replace=False).tolist(), errors.tolist()
 
 
 def _paste(cell: npt.NDArray[np.uint8], thumbnails: Thumbnails | None, item: int) -> None:

@@ -57,7 +57,7 @@ def page(title: str, body: str, style: str = "", scripts: Sequence[str] = ()) ->
 
 
 def table(heads: Sequence[str], rows: Iterable[Sequence[str]], words: Sequence[int] = (), kind: str = "") -> str:
-    """An HTML table that scrolls if it is too wide; the columns in ``words`` hold text, which may wrap.
+    """An HTML table that scrolls if it is too wide; the columns in ``words`` contain text, which may wrap.
 
     >>> "<td>&lt;b&gt;</td>" in table(["a"], [["<b>"]])
     True

@@ -48,7 +48,8 @@ class RunReport:
         title: method and dataset.
         facts: facts about model, training and split, a few words each.
         notices: sentences about what is missing or unexpected.
-        outcome, verdict: whether training helped: "better", "not better" or "unknown", and a sentence; or empty.
+        outcome, verdict: whether training helped ("better", "mixed", "not better" or "unknown") and a sentence; may be
+            empty.
         protocol: how the model was chosen: "fair" or "paper", and a sentence.
         records: the lines of the run's metrics.
         kept_epoch: the epoch whose model was kept; None if it was not chosen by its score.
@@ -297,6 +298,6 @@ def _repeat(report: RunReport) -> str:
     words = " · ".join(f"{name} {value}" for name, value in report.made.items())
     return (
         f"<h2>Settings</h2><pre>{escape(report.config)}</pre>"
-        f"<h2>Repeat this run</h2><pre>{escape(report.command)}</pre>"
+        f"<h2>How to repeat this</h2><pre>{escape(report.command)}</pre>"
         f"<footer>About this report: {escape(words)}</footer>"
     )

@@ -34,7 +34,7 @@ class LabelBatchSampler(Sampler[list[int]], ABC):
     def __init__(self, labels: Labels, batch_size: int, seed: int = 0) -> None:
         self.labels = class_numbers(labels)
         if batch_size < 2:
-            raise UserError(f"batch_size must be at least 2, got {batch_size}")
+            raise UserError(f"batch_size must be an integer >= 2, got {batch_size}")
         if batch_size > self.largest_batch():
             raise UserError(
                 f"{len(self.labels)} training items cannot fill a batch of {batch_size}; "

@@ -25,7 +25,7 @@ class GroupSampler(LabelBatchSampler):
 
     def __init__(self, labels: Labels, batch_size: int, per_class: int = 8, seed: int = 0) -> None:
         if not 1 <= per_class <= batch_size:
-            raise UserError(f"per_class must be from 1 to the batch size {batch_size}, got {per_class}")
+            raise UserError(f"per_class must be from 1 to the batch size, {batch_size}, got {per_class}")
         self.per_class = per_class
         super().__init__(labels, batch_size, seed)
 

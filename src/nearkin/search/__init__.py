@@ -1,4 +1,4 @@
-"""Search by image: galleries, and the stores that hold their embeddings."""
+"""Search by image: galleries, and the stores that contain their embeddings."""
 
 from __future__ import annotations
 

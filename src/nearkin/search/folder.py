@@ -1,6 +1,6 @@
 """The folder of a gallery. It works without the run and its data.
 
-It holds ``gallery.json``, a copy of the model in ``model/``, and the items, unless these are in Milvus.
+It contains ``gallery.json``, a copy of the model in ``model/``, and the items, unless these are in Milvus.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 import nearkin
-from nearkin.errors import OutOfRoom, UserError
+from nearkin.errors import ResourceError, UserError
 from nearkin.files import cannot_write, open_regular, read_json, sweep, unfinished_folder, write_json
 from nearkin.models import Embedder
 from nearkin.models.saved import read_spec, saved_weights
@@ -70,8 +70,8 @@ def open_store(address: str, folder: Path, dim: int, mode: Mode = "create") -> S
 
     >>> open_store("redis://localhost", Path(), 64)
     Traceback (most recent call last):
-    nearkin.errors.UserError: unknown store 'redis://localhost'; omit it to keep the vectors in the gallery's \
-folder, or use milvus://host:19530/collection, or milvus://./items.db for a file
+    nearkin.errors.UserError: store 'redis://localhost' is unknown; leave out store to keep the vectors in the \
+gallery's folder, or use milvus://host:19530/collection, or milvus://./items.db for a file
     """
     if not address:
         from nearkin.search.local import LocalStore
@@ -81,7 +81,9 @@ folder, or use milvus://host:19530/collection, or milvus://./items.db for a file
         from nearkin.search.milvus import open_milvus
 
         return open_milvus(address, folder, dim, mode)
-    raise UserError(f"unknown store '{address}'; omit it to keep the vectors in the gallery's folder, or use {FORMS}")
+    raise UserError(
+        f"store '{address}' is unknown; leave out store to keep the vectors in the gallery's folder, or use {FORMS}"
+    )
 
 
 def _write(folder: Path, model: Embedder, store: str) -> None:
@@ -97,7 +99,7 @@ def _write(folder: Path, model: Embedder, store: str) -> None:
             write_json(partial / DESCRIPTION, {**description, "model": _digest(partial / "model"), "store": store})
             _refuse_foreign_items(store, partial, model.dim)
             partial.replace(folder)
-    except OutOfRoom as error:
+    except ResourceError as error:
         if isinstance(error.__cause__, OSError):  # it names a file in the temporary folder; name the user's folder
             raise cannot_write(folder, error.__cause__) from error
         raise
@@ -112,7 +114,7 @@ def _refuse_foreign_items(store: str, folder: Path, dim: int) -> None:
     with closing(open_store(store, folder, dim)) as opened:  # a wrong address fails here too
         if len(opened):
             raise UserError(
-                f"{store} holds {len(opened):,} items of another gallery; "
+                f"{store} contains {len(opened):,} items of another gallery; "
                 "choose another collection, or copy that gallery's folder"
             )
 

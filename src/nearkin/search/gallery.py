@@ -103,7 +103,7 @@ class Gallery:
         folder = Path(path).expanduser()
         embedder = model if isinstance(model, Embedder) else load_model(model, weights).to(default_device())
         if embedder.model.spec.preprocess is None:
-            raise UserError("the model embeds feature vectors, but a gallery holds images; index with an image model")
+            raise UserError("this model takes feature vectors, but a gallery contains images; use an image model")
         return cls(folder, embedder, create_folder(folder, embedder, store))
 
     @classmethod
@@ -226,7 +226,7 @@ class Gallery:
             for path in [paths] if isinstance(paths, str | Path) else paths:
                 found = {ids[each] for each in inside(absolute(path), ids)}
                 if not found:
-                    raise UserError(f"the gallery has no item {path}, and no items in such a folder; nothing removed")
+                    raise UserError(f"the gallery has no item or folder {path}; nothing was removed")
                 to_remove |= found
             self.store.remove(to_remove)
             self.store.finish()

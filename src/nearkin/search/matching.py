@@ -42,13 +42,13 @@ def calibrate(store: Store, false_accepts: float, k: int, cache: Path) -> Calibr
         cache: file for the calibration, valid until the items change.
     """
     if not 0 <= false_accepts < 1:
-        raise UserError(f"false_accepts={false_accepts} must be at least 0 and below 1, such as 0.05")
+        raise UserError(f"false_accepts must be >= 0 and < 1, such as 0.05, got {false_accepts}")
     if k < 1:
-        raise UserError(f"k={k} must be at least 1")
+        raise UserError(f"k must be an integer >= 1, got {k}")
     entries = store.entries()
     classes = {entry.label for entry in entries.values() if entry.label}
     if len(classes) < 2:
-        found = f"the gallery has one class only, '{classes.pop()}'" if classes else "the gallery has no labels"
+        found = f"the gallery has only one class, '{classes.pop()}'" if classes else "the gallery has no labels"
         raise UserError(f"{found}; index images of two classes or more")
     key = {"entries": _fingerprint(entries), "false_accepts": false_accepts, "k": k}
     with suppress(OSError, ValueError, KeyError, TypeError):  # if missing or damaged, it is computed again

@@ -159,13 +159,13 @@ class MilvusStore:
         fields = {field["name"]: field["params"] for field in about["fields"]}
         if fields.keys() != {"key", "id", "vector", *FIELDS}:
             raise UserError(
-                f"the collection {self._collection} at {self._address} is not a gallery, or one of another version; "
+                f"the collection {self._collection} at {self._address} is not a gallery, or is from another version; "
                 "choose another collection"
             )
         dim = int(fields["vector"]["dim"])
         if dim != self._dim:
             raise UserError(
-                f"the collection {self._collection} at {self._address} holds vectors of dimension {dim}, "
+                f"the collection {self._collection} at {self._address} has vectors of dimension {dim}, "
                 f"not {self._dim}; use the model that it was made with, or choose another collection"
             )
         self._retry(self._load)
@@ -319,7 +319,7 @@ def _package(name: str) -> Any:
     try:
         return importlib.import_module(name)
     except ImportError as error:
-        raise UserError("the Milvus client is not installed; pip install 'nearkin[milvus]'") from error
+        raise UserError("Milvus needs its Python client; run `pip install 'nearkin[milvus]'`") from error
 
 
 def _is_transient(error: Any) -> bool:

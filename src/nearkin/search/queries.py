@@ -61,7 +61,7 @@ def _check_files(images: Any) -> None:
     """Raises for a file that cannot be decoded within the limits of `DecoderPool`: `encode` itself has none."""
     files = [each for each in (images if isinstance(images, list) else [images]) if isinstance(each, Path)]
     if found := find_unreadable(ImageFiles(files), remember=False):
-        raise UserError(f"{found[0]}; fix this file or leave it out")
+        raise UserError(f"{found[0]}; check this file or leave it out")
 
 
 def _are_embeddings(queries: Any) -> bool:

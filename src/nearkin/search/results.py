@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from nearkin.data.images import Unreadable
+from nearkin.data.summary import counted
 from nearkin.data.unreadable import listed
 from nearkin.search.store import Hit
 
@@ -29,7 +30,7 @@ class SearchResult:
     rank  distance  label  path
        1    0.2500  rose   /photos/rose/1.jpg
     >>> result
-    <SearchResult for query.jpg: 1 hits, nearest 'rose' at 0.2500>
+    <SearchResult for query.jpg: 1 hit, nearest 'rose' at 0.2500>
     >>> result.labels
     ['rose']
     """
@@ -57,7 +58,7 @@ class SearchResult:
 
     def __repr__(self) -> str:
         nearest = f", nearest {(self.labels[0] or self.paths[0])!r} at {self.distances[0]:.4f}" if self.hits else ""
-        return f"<SearchResult for {self.query}: {len(self)} hits{nearest}>"
+        return f"<SearchResult for {self.query}: {counted(len(self), 'hit')}{nearest}>"
 
     def __str__(self) -> str:
         rows = [(str(rank), f"{hit.distance:.4f}", hit.label, hit.path) for rank, hit in enumerate(self.hits, start=1)]

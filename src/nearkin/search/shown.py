@@ -16,7 +16,7 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from nearkin.errors import OutOfRoom
+from nearkin.errors import ResourceError
 from nearkin.files import atomic_path, cache_folder, one_at_a_time, open_regular, read_json, write_json
 from nearkin.names import is_utf8
 
@@ -64,13 +64,13 @@ def record_folders(gallery: Path, folders: Iterable[Path]) -> None:
         kept = sorted(str(folder) for folder in {*known, *new} if not _is_below(str(folder.parent), [*known, *new]))
         try:
             write_json(gallery / RECORD, {"folders": kept, "signature": _signature(kept)})
-        except OutOfRoom as error:
+        except ResourceError as error:
             log.warning("images can only be shown with allow_path=...: %s", error)
 
 
 def indexed_folders(gallery: Path) -> list[Path]:
     """The folders that this user has indexed into a gallery; records of other users do not count."""
-    with suppress(OSError, ValueError, KeyError, TypeError, OutOfRoom):
+    with suppress(OSError, ValueError, KeyError, TypeError, ResourceError):
         kept = read_json(gallery / RECORD)
         if hmac.compare_digest(_signature(kept["folders"]), kept["signature"]):
             return [Path(folder) for folder in kept["folders"]]
@@ -78,7 +78,7 @@ def indexed_folders(gallery: Path) -> list[Path]:
 
 
 def _is_below(path: str, folders: Iterable[Path]) -> bool:
-    """Whether a path is below one of the folders; it must be normalized, without ``..``, as galleries store it."""
+    """Whether a path is below one of the folders; it must be normalised, without ``..``, as galleries store it."""
     return path == os.path.abspath(path) and any(Path(path).is_relative_to(folder) for folder in folders)  # noqa: PTH100
 
 

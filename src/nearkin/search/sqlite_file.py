@@ -41,7 +41,7 @@ def check_file(path: Path, dim: int) -> None:
     if application:
         raise damaged(path, f"it belongs to another program, {application:#x}")
     if stored != dim:
-        raise UserError(f"{path} holds vectors of dimension {stored}, not {dim}; use the model that it was made with")
+        raise UserError(f"{path} has vectors of dimension {stored}, not {dim}; use the model that it was made with")
 
 
 def check_schema(db: sqlite3.Connection, path: Path, tables: str) -> None:

@@ -111,7 +111,7 @@ def in_order(found: Mapping[int, Embeddings], ids: Sequence[int], dim: int) -> E
 
 def missing_items(place: object) -> UserError:
     """The error of an existing gallery without its items."""
-    return UserError(f"{place}, which holds the gallery's items, is missing; restore it, or index into a new folder")
+    return UserError(f"{place}, which contains the gallery's items, is missing; restore it, or index into a new folder")
 
 
 def checked(vectors: Embeddings, dim: int) -> Embeddings:
@@ -123,7 +123,7 @@ def checked(vectors: Embeddings, dim: int) -> Embeddings:
     vectors = np.ascontiguousarray(vectors, dtype=np.float32)
     if vectors.ndim != 2 or vectors.shape[1] != dim:
         raise UserError(
-            f"the store holds vectors of dimension {dim}, got the shape {vectors.shape}; "
+            f"the store has vectors of dimension {dim}, got vectors of shape {vectors.shape}; "
             "use the model that the gallery was made with"
         )
     if not np.isfinite(vectors).all():
@@ -146,5 +146,5 @@ def checked_entries(entries: Sequence[Entry], vectors: Embeddings, dim: int) -> 
 def checked_query(queries: Embeddings, dim: int, k: int) -> Embeddings:
     """Checks queries (queries, dim) and the number of neighbours, and converts the queries to what stores take."""
     if k < 1:
-        raise UserError(f"k={k} must be at least 1")
+        raise UserError(f"k must be an integer >= 1, got {k}")
     return checked(queries, dim)

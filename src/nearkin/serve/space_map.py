@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from nearkin.errors import UserError
-from nearkin.reports.map import flat_places
+from nearkin.reports.map import project_2d
 from nearkin.search.store import Embeddings, Entry, Store
 from nearkin.serve.schemas import Point
 
@@ -37,7 +37,7 @@ class SpaceMap:
         self._closed = True
 
     def update(self, ids: list[int], items: Items) -> bool:
-        """Starts to compute a map of these items, unless it exists or the pause lasts. False while computing.
+        """Starts to compute a map of these items, unless it exists or it is too soon. Returns False while computing.
 
         Args:
             ids: items to show.
@@ -64,7 +64,7 @@ class SpaceMap:
             entries, vectors = items(ids)
             self.points = [
                 Point(id=id, x=round(x, 4), y=round(y, 4), label=entry.label)
-                for (id, entry), (x, y) in zip(entries.items(), flat_places(vectors).tolist(), strict=True)
+                for (id, entry), (x, y) in zip(entries.items(), project_2d(vectors).tolist(), strict=True)
             ]
             self._paused_until = time.monotonic() + PAUSE * (time.monotonic() - began)
         except Exception as error:

@@ -31,7 +31,7 @@ class Search(BaseModel):
     """The form of a search by image."""
 
     file: bytes = Field(
-        description=f"An image: {', '.join(FORMATS)}. Of an animation, the first frame is used.",
+        description=f"An image: {', '.join(FORMATS)}. The first frame of an animation is used.",
         json_schema_extra={"format": "binary"},
     )
     k: Count = 20

@@ -17,7 +17,7 @@ from nearkin.data import Dataset, ImageFiles
 from nearkin.data.items import DecodedImages
 from nearkin.data.loader import input_batches, sequential
 from nearkin.data.transforms import PIXELS_VERSION, Preprocess
-from nearkin.errors import OutOfRoom
+from nearkin.errors import ResourceError
 from nearkin.files import atomic_path, cache_folder, one_at_a_time
 from nearkin.progress import track
 from nearkin.training.shared import DatasetSplits, rows_of, shared_files
@@ -38,7 +38,7 @@ def hold_decoded(
     except torch.OutOfMemoryError:
         needed = f"{squares.nbytes / 1e9:.1f} GB of decoded images"
         advice = "start fewer runs at a time, or leave out keep_decoded"
-        raise OutOfRoom(f"{needed} do not fit in the device's free memory; {advice}") from None
+        raise ResourceError(f"{needed} do not fit in the device's free memory; {advice}") from None
 
     def held(split: Dataset) -> Dataset:
         if not isinstance(split.items, ImageFiles):

@@ -27,7 +27,7 @@ from nearkin.data.items import Indices
 from nearkin.data.loader import Draw, input_batches, keep_workers
 from nearkin.data.summary import counted
 from nearkin.errors import UserError
-from nearkin.evaluation import evaluate
+from nearkin.evaluation import describe, evaluate
 from nearkin.losses.batch import unchecked
 from nearkin.methods import Batch, Method
 from nearkin.models import EmbeddingModel
@@ -96,7 +96,7 @@ def resume(folder: str | Path, tested: bool = True, epochs: int | None = None, *
 
 
 def check_same_method(method: Method, settings: Settings) -> None:
-    """Raises an error if the method or loss is not the one that the run was started with."""
+    """Raises if the method or loss is not the one that the run was started with."""
     begun, given = ({"name": settings.method, **settings.method_settings}, {"name": method.name, **method.settings()})
     for name, value in begun.items():
         if given.get(name) != value:
@@ -190,6 +190,7 @@ class Trainer:
         embedding = micro_batched(self.learner, self.training.micro_batch, share)
         self.wrapped, self.optimizer = self.fabric.setup(embedding, optimise.make_optimizer(groups, self.training))
         self.position = Position()
+        self.monitor = StepMonitor(self.fabric.device)
         self.saved = False  # whether the run has the current weights
         self.evaluator = SplitEvaluator(self.fabric, self.method)
         if resumed:
@@ -357,7 +358,7 @@ class Trainer:
         self.optimizer.step()
 
     def _reads(self) -> bool:
-        """Whether the losses are read after this step; until then, a GPU is not waited for."""
+        """Whether the losses are read after this step; until then, nothing waits for the GPU."""
         return self.position.step % self.read_every == 0
 
     def _read_monitor(self) -> None:
@@ -428,7 +429,7 @@ class Trainer:
         evaluated = bool(every) and (last or self.position.epoch % every == 0)
         scores = self._measure(self.monitored, "evaluation") if evaluated else {}
         if scores:
-            line += f", {self.monitored} {PRIMARY} {scores[PRIMARY]:.4f}"
+            line += f", {self.monitored} {describe(PRIMARY).title} {scores[PRIMARY]:.4f}"
         if scores or self.training.epochs <= MANY_EPOCHS:
             log.info("%s, %.0f s", line, self.seconds)
         if evaluated:

@@ -77,7 +77,7 @@ class MetricsLogger:
 
 
 def check_loggers(names: str) -> None:
-    """Raises an error if a logger is unknown or not installed, before anything is written."""
+    """Raises if a logger is unknown or not installed, before anything is written."""
     for name in map(str.strip, names.split(",")):
         if name not in ("", "none", *LOGGERS):
             raise unknown_name("logger", name, LOGGERS)

@@ -10,7 +10,7 @@ import numpy as np
 from nearkin.data import Dataset
 from nearkin.data.summary import counted
 from nearkin.errors import UserError, unknown_name
-from nearkin.evaluation import EvaluationResult
+from nearkin.evaluation import EvaluationResult, describe
 from nearkin.training.settings import TrainingSettings
 
 log = logging.getLogger("nearkin")
@@ -24,13 +24,13 @@ KEEP = {
 
 
 def check_keep(keep: str) -> None:
-    """Raises an error for an unknown choice; an empty one is the default."""
+    """Raises for an unknown choice; an empty one is the default."""
     if keep not in ("", *KEEP):
         raise unknown_name("keep", keep, KEEP)
 
 
 def monitored_split(training: TrainingSettings, splits: Mapping[str, Dataset | None]) -> str:
-    """The split to evaluate during training; raises an error if ``keep`` needs scores that are missing."""
+    """The split to evaluate during training; raises if ``keep`` needs scores that are missing."""
     keep = training.keep
     if keep == "last" and training.patience:
         raise UserError("patience needs validation classes; hold some out with validation=0.1")
@@ -46,7 +46,7 @@ def monitored_split(training: TrainingSettings, splits: Mapping[str, Dataset | N
 
 
 def check_measurable(splits: Mapping[str, Dataset | None]) -> None:
-    """Raises an error for a split that cannot be evaluated, before hours of training."""
+    """Raises for a split that cannot be evaluated, before hours of training."""
     for name, split in splits.items():
         if split is not None:
             _check_measurable(name, split)
@@ -65,4 +65,4 @@ def _check_measurable(name: str, split: Dataset) -> None:
 
 
 def choice_in_words(training: TrainingSettings, monitored: str) -> str:
-    return "last epoch" if training.keep == "last" else f"best {PRIMARY} on {monitored}"
+    return "last epoch" if training.keep == "last" else f"best {describe(PRIMARY).title} on the {monitored} split"

@@ -31,8 +31,8 @@ def stop_unless_finite(loss: float, gradient_norm: float, step: int) -> None:
 class StepMonitor:
     """Collects the losses and gradient norms of steps on the device, to be read every few steps.
 
-    Reading waits for the GPU, so a step does not read. From the first step on whose loss or gradient is NaN or
-    infinite, ``failed`` is 1: optimisers that take it as ``found_inf`` then leave the weights alone.
+    Reading waits for the GPU, so a step does not read. ``failed`` becomes 1 at the first step whose loss or
+    gradient is NaN or infinite, and stays 1: optimisers that take it as ``found_inf`` then leave the weights alone.
 
     Attributes:
         failed: () float32, 0 or 1.
@@ -63,7 +63,7 @@ class StepMonitor:
         self._loss_sum += loss
 
     def read(self) -> tuple[float, float]:
-        """Returns the sum of all losses and the spread of the latest embeddings; raises an error if a step failed."""
+        """Returns the sum of all losses and the spread of the latest embeddings; raises if a step failed."""
         assert self.embeddings is not None
         values = torch.cat([self._latest, torch.stack([self._loss_sum, spread(self.embeddings).double()])])
         step, loss, norm, loss_sum, latest_spread = values.tolist()

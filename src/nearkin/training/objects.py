@@ -118,24 +118,24 @@ def _is_plain(value: Any) -> bool:
 
 
 def _check_kinds(method: Any, loss: Any, callbacks: Any, settings: dict[str, Any]) -> None:
-    """Raises an error for objects of the wrong type; a common mistake is to pass a class instead of an object."""
+    """Raises for objects of the wrong type; a common mistake is to pass a class instead of an object."""
     if not isinstance(method, str | Method | None):
         fix = _called(method) if isinstance(method, type) else 'method="rank"'
-        raise UserError(f"method must be a name or a method object, not {kind_of(method)}; pass {fix}")
+        raise UserError(f"method must be a name or a method object, got {kind_of(method)}; pass {fix}")
     if not isinstance(loss, nn.Module | None):
         fix = f"pass {_called(loss)}" if isinstance(loss, type) else "wrap a function in an nn.Module"
         if isinstance(loss, str):
             fix = f'to choose a method by name, use method="{loss}"'
-        raise UserError(f"loss must be a torch module, not {kind_of(loss)}; {fix}")
+        raise UserError(f"loss must be a torch module, got {kind_of(loss)}; {fix}")
     backbone = settings.get("backbone", "")
     if not isinstance(backbone, str | nn.Module):
         fix = _called(backbone) if isinstance(backbone, type) else 'backbone="resnet50"'
-        raise UserError(f"backbone must be a name or a torch module, not {kind_of(backbone)}; pass {fix}")
+        raise UserError(f"backbone must be a name or a torch module, got {kind_of(backbone)}; pass {fix}")
     init = settings.get("init", "")
     if isinstance(init, Embedder):
-        raise UserError('init must be a run or a folder, not an Embedder; save it: model.save("model"), init="model"')
+        raise UserError('init must be a run or a folder, got an Embedder; save it: model.save("model"), init="model"')
     if not isinstance(init, str | Path | Run):
-        raise UserError(f"init must be a run or a folder, not {kind_of(init)}")
+        raise UserError(f"init must be a run or a folder, got {kind_of(init)}")
     if isinstance(callbacks, str) or not isinstance(callbacks, Sequence) or not all(map(callable, callbacks)):
         raise UserError("callbacks must be a list of functions that take (run, metrics); pass callbacks=[function]")
 
@@ -144,9 +144,9 @@ def kind_of(value: Any) -> str:
     """The type of an argument, in words for a message.
 
     >>> kind_of(3), kind_of(int)
-    ('of type int', 'the class int')
+    ('an object of type int', 'the class int')
     """
-    return f"the class {value.__name__}" if isinstance(value, type) else f"of type {type(value).__name__}"
+    return f"the class {value.__name__}" if isinstance(value, type) else f"an object of type {type(value).__name__}"
 
 
 def _called(kind: type) -> str:

@@ -81,7 +81,7 @@ def rate_factor(step: int, steps_per_epoch: int, settings: TrainingSettings) -> 
 
 
 def check(settings: TrainingSettings) -> None:
-    """Raises an error for settings that cannot work, before anything is loaded."""
+    """Raises for settings that cannot work, before anything is loaded."""
     if settings.optimizer not in OPTIMIZERS:
         raise unknown_name("optimizer", settings.optimizer, OPTIMIZERS)
     if settings.schedule not in SCHEDULES:
@@ -89,7 +89,8 @@ def check(settings: TrainingSettings) -> None:
     usual = TrainingSettings()
     for name, value in vars(settings).items():
         if isinstance(value, int | float) and value < min(0, getattr(usual, name)):
-            raise UserError(f"{name} must be >= 0, got {value}")
+            kind = "an integer" if isinstance(value, int) else "a number"
+            raise UserError(f"{name} must be {kind} >= 0, got {value}")
     for name in ("decay_every", "decay_factor"):
         if getattr(settings, name) == 0:
-            raise UserError(f"{name} must be > 0, got 0")
+            raise UserError(f"{name} must be a number > 0, got 0")

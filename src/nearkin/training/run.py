@@ -65,7 +65,7 @@ class Run:
         write_text(self.config_file, settings.to_toml())
 
     def check_free(self) -> None:
-        """Raises an error if the folder is not empty, except for a run that stopped before its first checkpoint."""
+        """Raises if the folder is not empty, except for a run that stopped before its first checkpoint."""
         if not self.folder.exists() or self._barely_begun():
             return
         if not self.digest_file.is_file():

@@ -22,7 +22,7 @@ class DataSettings:
 
     Attributes:
         source: a folder, a .csv or .npz file, or a dataset name.
-        root: folder that holds the benchmark datasets.
+        root: folder that contains the benchmark datasets.
         split: how to split the data: official, classes (random halves), first-half or all (no test split); empty:
             official if there is an official split, else classes.
         split_seed: random seed of the split "classes"; it does not depend on the training seed.
@@ -52,9 +52,9 @@ class DataSettings:
         if self.augment not in ("", *AUGMENTATIONS):
             raise unknown_name("augment", self.augment, AUGMENTATIONS)
         if self.split_seed < 0:
-            raise UserError(f"split_seed must be >= 0, got {self.split_seed}")
+            raise UserError(f"split_seed must be an integer >= 0, got {self.split_seed}")
         if self.workers < -1:
-            raise UserError(f"workers must be >= 0, or -1 for the number of cores, got {self.workers}")
+            raise UserError(f"workers must be an integer >= 0, or -1 for the number of cores, got {self.workers}")
         if self.keep_decoded and self.augment not in ("", "none", "crop-flip"):
             raise UserError(f"keep_decoded needs crop-flip or no augmentation; leave it out for {self.augment}")
 
@@ -96,8 +96,10 @@ class ModelSettings:
     freeze_batch_norm: bool | None = None
 
     def __post_init__(self) -> None:
-        if self.dim < -1 or self.image_size < 0:
-            raise UserError(f"dim and image_size must be >= 0, got {self.dim} and {self.image_size}")
+        if self.dim < -1:
+            raise UserError(f"dim must be an integer >= 0, or -1 for the default, got {self.dim}")
+        if self.image_size < 0:
+            raise UserError(f"image_size must be an integer >= 0, got {self.image_size}")
         if self.head_init not in ("", *HEAD_INIT):
             raise unknown_name("head_init", self.head_init, HEAD_INIT)
 
@@ -183,22 +185,25 @@ class Settings:
         try:
             tables = read_toml(Path(file))
         except FileNotFoundError:
-            raise UserError(f"settings file {file} does not exist") from None
+            raise UserError(f"settings file {file} does not exist; use the config.toml of a run") from None
         except OSError as error:
-            raise UserError(f"{file} cannot be read ({error.strerror or error}); use a settings file") from error
+            reason = error.strerror or error
+            raise UserError(f"{file} cannot be read ({reason}); use the config.toml of a run") from error
         return cls.from_tables(tables, str(file))
 
     @classmethod
-    def from_tables(cls, tables: dict[str, Any], where: str = "settings") -> Settings:
+    def from_tables(cls, tables: dict[str, Any], where: str = "") -> Settings:
+        """Checks and converts the content of a settings file, or the same tables made by hand."""
+        origin = where or "settings"
         sections = ("data", "model", "method", "training")
         for section, table in tables.items():
             if section not in sections:
-                raise unknown_name(f"{where}: section", section, sections)
+                raise unknown_name(f"{origin}: section", section, sections)
             if not isinstance(table, dict):
-                raise UserError(f"{where}: [{section}] must be a table of settings")
+                raise UserError(f"{origin}: [{section}] must be a table of settings")
         if "source" not in tables.get("data", {}):
             raise UserError(
-                f"{where}: data.source is missing; set it to a folder, a .csv or .npz file, or a dataset name"
+                f"{origin}: data.source is missing; set it to a folder, a .csv or .npz file, or a dataset name"
             )
         method = dict(tables.get("method", {}))
         return cls(

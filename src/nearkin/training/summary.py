@@ -53,9 +53,9 @@ def describe_run(splits: Splits, settings: Settings, fabric: Fabric, steps: int)
 def _split(splits: Splits, data: DataSettings) -> str:
     descriptions = {
         "official": "official",
-        "classes": f"a random half of the classes to train, the rest to test (split_seed {data.split_seed})",
-        "first-half": "the first half of the classes to train, the rest to test",
-        "all": "all data to train",
+        "classes": f"a random half of the classes for training, the rest for testing (split_seed {data.split_seed})",
+        "first-half": "the first half of the classes for training, the rest for testing",
+        "all": "all data for training",
     }
     return descriptions[data.split or default_split(splits.train)]
 

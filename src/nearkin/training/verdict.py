@@ -72,7 +72,11 @@ def final_scores(
 def _verdict(
     backbone: Scores, before: Scores, after: Scores, best_epoch: int, start: str, trained: bool, where: str
 ) -> tuple[str, str]:
-    """The outcome ("better", "not better", or "unknown" if there is nothing to compare) and a sentence about it."""
+    """The outcome and a sentence about it.
+
+    The outcome is "better" or "not better", "mixed" if MAP@R and Recall@1 disagree, and "unknown" if there is nothing
+    to compare.
+    """
     base = backbone or before
     if not base or not after:
         return "unknown", "Not evaluated: there is no test split and no validation split."
@@ -89,8 +93,13 @@ def _verdict(
         f"Recall@1 on {where}: {base['recall@1']:.3f} → {after['recall@1']:.3f} ({name} → trained); "
         f"MAP@R: {base[PRIMARY]:.3f} → {after[PRIMARY]:.3f}."
     )
-    if after[PRIMARY] > base[PRIMARY]:
+    gain, recall_gain = after[PRIMARY] - base[PRIMARY], after["recall@1"] - base["recall@1"]
+    if gain > 0 > recall_gain:
+        return "mixed", f"{figures} Mixed result: MAP@R rose, but Recall@1 fell."
+    if gain > 0:
         return "better", figures
+    if recall_gain > 0:
+        return "mixed", f"{figures} Mixed result: Recall@1 rose, but MAP@R did not. {ADVICE}"
     return "not better", f"{figures} Training did not help; the saved model is the trained one. {ADVICE}"
 
 

@@ -1,7 +1,7 @@
 """The tables and figures of the papers as data: one TOML file each, with the paper's numbers exactly as printed.
 
 A row names a recipe, optionally with another method (``instead``) or other settings (``set``). Values that a group of
-rows shares are written once. Each paper's ``paper.toml`` has what holds for all of its tables: the title, how the paper
+rows shares are written once. Each paper's ``paper.toml`` has what all of its tables share: the title, how the paper
 chose its models, and how recipes differ from it.
 """
 
@@ -57,7 +57,7 @@ class PaperTable:
 
 @dataclass(frozen=True)
 class Paper:
-    """What holds for all tables of a paper."""
+    """What all tables of a paper share."""
 
     title: str  # authors, year and title
     authors: str  # abbreviated, with the year
@@ -88,7 +88,7 @@ def known_tables(paper: str) -> list[str]:
 
 
 def read_paper(paper: str) -> Paper:
-    """What holds for all tables of a paper.
+    """What all tables of a paper share.
 
     >>> read_paper("rank").authors
     'Schall et al. 2019'
@@ -103,7 +103,7 @@ def read_table(paper: str, table: str) -> PaperTable:
     'Table I'
     """
     if table not in known_tables(paper):
-        raise unknown_name(f"table or figure of {paper}", table, known_tables(paper))
+        raise unknown_name(f"{paper}: table or figure", table, known_tables(paper))
     values = dict(paper_file(f"{paper}/{table}"))
     notes = read_paper(paper).notes | values.pop("notes", {})
     rows = tuple(_row({**group, **row}, notes) for group in values.pop("groups") for row in group["rows"])

@@ -41,7 +41,7 @@ class Backbone:
     versioned: bool = False
 
     def check_reads(self, data: Literal["images", "vectors"]) -> None:
-        """Raises an error if the backbone does not take this kind of data."""
+        """Raises if the backbone does not take this kind of data."""
         if data == "images" and self.preprocess is None:
             raise UserError(
                 f"backbone '{self.name}' takes feature vectors, but the data are images; use 'small' or a timm model"

@@ -8,6 +8,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from nearkin.data.transforms import Preprocess
+from nearkin.models.backbones.hub import one_attempt
 
 TIMM = "timm:"
 
@@ -59,7 +60,8 @@ def preprocess_from_timm(config: dict[str, Any]) -> Preprocess:
 
 def timm_weights(name: str) -> dict[str, Tensor]:
     """The ImageNet weights, downloaded by timm."""
-    state: dict[str, Tensor] = load_timm().create_model(name, pretrained=True, num_classes=0).state_dict()
+    with one_attempt():
+        state: dict[str, Tensor] = load_timm().create_model(name, pretrained=True, num_classes=0).state_dict()
     return state
 
 
