@@ -110,7 +110,7 @@ def nearest_in(block: DistanceBlock, k: int) -> tuple[Tensor, Tensor]:
     farthest = squares.amax(1, keepdim=True)
     disputed = ((limit >= farthest) & farthest.isfinite()).squeeze(1).nonzero().squeeze(1)
     distances, columns = distances[:, :k], columns[:, :k]
-    if len(squares[0]) < n:
+    if squares.shape[1] < n:
         for these in row_blocks(len(disputed), 2 * n, block_bytes_on(columns.device)):
             again = disputed[these]
             distances[again], columns[again] = _nearest_below(block[again], limit[again], k)

@@ -151,7 +151,8 @@ def _transformed(
         workers = _processes() if isinstance(items, ImageFiles | LazyImages) else 0
     workers = min(workers, AHEAD)
     of_files, kind = isinstance(items, ImageFiles), (workers, pin)
-    pool = _kept[0].pop(kind, None) if of_files and _kept else None
+    kept = next(iter(_kept), None) if of_files else None
+    pool = None if kept is None else kept.pop(kind, None)
     pool = pool or _Workers(_Reader(None if of_files else items), workers, _stack, pin)
     places = items.paths if isinstance(items, ImageFiles) else range(len(items))
     keys = (
@@ -166,8 +167,8 @@ def _transformed(
     except BaseException:
         pool.close()
         raise
-    if of_files and _kept and kind not in _kept[0]:
-        _kept[0][kind] = pool
+    if kept is not None and kept is next(iter(_kept), None) and kind not in kept:  # the block has not ended
+        kept[kind] = pool
     else:
         pool.close()
 

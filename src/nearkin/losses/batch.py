@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from functools import wraps
@@ -18,7 +19,7 @@ from nearkin.errors import UserError
 Labels = Tensor | Sequence[float] | npt.NDArray[Any]  # integers of any dtype, (batch,) or (batch, 1)
 
 
-_checks_data = True
+_thread = threading.local()  # ``checks_data``: False in a block of `unchecked`
 
 
 @contextmanager
@@ -26,23 +27,23 @@ def unchecked() -> Iterator[None]:
     """Losses computed in this block never read tensor data on the host, as in a compiled loss.
 
     On a GPU, such a read waits for all work in progress. Without it, a loss does not notice NaN in a batch, or labels
-    out of range, and shapes cannot depend on the data. Not for several threads.
+    out of range, and shapes cannot depend on the data. Losses in other threads are checked as usual.
 
     >>> with unchecked():
     ...     checked(torch.tensor([[torch.nan]]), [0])[0]
     tensor([[nan]])
     """
-    global _checks_data
-    before, _checks_data = _checks_data, False
+    before = getattr(_thread, "checks_data", True)
+    _thread.checks_data = False
     try:
         yield
     finally:
-        _checks_data = before
+        _thread.checks_data = before
 
 
 def reads_data() -> bool:
     """Whether a loss may read tensor data on the host, for checks and shapes."""
-    return _checks_data and not is_compiling()
+    return not is_compiling() and getattr(_thread, "checks_data", True)
 
 
 def checked(embeddings: Tensor, labels: Labels) -> tuple[Tensor, Tensor]:

@@ -146,7 +146,8 @@ def _outputs(
     device = device_of(model)
     preprocess = model.spec.preprocess if isinstance(model, EmbeddingModel) else None
     with evaluating(model):
-        for inputs in track(input_batches(items, preprocess, draws, augment, workers), what, len(draws)):
+        pin = device.type == "cuda"
+        for inputs in track(input_batches(items, preprocess, draws, augment, workers, pin), what, len(draws)):
             # Not around the loop: the caller may need gradients between two batches.
             with torch.no_grad(), torch.autocast(device.type, autocast, enabled=autocast is not None):
                 outputs = _forward(forward, _padded(inputs, len(draws[0].indices), device), device)
