@@ -12,7 +12,7 @@ training takes the last tenth of the epochs. A cluster that cannot fill a batch 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar
@@ -139,6 +139,14 @@ class DivideAndConquer(Method):
         clustering: str | None = "kmeans",
     ) -> dict[str, float]:
         return self.joint_method.read_out(space, trained_on, recall_at, clustering)
+
+    @property
+    def buffers(self) -> Mapping[str, Tensor]:
+        return self.joint_method.buffers
+
+    @buffers.setter
+    def buffers(self, buffers: Mapping[str, Tensor]) -> None:
+        self.joint_method.buffers = buffers
 
     def groups(self) -> Groups | None:
         return None if self.cluster_of is None else Groups("Partition", "learner", self.cluster_of.numpy())

@@ -117,8 +117,10 @@ class Magnet(Method):
         if trained_on is None:
             return scores
         found = self._index(trained_on)
-        variance = self.buffers.get("variance") or _variance(trained_on.embeddings.double(), found.assignment).item()
-        error = nearest_cluster_error(space, found.centroids, found.group_of, variance)
+        variance = self._mean_variance
+        if variance is None:
+            variance = _variance(trained_on.embeddings.double(), found.assignment)
+        error = nearest_cluster_error(space, found.centroids, found.group_of, variance.item())
         return scores | {"nearest_cluster_error": error}
 
     def groups(self) -> Groups:
@@ -133,13 +135,13 @@ class Magnet(Method):
         return kmeans_per_group(space.embeddings, space.labels, most)
 
     @property
-    def buffers(self) -> Mapping[str, float]:
-        return {} if self._mean_variance is None else {"variance": self._mean_variance.item()}
+    def buffers(self) -> Mapping[str, Tensor]:
+        return {} if self._mean_variance is None else {"variance": self._mean_variance}
 
     @buffers.setter
-    def buffers(self, buffers: Mapping[str, float]) -> None:
+    def buffers(self, buffers: Mapping[str, Tensor]) -> None:
         found = buffers.get("variance")
-        self._mean_variance = None if found is None else torch.tensor(found, dtype=torch.float64)
+        self._mean_variance = None if found is None else torch.as_tensor(found, dtype=torch.float64).mean()
 
     def _update_variance(self, variance: Tensor) -> None:
         """Updates the running average of σ² for Eq. 6 on the device, without waiting for it."""
