@@ -137,6 +137,10 @@ class Method(ABC):
     def sampler(self, labels: npt.ArrayLike, batch_size: int, seed: int) -> LabelBatchSampler:
         """Makes the batch sampler. May be called several times to try batch sizes; the last sampler is used."""
 
+    def items_per_class(self) -> int:
+        """Items of each class in a batch of classes × items, if such batches are chosen instead of the method's own."""
+        return 4
+
     def start_epoch(self, epoch: int) -> None:  # noqa: B027 (most methods do not change between epochs)
         """Sets what changes between epochs; it must depend only on the epoch (from 0) and the saved state."""
 
@@ -193,6 +197,9 @@ class GroupedMethod(Method):
         super().check(labels, dim, batch_size, normalize)
         if self.per_class < 2:
             raise UserError(f"method '{self.name}' needs at least two items per class in a batch; use per_class=2")
+
+    def items_per_class(self) -> int:
+        return self.per_class
 
     def sampler(self, labels: npt.ArrayLike, batch_size: int, seed: int) -> LabelBatchSampler:
         return GroupSampler(labels, batch_size, self.per_class, seed)

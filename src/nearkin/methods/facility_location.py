@@ -79,6 +79,9 @@ class FacilityLocation(Method):
                 "use sub_batch_share=0.5"
             )
 
+    def items_per_class(self) -> int:
+        return max(2, round(1 / self.class_ratio))
+
     def sampler(self, labels: npt.ArrayLike, batch_size: int, seed: int) -> LabelBatchSampler:
         return ClassRatioSampler(labels, batch_size, self.class_ratio, self.class_ratio, seed)
 

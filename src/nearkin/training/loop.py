@@ -116,7 +116,7 @@ def make_trainer(
     check_compile(settings.training)
     device_and_precision(settings.training)
     torch.manual_seed(settings.training.seed)  # before any weights are made
-    method = objects.get("method") or settings.make_method()
+    method = settings.make_method(objects.get("method"))
     if not resumed:
         run.check_free()
     splits = load_splits(settings.data, settings.training.seed, objects.get("dataset"))
