@@ -2,10 +2,10 @@
 
     python benchmarks/tuning.py --out docs/results/tuning.json
 
-Both searches are those of `nearkin compare --tune`, with the same number of trials, the same Optuna sampler and the same
-seeds; one has a single rung. The seed sets the sampler, the network and the validation classes. The winner is the trial
-with the best MAP@R on validation classes; only then is it evaluated on the test classes, once. Epochs are counted in the
-metrics of the trials. Needs `pip install 'nearkin[tune]'`. Finished runs in `--runs` are reused.
+Both searches are those of `nearkin compare --tune`, with the same number of trials, the same Optuna sampler and the
+same seeds; one of them has a single rung. The seed sets the sampler, the network and the validation classes. The winner
+is the trial with the best MAP@R on validation classes; only then is it evaluated on the test classes. Epochs are
+counted in the metrics of the trials. Needs `pip install 'nearkin[tune]'`. Finished runs in `--runs` are reused.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def table(found: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", default="glyphs:classes=120,per_class=16,size=24")
+    parser.add_argument("--data", default="glyphs:classes=120,per_class=12,size=16")
     parser.add_argument("--methods", nargs="+", default=METHODS)
     parser.add_argument("--trials", type=int, default=15)
     parser.add_argument("--epochs", type=int, default=27)
@@ -99,9 +99,9 @@ def main() -> None:
             found[kind].append(search(out, seeded, of_kind, given.jobs))
             assert all(each["epochs"] == epochs_of(of_kind) for each in found[kind][-1].values())
         print(f"{seed + 1} of {given.seeds} seeds\n{table(found)}\n", flush=True)
-    if given.out:
-        made = provenance("cpu")
-        write_json(given.out, {"made": made, "data": given.data, "rungs": [vars(rung) for rung in rungs], **found})
+        if given.out:
+            plans = {kind: [vars(rung) for rung in of_kind] for kind, of_kind in schemes.items()}
+            write_json(given.out, {"made": provenance("cpu"), "data": given.data, "rungs": plans, **found})
 
 
 if __name__ == "__main__":
