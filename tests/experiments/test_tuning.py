@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -165,6 +166,9 @@ def test_a_stopped_search_goes_on_to_the_same_trials(
         with pytest.raises(Interrupted, match="run the same command to continue"):
             compare(vectors, ["triplet"], out=tmp_path / "cut", seeds=1, **quick, tune=8)
     monkeypatch.setattr(Trainer, "_save_or_stop", save)
+    with monkeypatch.context() as patch, pytest.raises(Interrupted):  # before the winner has been taken over
+        patch.setattr(Trainer, "_take_over", Mock(side_effect=KeyboardInterrupt))
+        compare(vectors, ["triplet"], out=tmp_path / "cut", seeds=1, **quick, tune=8)
     assert compare(vectors, ["triplet"], out=tmp_path / "cut", seeds=1, **quick, tune=8).scores == whole.scores
     assert trials(tmp_path / "cut") == trials(tmp_path / "whole")
     assert sum(steps.values()) == (8 * 1 + 3 * 2) * STEPS  # no step was taken twice

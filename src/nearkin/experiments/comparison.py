@@ -11,6 +11,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -113,6 +114,7 @@ def compare(
         raise UserError(next(iter(refused.values())))
     # A method that failed with one seed is left out: the other seeds would be a biased selection.
     runs = {name: [Run(out / f"{name}-{seed}") for seed in range(seeds)] for name in rows if name not in refused}
+    taken_over = [trial for name, (_, trial) in chosen.items() if name in runs]
     scores, read_outs = _scores(runs)
     result = ComparisonResult(
         protocol,
@@ -129,7 +131,7 @@ def compare(
         seconds={name: [seconds_of(run) for run in runs[name]] for name in scores},
         curves={name: [_curve(run) for run in runs[name]] for name in scores},
         backbone=_backbone(out, first),
-        made=provenance_of(run for name in scores for run in runs[name]),
+        made=provenance_of([*chain.from_iterable(runs.values()), *taken_over]),
         read_outs=read_outs,
         command=command_of(source, methods, seeds, protocol, settings, tune, concatenate, out, objects),
     )
