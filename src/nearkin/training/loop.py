@@ -73,17 +73,30 @@ def train(settings: Settings, folder: str | Path | Run, tested: bool = True, **o
     return make_trainer(settings, run, tested=tested, **objects).train()
 
 
-def resume(folder: str | Path, tested: bool = True, epochs: int | None = None, **objects: Unpack[Objects]) -> Run:
+def resume(
+    folder: str | Path,
+    tested: bool = True,
+    epochs: int | None = None,
+    stop_after: int | None = None,
+    **objects: Unpack[Objects],
+) -> Run:
     """Continues a run from its last checkpoint; the weights end up as if it had never stopped.
 
-    ``epochs``: a new number of epochs; the learning rates continue as if the run had started with it.
+    Args:
+        epochs: a new number of epochs; the learning rates continue as if the run had started with it.
+        stop_after: a new epoch to stop after; the learning rates stay those of all epochs.
     """
     run = Run.open(folder)
     settings = run.settings()
     if method := objects.get("method"):
         check_same_method(method, settings)
     if epochs is None:
-        return make_trainer(settings, run, resumed=True, tested=tested, **objects).train()
+        later = stop_after not in (None, settings.training.stop_after)
+        settings = settings.changed(training={"stop_after": stop_after}) if later else settings
+        trainer = make_trainer(settings, run, resumed=True, tested=tested, **objects)
+        if later:
+            run.change_settings(settings)
+        return trainer.train()
     begun = run.checkpoint_file.is_file()
     done = load_checkpoint(run.checkpoint_file, {}, torch.device("cpu")).epoch if begun else 0
     if epochs <= done:  # before the trainer opens the run's files
@@ -123,7 +136,8 @@ def make_trainer(
     backbone = run.backbone = objects.get("backbone")
     settings = resolved(settings, splits, method, backbone)
     model = build_model(settings, splits.train, method.slices, backbone)
-    return Trainer(splits, method, model, settings, run, resumed, tested, objects.get("callbacks", ()))
+    others = objects.get("callbacks", ()), objects.get("trial")
+    return Trainer(splits, method, model, settings, run, resumed, tested, *others)
 
 
 class Trainer:
@@ -138,6 +152,7 @@ class Trainer:
         resumed: whether to continue from the run's checkpoint.
         tested: whether to evaluate the test split.
         callbacks: functions called after every epoch.
+        trial: a run with the same settings that never used the test split; this run takes over its training.
     """
 
     def __init__(
@@ -150,9 +165,10 @@ class Trainer:
         resumed: bool = False,
         tested: bool = True,
         callbacks: Sequence[Callback] = (),
+        trial: Run | None = None,
     ) -> None:
         self.method, self.model, self.settings, self.run = method, model, settings, run
-        self.callbacks = callbacks
+        self.callbacks, self.trial = callbacks, trial
         self.fabric = make_fabric(settings.training, method.slices)
         self.held_out = {"validation": splits.validation, "test": splits.test if tested else None}
         check_measurable(self.held_out)
@@ -214,6 +230,8 @@ class Trainer:
             self._compile()
             if self.position.records == 0:
                 self._measure_start()
+                if self.trial:
+                    self._take_over(self.trial)
             total = self.last_epoch * len(self.sampler)
             with stop_requests() as stop_requested, bar("training", total, done=self.position.step) as advance:
                 while self.position.epoch < self.last_epoch and not self._out_of_patience():
@@ -251,6 +269,20 @@ class Trainer:
                     self.position.best = scores[PRIMARY]
                     self._save_model()
         self.start = None
+
+    def _take_over(self, trial: Run) -> None:
+        """Copies the records, the kept model and the checkpoint of a run that differs only in never being tested."""
+        for record in trial.metrics:
+            if record["kind"] in ("training", "evaluation"):
+                self.position.records += 1
+                self.metrics.add(record)
+        trial.restore_model(self.model)
+        self.method.buffers = trial.read_buffers()
+        self._save_model()
+        records = self.position.records
+        position = load_checkpoint(trial.checkpoint_file, self._stateful(), self.fabric.device)
+        self.position, self.saved = replace(position, records=records), False
+        self._save_checkpoint()
 
     def _check_trainable(self) -> None:
         frozen = self.settings.model.freeze_backbone or next(self.model.backbone.parameters(), None) is None
