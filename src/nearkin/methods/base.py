@@ -113,7 +113,7 @@ class Method(ABC):
     slices: int = 1  # number of learners that share the embedding, one slice of its dimensions each
     refresh_every: Every | None = None
     loss: nn.Module
-    buffers: Mapping[str, float] = MappingProxyType({})  # values that ``read_out`` needs; saved with the model
+    buffers: Mapping[str, float] = MappingProxyType({})  # saved with the model, and logged each epoch
 
     def check(self, labels: npt.ArrayLike, dim: int, batch_size: int, normalize: str) -> None:  # noqa: ARG002
         """Raises an error before training starts if the settings cannot work with the data."""
