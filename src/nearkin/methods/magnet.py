@@ -68,6 +68,7 @@ class Magnet(Method):
     minimises = "distance to the item's cluster relative to clusters of other classes, in units of the variance"
     readout = "nearest neighbours; k-nearest-cluster on known classes"
     normalize = "never"
+    representative_batches = False
     frozen_rate = finetune_rate = 1e-4
     ranges: ClassVar = {"alpha": Between(-2.0, 10.0), "clusters": OneOf((1, 2, 4))}
 
