@@ -16,7 +16,7 @@ from torch import Tensor
 
 from nearkin.errors import UserError
 from nearkin.losses import MagnetLoss, magnet_loss
-from nearkin.losses.magnet import HINGES
+from nearkin.losses.magnet import HINGES, VARIANCES
 
 
 @pytest.mark.parametrize("file", golden_files("magnet_*.npz"), ids=lambda file: file.stem)
@@ -41,7 +41,7 @@ def test_loss_and_gradient_equal_the_golden_ones(file: Path, variance: str, key:
 def test_it_equals_the_equations(seed: int, items: int, dim: int, clusters: int, alpha: float) -> None:
     x, cluster = random_batch(seed, items, dim, clusters)
     y = cluster % 3
-    for variance in ("eq4", "eq5"):
+    for variance in VARIANCES:
         if len(cluster.unique()) < items:  # else every variance is 0
             expected = oracle(x.numpy(), y.numpy(), cluster.numpy(), alpha, variance)
             found = magnet_loss(x, y, 10**12 - 7 * cluster, alpha, variance, reduction="none")
@@ -51,7 +51,7 @@ def test_it_equals_the_equations(seed: int, items: int, dim: int, clusters: int,
 
 def test_the_gradient_goes_through_means_and_variance() -> None:
     x, cluster = random_batch(items=16, dim=3, classes=6)
-    for variance in ("eq4", "eq5"):
+    for variance in VARIANCES:
         magnet = MagnetLoss(variance=variance)
         assert torch.autograd.gradcheck(lambda x, f=magnet: f(x, cluster // 2, clusters=cluster), x.requires_grad_())
 
@@ -66,8 +66,9 @@ def test_clusters_of_the_index_that_are_not_in_the_batch_are_further_impostors(
         return
     centroids, classes = torch.randn(5 + absent, dim, dtype=torch.float64), torch.arange(5 + absent) % 3
     index = {number: (centroids[number].numpy(), int(classes[number])) for number in range(5 + absent)}
-    expected = oracle(x.numpy(), classes[cluster].numpy(), cluster.numpy(), 1.0, hinge=hinge, index=index)
-    magnet = MagnetLoss(reduction="none", hinge=hinge)
+    form = {"alpha": -1.0, "hinge": hinge, "scaling": 3.0}
+    expected = oracle(x.numpy(), classes[cluster].numpy(), cluster.numpy(), **form, index=index)
+    magnet = MagnetLoss(reduction="none", **form)
     found = magnet(x, classes[cluster], clusters=cluster, centroids=centroids, centroid_labels=classes)
     assert found.tolist() == pytest.approx(expected, rel=1e-9, abs=1e-9)
 
@@ -123,6 +124,7 @@ def test_a_cluster_of_two_classes_is_refused() -> None:
         ({"alpha": float("nan")}, "alpha must be a finite number"),
         ({"variance": "eq6"}, "variance 'eq6' is unknown"),
         ({"reduction": "sum"}, "reduction 'sum' is unknown"),
+        ({"scaling": 0.0}, "scaling must be a finite number > 0, got 0.0"),
         ({"hinge": "smooth"}, "hinge 'smooth' is unknown"),
     ],
 )

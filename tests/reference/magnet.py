@@ -18,6 +18,7 @@ def magnet_losses(
     alpha: float = 1.0,
     variance: str = "eq4",
     hinge: str = "hard",
+    scaling: float = 1.0,
     index: dict[int, tuple[np.ndarray, int]] | None = None,
 ) -> list[float]:
     """The loss of each example; ``index``: the centroid and the class of every cluster."""
@@ -27,6 +28,9 @@ def magnet_losses(
     spread = sum(own) / (len(x) - 1)
     if variance == "eq5":
         spread = spread**2
+    if variance == "none":
+        spread = 1.0
+    spread = spread / scaling
     losses = []
     for i in range(len(x)):
         impostors = [squared_distance(x[i], means[c]) for c in means if class_of[c] != y[i]]

@@ -7,6 +7,10 @@ independent of scale, as the paper intends. ``variance="eq5"`` squares the sum o
 Means and variance come from the batch, and the gradient flows through them. No ε is needed, because the sum is computed
 as a log-sum-exp.
 
+``scaling`` multiplies all squared distances after the division by 2σ². It is one reading of the "global scaling" that
+the paper tunes (Table 1) but does not explain. Eq. 4 itself has no scale: σ² is summed over all dimensions, so without
+scaling even distant clusters count.
+
 Two forms are not in the paper. ``hinge="soft"`` replaces max(0, x) by log(1 + eˣ), which never stops pushing. With
 ``centroids``, the impostors are all clusters of an index, as in Eq. 4: those of the batch by their means in the batch,
 the others by their last known centroids, which get no gradient.
@@ -26,11 +30,20 @@ from torch.nn.functional import softplus
 
 from nearkin.errors import UserError, unknown_name
 from nearkin.losses.base import Loss
-from nearkin.losses.batch import Labels, checked, checked_ids, full_precision, group_means, numbered, reads_data
+from nearkin.losses.batch import (
+    Labels,
+    checked,
+    checked_ids,
+    full_precision,
+    group_means,
+    numbered,
+    positive_number,
+    reads_data,
+)
 from nearkin.losses.distances import COINCIDENT, widened
 from nearkin.losses.registry import register_loss
 
-VARIANCES = ("eq4", "eq5")
+VARIANCES = ("eq4", "eq5", "none")
 REDUCTIONS = ("mean", "none")
 HINGES = ("hard", "soft")
 
@@ -43,6 +56,7 @@ def magnet_loss(
     variance: str = "eq4",
     reduction: str = "mean",
     hinge: str = "hard",
+    scaling: float = 1.0,
     centroids: Tensor | None = None,
     centroid_labels: Labels | None = None,
 ) -> Tensor:
@@ -54,9 +68,11 @@ def magnet_loss(
         clusters: (batch,) integers, the cluster of each row; a cluster must not contain two classes. None makes each
             class one cluster.
         alpha: α in Eq. 5, the gap between clusters in units of the variance.
-        variance: "eq4", which does not depend on scale, or "eq5", which divides by σ⁴ as public implementations do.
+        variance: "eq4", which does not depend on scale, or "eq5", which divides by σ⁴ as public implementations do;
+            "none" takes σ² = 1, for embeddings of unit length (use a ``scaling`` of about 20).
         reduction: "mean", or "none" for one loss per example.
         hinge: "hard" is max(0, x) as in the paper; "soft" is log(1 + eˣ).
+        scaling: factor of squared distances in units of the variance; with a larger one, nearer clusters count more.
         centroids: (index, dim) the centroids of all clusters, as further impostors; ``clusters`` are its row numbers.
             The centroids of the batch's own clusters are not used. None: only the clusters of the batch.
         centroid_labels: (index,) integers, the classes of ``centroids``.
@@ -70,7 +86,7 @@ def magnet_loss(
     >>> bool(near < far)
     True
     """
-    _check(alpha, variance, reduction, hinge)
+    _check(alpha, variance, reduction, hinge, scaling)
     embeddings, labels = checked(embeddings, labels)
     clusters = labels if clusters is None else checked_ids(clusters, embeddings, "clusters")
     cluster, sizes = numbered(clusters)
@@ -97,6 +113,9 @@ def magnet_loss(
         spread = (own.sum() / max(1, len(points) - 1)).clamp(min=rounding)
         if variance == "eq5":
             spread = spread.clamp(min=1e-15).square()
+        elif variance == "none":
+            spread = torch.ones_like(spread)
+        spread = spread / scaling
         # Finite, so that the gradient of an example without impostors is 0, not NaN.
         lowest = torch.finfo(points.dtype).min
         impostors = (-distances / (2 * spread)).masked_fill(absent, lowest)
@@ -119,13 +138,21 @@ class MagnetLoss(Loss):
 
     without_pairs = "it compares items with the means of clusters"
 
-    def __init__(self, alpha: float = 1.0, variance: str = "eq4", reduction: str = "mean", hinge: str = "hard") -> None:
+    def __init__(
+        self,
+        alpha: float = 1.0,
+        variance: str = "eq4",
+        reduction: str = "mean",
+        hinge: str = "hard",
+        scaling: float = 1.0,
+    ) -> None:
         super().__init__()
-        _check(alpha, variance, reduction, hinge)
+        _check(alpha, variance, reduction, hinge, scaling)
         self.alpha: float | Tensor = alpha
         self.variance = variance
         self.reduction = reduction
         self.hinge = hinge
+        self.scaling = scaling
 
     def compute(
         self,
@@ -135,11 +162,12 @@ class MagnetLoss(Loss):
         centroids: Tensor | None = None,
         centroid_labels: Labels | None = None,
     ) -> Tensor:
-        settings = (self.alpha, self.variance, self.reduction, self.hinge)
+        settings = (self.alpha, self.variance, self.reduction, self.hinge, self.scaling)
         return magnet_loss(embeddings, labels, clusters, *settings, centroids, centroid_labels)
 
     def extra_repr(self) -> str:
-        return f"alpha={self.alpha}, variance={self.variance}, reduction={self.reduction}, hinge={self.hinge}"
+        names = ("alpha", "variance", "reduction", "hinge", "scaling")
+        return ", ".join(f"{name}={getattr(self, name)}" for name in names)
 
 
 def _checked_index(
@@ -157,7 +185,8 @@ def _checked_index(
     return centroids, classes
 
 
-def _check(alpha: float | Tensor, variance: str, reduction: str, hinge: str) -> None:
+def _check(alpha: float | Tensor, variance: str, reduction: str, hinge: str, scaling: float) -> None:
+    positive_number(scaling=scaling)
     if not isinstance(alpha, Tensor) and not math.isfinite(alpha):
         raise UserError(f"alpha must be a finite number, got {alpha}")
     for name, value, known in (

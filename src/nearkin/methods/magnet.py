@@ -54,7 +54,8 @@ class Magnet(Method):
         choose_clusters: choose each class's number of clusters, from 1 to ``clusters``, at each refresh.
         refresh_epochs: epochs between two refreshes of the cluster index.
         refresh_steps: steps between two refreshes; 0 counts epochs instead.
-        variance: σ² as in "eq4", or squared once more as in "eq5".
+        variance: σ² as in "eq4", or squared once more as in "eq5", or "none" for 1.
+        scaling: factor of squared distances in units of the variance; one reading of "global scaling" in Table 1.
         candidates: impostors of an item: the clusters of its "batch", or all clusters of the "index"; those that are
             not in the batch stay where they were at the last refresh.
         hinge: "hard" is max(0, x) as in the paper; "soft" is log(1 + eˣ), which never stops pushing.
@@ -70,7 +71,11 @@ class Magnet(Method):
     normalize = "never"
     representative_batches = False
     frozen_rate = finetune_rate = 1e-4
-    ranges: ClassVar = {"alpha": Between(-2.0, 10.0), "clusters": OneOf((1, 2, 4))}
+    ranges: ClassVar = {
+        "alpha": Between(-2.0, 10.0),
+        "scaling": Between(1.0, 16.0, log=True),
+        "clusters": OneOf((1, 2, 4)),
+    }
 
     alpha: float = 1.0
     per_cluster: int = 4
@@ -79,6 +84,7 @@ class Magnet(Method):
     refresh_epochs: int = 1
     refresh_steps: int = 0
     variance: str = "eq4"
+    scaling: float = 1.0
     candidates: str = "batch"
     hinge: str = "hard"
     active_share: float = 0.0
@@ -96,7 +102,7 @@ class Magnet(Method):
             raise unknown_name("candidates", self.candidates, CANDIDATES)
         if not 0 <= self.active_share < 1:
             raise UserError(f"active_share must be a number >= 0 and < 1, got {self.active_share}")
-        self.loss: MagnetLoss = MagnetLoss(self.alpha, self.variance, reduction="none", hinge=self.hinge)
+        self.loss: MagnetLoss = MagnetLoss(self.alpha, self.variance, "none", self.hinge, self.scaling)
         self._mean_variance: Tensor | None = None
         self._impostors: dict[str, Tensor] = {}  # with candidates="index": all centroids and their classes
         self.refresh_every = (
@@ -146,9 +152,8 @@ class Magnet(Method):
             return scores
         found = self._index(trained_on)
         variance = self.buffers.get("variance") or _variance(trained_on.embeddings.double(), found.assignment).item()
-        if self.variance == "eq5":
-            variance = variance**2
-        error = nearest_cluster_error(space, found.centroids, found.group_of, variance, self.nearest_clusters)
+        spread = {"eq4": variance, "eq5": variance**2, "none": 1.0}[self.variance] / self.scaling
+        error = nearest_cluster_error(space, found.centroids, found.group_of, spread, self.nearest_clusters)
         return scores | {"nearest_cluster_error": error}
 
     def groups(self) -> Groups:
