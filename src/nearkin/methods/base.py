@@ -108,6 +108,7 @@ class Method(ABC):
     batch_unit: int = 2  # default batch sizes are multiples of this
     listed: bool = True  # False for a method that takes an object, which settings cannot describe
     in_all: bool = True  # whether a comparison of "all" methods includes it
+    representative_batches: bool = True  # False if a batch comes from one region of the space; batch norm cares
     needs_pairs: bool = True  # whether a batch must contain two items of a class
     normalize: str = "always"  # when the paper scales embeddings to unit length: always, at test, or never
     slices: int = 1  # number of learners that share the embedding, one slice of its dimensions each

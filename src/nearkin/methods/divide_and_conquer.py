@@ -54,6 +54,7 @@ class DivideAndConquer(Method):
     batches = "those of the wrapped method, from one cluster at a time"
     minimises = "the wrapped method's loss, on the cluster's slice of the embedding"
     readout = "nearest neighbours of the concatenated slices"
+    representative_batches = False
     ranges: ClassVar = {
         "learners": OneOf((2, 4, 8)),
         "recluster_epochs": OneOf((1, 2, 4)),

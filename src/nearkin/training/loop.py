@@ -37,6 +37,7 @@ from nearkin.sampling import share_of
 from nearkin.space import Space
 from nearkin.training import optimise
 from nearkin.training.baseline import unit_space
+from nearkin.training.batch_norm import estimate_statistics, learning_norms, random_draws
 from nearkin.training.card import write_card
 from nearkin.training.checkpoint import Position, Stateful, load_checkpoint
 from nearkin.training.compiling import check_compile, compile_backbone, should_compile
@@ -340,9 +341,11 @@ class Trainer:
             spread=self.position.spread,
             items_per_second=round((len(self.sampler) - first) * self.sampler.batch_size / seconds, 1),
             refresh_share=round(self.refresh_seconds / seconds, 4),
+            **self.method.record(),
         )
         if self.position.spread < COLLAPSED:
             log.warning(collapse_advice(self.position.spread))
+        self._estimate_batch_norm()
         scores = self._choose_model(loss)
         self._save_checkpoint()
         for callback in self.callbacks:
@@ -367,11 +370,27 @@ class Trainer:
     def _refresh(self) -> None:
         """Embeds the training split with the current model and passes it to the method."""
         started = time.monotonic()
+        self._estimate_batch_norm()
         self.method.on_refresh(self._space(self.train_set, fast=True))
         if self.fabric.world_size > 1:  # GPU sums may differ in the last digit between processes
             for stateful in (self.method, self.sampler):
                 stateful.load_state_dict(self.fabric.broadcast(stateful.state_dict()))
         self.refresh_seconds += time.monotonic() - started
+
+    def _estimate_batch_norm(self) -> None:
+        """Estimates batch norm's statistics from random items, if the method's batches are not a sample of the data."""
+        if self.method.representative_batches or self.learner is not self.model:
+            return
+        if not (norms := learning_norms(self.model)):
+            return
+        # Every process uses the same items, which depend only on the position.
+        batch_size = self.training.micro_batch or self.training.batch_size // self.fabric.world_size
+        draws = random_draws(len(self.train_set), batch_size, (self.training.seed, self.position.step))
+        augment, pin = self.settings.data.augment, self.fabric.device.type == "cuda"
+        inputs = input_batches(self.train_set.items, self.preprocess, draws, augment, self.workers, pin)
+        eager = torch.compiler.set_stance("force_eager") if self.restore_eager else nullcontext()
+        with eager, self.fabric.autocast():
+            estimate_statistics(self.model, norms, (to_device(batch, self.fabric.device) for batch in inputs))
 
     def _step(self, batch: Batch) -> None:
         seed_device(self.fabric.device, self._seed(self.position.batch) + 1 + self.fabric.global_rank)  # dropout
