@@ -105,7 +105,7 @@ def test_a_learner_sees_only_its_own_slice(vectors: Path, tmp_path: Path) -> Non
 
 
 def divided(points: Tensor, labels: Tensor, batch_size: int = 4, **changes: Any) -> DivideAndConquer:
-    method = make_method("divide-and-conquer", wraps="triplet:per_class=2", **changes)
+    method = make_method("divide-and-conquer", **({"wraps": "triplet:per_class=2"} | changes))
     assert isinstance(method, DivideAndConquer)
     method.sampler(labels.numpy(), batch_size, seed=0)
     method.on_refresh(Space.of(points, labels))
@@ -146,8 +146,35 @@ def test_a_cluster_too_small_for_a_batch_borrows_the_nearest_items() -> None:
     assert 63 in items
     assert method.batch_sampler.can_fill_a_batch(items)
     distance = (points - lonely).square().sum(1)
-    assert set(items.tolist()) == set(distance.argsort()[: len(items)].tolist())
-    assert len(items) < 64
+    nearest = distance.argsort()[: len(items)]
+    assert set(items.tolist()) == set(nearest.tolist())
+    assert not method.batch_sampler.can_fill_a_batch(nearest[:-1].numpy())  # it borrows no more than it needs
+    assert method.record()["borrowed_share"] == round((1 - 1 / len(items)) / 5, 4)
+
+
+def blobs_of_classes(per_class: int, classes: int = 40) -> tuple[Tensor, Tensor]:
+    """Classes in four corners."""
+    labels = torch.arange(classes).repeat_interleave(per_class)
+    return CORNERS[labels % 4] + torch.randn(len(labels), 2, generator=torch.Generator().manual_seed(0)), labels
+
+
+@pytest.mark.parametrize("wraps", ["triplet:per_class=2", "rank:per_class=2", "facility-location:class_ratio=0.5"])
+def test_a_cluster_with_few_classes_gives_more_items_of_each_instead_of_borrowing(wraps: str) -> None:
+    points, labels = blobs_of_classes(per_class=20)  # ten classes in a cluster; a batch would have sixteen
+    method = divided(points, labels, batch_size=32, wraps=wraps)
+    assert method.record() == {"borrowed_share": 0.0}
+    for batch in method.batch_sampler:
+        assert len(set((labels[batch] % 4).tolist())) == 1  # all from one cluster
+        assert len(set(batch)) == 32
+
+
+def test_a_cluster_smaller_than_a_batch_repeats_its_items_instead_of_borrowing() -> None:
+    points, labels = blobs_of_classes(per_class=2)
+    method = divided(points, labels, batch_size=32, wraps="triplet:per_class=2")
+    assert method.record() == {"borrowed_share": 0.0}
+    for batch in method.batch_sampler:
+        assert len(batch) == 32 and len(set((labels[batch] % 4).tolist())) == 1
+        assert max(batch.count(item) for item in batch) == 2
 
 
 def test_a_large_cluster_that_borrows_keeps_its_own_items() -> None:

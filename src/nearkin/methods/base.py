@@ -18,7 +18,7 @@ from nearkin.evaluation import soft_knn_error
 from nearkin.evaluation.metrics import variant
 from nearkin.fields import checked_fields, parse_assignment
 from nearkin.methods.ranges import Range
-from nearkin.sampling import GroupSampler, LabelBatchSampler
+from nearkin.sampling import GroupSampler, LabelBatchSampler, enough_per_class
 from nearkin.space import Space
 
 
@@ -137,6 +137,10 @@ class Method(ABC):
     def sampler(self, labels: npt.ArrayLike, batch_size: int, seed: int) -> LabelBatchSampler:
         """Makes the batch sampler. May be called several times to try batch sizes; the last sampler is used."""
 
+    def part_sampler(self, labels: npt.ArrayLike, batch_size: int, seed: int) -> LabelBatchSampler:
+        """Makes the sampler for a part of the items. If it has few classes, batches have more items of each."""
+        return self.sampler(labels, batch_size, seed)
+
     def start_epoch(self, epoch: int) -> None:  # noqa: B027 (most methods do not change between epochs)
         """Sets what changes between epochs; it must depend only on the epoch (from 0) and the saved state."""
 
@@ -167,6 +171,10 @@ class Method(ABC):
             return {}
         return {"soft_knn_error": soft_knn_error(space, trained_on)}
 
+    def record(self) -> dict[str, float]:
+        """Values for the training record of an epoch; they must depend only on the saved state."""
+        return {}
+
     def groups(self) -> Groups | None:
         """The groups of the training split since the last refresh, for reports; None if it is not divided."""
         return None
@@ -196,6 +204,9 @@ class GroupedMethod(Method):
 
     def sampler(self, labels: npt.ArrayLike, batch_size: int, seed: int) -> LabelBatchSampler:
         return GroupSampler(labels, batch_size, self.per_class, seed)
+
+    def part_sampler(self, labels: npt.ArrayLike, batch_size: int, seed: int) -> LabelBatchSampler:
+        return GroupSampler(labels, batch_size, enough_per_class(labels, batch_size, self.per_class), seed)
 
 
 _registry: dict[str, type[Method]] = {}

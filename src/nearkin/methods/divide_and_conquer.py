@@ -7,11 +7,14 @@ At the end, all slices are trained together on all data.
 
 The paper leaves some choices open. Here, a slice is normalised on its own while its learner trains; in joint training,
 the embedding is normalised as a whole. Each learner has its own β or proxies, and joint training has new ones. Joint
-training takes the last tenth of the epochs. A cluster that cannot fill a batch borrows the items nearest to its mean.
+training takes the last tenth of the epochs. A cluster with too few classes for a batch gives more items of each; one
+with too few items repeats them. Only if that is not enough, it borrows the fewest items that are, nearest to its mean.
 """
 
 from __future__ import annotations
 
+import logging
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -30,7 +33,10 @@ from nearkin.methods.ranges import Between, OneOf
 from nearkin.sampling import LabelBatchSampler, PartitionSampler
 from nearkin.space import Space
 
+log = logging.getLogger("nearkin")
+
 PARTITIONS = ("k-means", "random", "labels")
+MUCH_BORROWED = 0.1
 
 
 @register
@@ -106,7 +112,10 @@ class DivideAndConquer(Method):
         self.first_joint_epoch = epochs - round(self.finetune * epochs)
 
     def sampler(self, labels: npt.ArrayLike, batch_size: int, seed: int) -> LabelBatchSampler:
-        self.batch_sampler = PartitionSampler(labels, batch_size, self.joint_method.sampler, seed, self.needs_pairs)
+        wrapped = self.joint_method
+        self.batch_sampler = PartitionSampler(
+            labels, batch_size, wrapped.sampler, seed, self.needs_pairs, wrapped.part_sampler
+        )
         return self.batch_sampler
 
     def start_epoch(self, epoch: int) -> None:
@@ -124,6 +133,8 @@ class DivideAndConquer(Method):
             clusters = match_clusters(clusters, self.cluster_of, self.learners)
         self.cluster_of = clusters
         self.batch_sampler.divide(self._parts(space.to("cpu"), clusters))
+        if (share := self.record()["borrowed_share"]) > MUCH_BORROWED:
+            log.info("%.0f %% of the learners' items are borrowed from other clusters; use fewer learners", 100 * share)
 
     def step(self, embed: Embed, batch: Batch) -> Tensor:
         if self.joint or self.slices == 1:
@@ -139,6 +150,15 @@ class DivideAndConquer(Method):
         clustering: str | None = "kmeans",
     ) -> dict[str, float]:
         return self.joint_method.read_out(space, trained_on, recall_at, clustering)
+
+    def record(self) -> dict[str, float]:
+        """How many of a learner's items belong to other clusters, on average over the learners."""
+        parts = self.batch_sampler.parts
+        if self.cluster_of is None or len(parts) < self.learners:  # all items are trained together
+            return {"borrowed_share": 0.0}
+        cluster_of = self.cluster_of.numpy()
+        borrowed = [np.mean(cluster_of[items] != cluster) for cluster, items in enumerate(parts)]
+        return {"borrowed_share": round(float(np.mean(borrowed)), 4)}
 
     def groups(self) -> Groups | None:
         return None if self.cluster_of is None else Groups("Partition", "learner", self.cluster_of.numpy())
@@ -169,20 +189,19 @@ class DivideAndConquer(Method):
         return kmeans(means, self.learners, self.batch_sampler.seed).assignment[class_of]
 
     def _parts(self, space: Space, clusters: Tensor) -> Sequence[npt.NDArray[np.int64]]:
-        """The items of each cluster; a cluster that cannot fill a batch also gets the items nearest to its mean."""
+        """The items of each cluster; one that cannot fill a batch also gets the fewest items nearest to its mean."""
         return [self._with_neighbours(space, clusters == cluster) for cluster in range(self.learners)]
 
     def _with_neighbours(self, space: Space, members: Tensor) -> npt.NDArray[np.int64]:
         items = members.nonzero().squeeze(1).numpy()
-        if self.batch_sampler.can_fill_a_batch(items):
+        fills = self.batch_sampler.can_fill_a_batch
+        if fills(items):
             return items
         mean = space.embeddings[members if members.any() else slice(None)].mean(0)
         distances = (space.embeddings - mean).square().sum(1).masked_fill(members, -1.0)  # members come first
         order = distances.argsort(stable=True).numpy()
-        count = max(self.batch_sampler.batch_size, len(items))
-        while count < len(order) and not self.batch_sampler.can_fill_a_batch(order[:count]):
-            count *= 2
-        return order[:count]
+        counts = range(len(items) + 1, len(order))
+        return order[: len(items) + 1 + bisect_left(counts, True, key=lambda count: fills(order[:count]))]
 
 
 def _wrapped(text: str) -> Method:

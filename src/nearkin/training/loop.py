@@ -308,6 +308,7 @@ class Trainer:
             spread=self.position.spread,
             items_per_second=round((len(self.sampler) - first) * self.sampler.batch_size / seconds, 1),
             refresh_share=round(self.refresh_seconds / seconds, 4),
+            **self.method.record(),
         )
         if self.position.spread < COLLAPSED:
             log.warning(collapse_advice(self.position.spread))
