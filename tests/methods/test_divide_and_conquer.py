@@ -223,6 +223,18 @@ def test_the_last_epochs_are_joint(vectors: Path, tmp_path: Path, epochs: int, f
         assert (method.refresh_every is None) == method.joint
 
 
+def test_the_joint_epochs_have_a_schedule_of_their_own(vectors: Path, tmp_path: Path) -> None:
+    changes = {"epochs": 5, "finetune": 0.4, "schedule": "cosine", "learning_rate": 0.01, "finetune_rate_factor": 0.5}
+    run, rates = trainer(vectors, tmp_path / "run", **changes), []
+    run.optimizer.register_step_post_hook(lambda *_: rates.append(run.optimizer.param_groups[0]["lr"]))
+    run.train()
+    steps = len(run.sampler)
+    slices, joint = rates[: 3 * steps], rates[3 * steps :]
+    assert slices == sorted(slices, reverse=True) and joint == sorted(joint, reverse=True)
+    assert (slices[0], joint[0]) == (0.01, 0.005)
+    assert max(slices[-1], joint[-1]) < 0.001
+
+
 @pytest.mark.parametrize(
     ("partition", "every", "refreshed"),
     [("k-means", 2, [0, 2, 4]), ("k-means", 3, [0, 3]), ("random", 2, [0]), ("labels", 1, [0])],

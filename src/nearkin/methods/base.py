@@ -45,6 +45,19 @@ class Every:
 
 
 @dataclass(frozen=True)
+class Phase:
+    """A part of training for which the learning rate schedule starts again.
+
+    Attributes:
+        first_epoch: its first epoch, counted from 0; it ends where the next phase begins.
+        rate_factor: factor of all learning rates.
+    """
+
+    first_epoch: int
+    rate_factor: float = 1.0
+
+
+@dataclass(frozen=True)
 class Batch:
     """One global batch.
 
@@ -112,6 +125,7 @@ class Method(ABC):
     normalize: str = "always"  # when the paper scales embeddings to unit length: always, at test, or never
     slices: int = 1  # number of learners that share the embedding, one slice of its dimensions each
     refresh_every: Every | None = None
+    phases: tuple[Phase, ...] = (Phase(0),)  # may depend on the number of epochs, which ``prepare`` gets
     loss: nn.Module
     buffers: Mapping[str, float] = MappingProxyType({})  # values that ``read_out`` needs; saved with the model
 

@@ -7,7 +7,8 @@ At the end, all slices are trained together on all data.
 
 The paper leaves some choices open. Here, a slice is normalised on its own while its learner trains; in joint training,
 the embedding is normalised as a whole. Each learner has its own β or proxies, and joint training has new ones. Joint
-training takes the last tenth of the epochs. A cluster with too few classes for a batch gives more items of each; one
+training takes the last tenth of the epochs; the learning rate schedule starts again for it, lower than before, because
+a cosine would otherwise be almost at 0. A cluster with too few classes for a batch gives more items of each; one
 with too few items repeats them. Only if that is not enough, it borrows the fewest items that are, nearest to its mean.
 """
 
@@ -28,7 +29,18 @@ from torch import Tensor, nn
 from nearkin.clustering import kmeans, match_clusters
 from nearkin.errors import UserError, unknown_name
 from nearkin.losses.batch import group_means
-from nearkin.methods.base import Batch, Embed, Every, Groups, Method, known_methods, make_method, parse_method, register
+from nearkin.methods.base import (
+    Batch,
+    Embed,
+    Every,
+    Groups,
+    Method,
+    Phase,
+    known_methods,
+    make_method,
+    parse_method,
+    register,
+)
 from nearkin.methods.ranges import Between, OneOf
 from nearkin.sampling import LabelBatchSampler, PartitionSampler
 from nearkin.space import Space
@@ -53,6 +65,7 @@ class DivideAndConquer(Method):
         split_embedding: give each learner its own slice; False draws batches from clusters but trains the whole
             embedding (Table 6).
         finetune: share of the epochs that train all slices together, at the end.
+        finetune_rate_factor: learning rates of these epochs, relative to those before; the schedule starts again.
     """
 
     name = "divide-and-conquer"
@@ -64,6 +77,7 @@ class DivideAndConquer(Method):
         "learners": OneOf((2, 4, 8)),
         "recluster_epochs": OneOf((1, 2, 4)),
         "finetune": Between(0.0, 0.5),
+        "finetune_rate_factor": Between(0.03, 1.0, log=True),
     }
 
     wraps: str = "margin"
@@ -72,6 +86,7 @@ class DivideAndConquer(Method):
     partition: str = "k-means"
     split_embedding: bool = True
     finetune: float = 0.1
+    finetune_rate_factor: float = 0.3
 
     def __post_init__(self) -> None:
         for name in ("learners", "recluster_epochs"):
@@ -79,6 +94,8 @@ class DivideAndConquer(Method):
                 raise UserError(f"{name} must be an integer >= 1, got {getattr(self, name)}")
         if not 0 <= self.finetune <= 1:
             raise UserError(f"finetune must be from 0 to 1, got {self.finetune}")
+        if self.finetune_rate_factor <= 0:
+            raise UserError(f"finetune_rate_factor must be a number > 0, got {self.finetune_rate_factor}")
         if self.partition not in PARTITIONS:
             raise unknown_name("partition", self.partition, PARTITIONS)
         self.slices = self.learners if self.split_embedding else 1
@@ -110,6 +127,9 @@ class DivideAndConquer(Method):
             method.prepare(classes, method_dim, epochs)
         self.loss = nn.ModuleList(method.loss for method in [*self.learner_methods, self.joint_method])
         self.first_joint_epoch = epochs - round(self.finetune * epochs)
+        self.phases = (Phase(0),)
+        if self.learners > 1 and self.first_joint_epoch < epochs:
+            self.phases += (Phase(self.first_joint_epoch, self.finetune_rate_factor),)
 
     def sampler(self, labels: npt.ArrayLike, batch_size: int, seed: int) -> LabelBatchSampler:
         wrapped = self.joint_method
