@@ -235,6 +235,25 @@ def test_the_joint_epochs_have_a_schedule_of_their_own(vectors: Path, tmp_path: 
     assert max(slices[-1], joint[-1]) < 0.001
 
 
+@pytest.mark.parametrize(("wraps", "start"), [("margin", "mean"), ("proxy-nca", "concatenated")])
+def test_the_joint_loss_starts_from_the_learners(vectors: Path, tmp_path: Path, wraps: str, start: str) -> None:
+    run, seen = trainer(vectors, tmp_path / "run", wraps=wraps, finetune=0.5, learning_rate=0.01), []
+    take_step, method = run._step, method_of(run)
+
+    def noted(batch: Batch) -> None:
+        if method.joint:
+            seen.append([next(each.parameters()).detach().clone() for each in method.loss])
+        take_step(batch)
+
+    run._step = noted  # type: ignore[method-assign]
+    run.train()
+    *learners, joint = seen[0]
+    assert len({tuple(each.flatten().tolist()) for each in learners}) == 4  # each has learnt something else
+    expected = torch.stack(learners).mean(0) if start == "mean" else torch.cat(learners, dim=1) / 2
+    torch.testing.assert_close(joint, expected)
+    assert len({tuple(joint.flatten().tolist()) for *_, joint in seen}) == len(seen)  # and it learns from there
+
+
 @pytest.mark.parametrize(
     ("partition", "every", "refreshed"),
     [("k-means", 2, [0, 2, 4]), ("k-means", 3, [0, 3]), ("random", 2, [0]), ("labels", 1, [0])],

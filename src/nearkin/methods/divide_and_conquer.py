@@ -6,7 +6,7 @@ cluster uniformly and trains only its learner, with the loss and the batches of 
 At the end, all slices are trained together on all data.
 
 The paper leaves some choices open. Here, a slice is normalised on its own while its learner trains; in joint training,
-the embedding is normalised as a whole. Each learner has its own β or proxies, and joint training has new ones. Joint
+the embedding is normalised as a whole. Each learner has its own β or proxies; joint training starts from theirs. Joint
 training takes the last tenth of the epochs; the learning rate schedule starts again for it, lower than before, because
 a cosine would otherwise be almost at 0. A cluster with too few classes for a batch gives more items of each; one
 with too few items repeats them. Only if that is not enough, it borrows the fewest items that are, nearest to its mean.
@@ -106,6 +106,7 @@ class DivideAndConquer(Method):
         self.refresh_every = Every(epochs=self.recluster_epochs)
         self.joint = False
         self.first_joint_epoch = 0
+        self.joined_at: int | None = None  # the first joint epoch, once the losses are joined
         self.cluster_of: Tensor | None = None  # (items,) the cluster of each item
 
     def check(self, labels: npt.ArrayLike, dim: int, batch_size: int, normalize: str) -> None:
@@ -146,6 +147,9 @@ class DivideAndConquer(Method):
         self.refresh_every = None if self.joint or is_final else Every(epochs=self.recluster_epochs)
         if self.joint:
             self.batch_sampler.unite()
+            if self.learner_methods and self.joined_at != self.first_joint_epoch:
+                join_parameters(self.joint_method.loss, [method.loss for method in self.learner_methods])
+                self.joined_at = self.first_joint_epoch
 
     def on_refresh(self, space: Space) -> None:
         clusters = self._partition(space).cpu()
@@ -185,11 +189,12 @@ class DivideAndConquer(Method):
 
     def state_dict(self) -> dict[str, Any]:
         parts = [torch.from_numpy(items) for items in self.batch_sampler.parts]
-        return super().state_dict() | {"groups": self.cluster_of, "parts": parts}
+        return super().state_dict() | {"groups": self.cluster_of, "parts": parts, "joined_at": self.joined_at}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         super().load_state_dict(state)
         self.cluster_of = None if state["groups"] is None else state["groups"].cpu()
+        self.joined_at = state.get("joined_at")  # older checkpoints do not have it
         self.batch_sampler.divide([items.cpu().numpy() for items in state["parts"]])
 
     def _dimensions(self, dim: int) -> list[tuple[Method, int]]:
@@ -222,6 +227,31 @@ class DivideAndConquer(Method):
         order = distances.argsort(stable=True).numpy()
         counts = range(len(items) + 1, len(order))
         return order[: len(items) + 1 + bisect_left(counts, True, key=lambda count: fills(order[:count]))]
+
+
+@torch.no_grad()
+def join_parameters(joint: nn.Module, learners: Sequence[nn.Module]) -> None:
+    """Sets the parameters of a loss of the whole embedding from those of the losses of its slices.
+
+    A parameter of the same shape, such as β, becomes the mean of the learners'. One whose slices make up the whole,
+    such as proxies (classes, dim), is concatenated and divided by √K. If the slices of an embedding of unit length are
+    equally long, a dot product with it is then the mean of the learners' dot products. Others stay as they are.
+
+    >>> joint, learners = nn.Linear(4, 3), [nn.Linear(2, 3), nn.Linear(2, 3)]
+    >>> join_parameters(joint, learners)
+    >>> slices = nn.functional.normalize(torch.randn(2, 5, 2), dim=2)
+    >>> mean = torch.stack([learner(part) for learner, part in zip(learners, slices)]).mean(0)
+    >>> torch.allclose(joint(nn.functional.normalize(torch.cat([*slices], dim=1))), mean, atol=1e-6)
+    True
+    """
+    of_learners = [dict(learner.named_parameters()) for learner in learners]
+    for name, parameter in joint.named_parameters():
+        slices: list[Tensor] = [found[name] for found in of_learners]
+        differing = [axis for axis, size in enumerate(parameter.shape) if size != slices[0].shape[axis]]
+        if not differing:
+            parameter.copy_(torch.stack(slices).mean(0))
+        elif len(differing) == 1 and parameter.shape[differing[0]] == sum(part.shape[differing[0]] for part in slices):
+            parameter.copy_(torch.cat(slices, differing[0]) / len(slices) ** 0.5)
 
 
 def _wrapped(text: str) -> Method:
