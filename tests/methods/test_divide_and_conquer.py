@@ -214,7 +214,10 @@ def test_without_split_embedding_clusters_only_choose_the_batches(vectors: Path,
     assert len(method_of(run).batch_sampler.parts) == 4
 
 
-@pytest.mark.parametrize(("epochs", "finetune", "first"), [(20, 0.1, 18), (3, 0.1, 3), (4, 0.25, 3), (2, 1.0, 0)])
+@pytest.mark.parametrize(
+    ("epochs", "finetune", "first"),
+    [(20, 0.1, 18), (5, 0.1, 4), (3, 0.0, 3), (1, 0.1, 1), (4, 0.25, 3), (2, 1.0, 0)],
+)
 def test_the_last_epochs_are_joint(vectors: Path, tmp_path: Path, epochs: int, finetune: float, first: int) -> None:
     method = method_of(trainer(vectors, tmp_path / "run", epochs=epochs, finetune=finetune))
     for epoch in range(epochs):

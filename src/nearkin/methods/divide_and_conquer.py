@@ -64,7 +64,7 @@ class DivideAndConquer(Method):
             classes, grouped by k-means on their mean embeddings).
         split_embedding: give each learner its own slice; False draws batches from clusters but trains the whole
             embedding (Table 6).
-        finetune: share of the epochs that train all slices together, at the end.
+        finetune: share of the epochs that train all slices together, at the end; at least the last of several epochs.
         finetune_rate_factor: learning rates of these epochs, relative to those before; the schedule starts again.
     """
 
@@ -127,7 +127,8 @@ class DivideAndConquer(Method):
         for method, method_dim in self._dimensions(dim):
             method.prepare(classes, method_dim, epochs)
         self.loss = nn.ModuleList(method.loss for method in [*self.learner_methods, self.joint_method])
-        self.first_joint_epoch = epochs - round(self.finetune * epochs)
+        fewest = int(self.finetune > 0 and epochs > 1)
+        self.first_joint_epoch = epochs - max(fewest, round(self.finetune * epochs))
         self.phases = (Phase(0),)
         if self.learners > 1 and self.first_joint_epoch < epochs:
             self.phases += (Phase(self.first_joint_epoch, self.finetune_rate_factor),)
