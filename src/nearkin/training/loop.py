@@ -394,7 +394,8 @@ class Trainer:
 
     def _step(self, batch: Batch) -> None:
         seed_device(self.fabric.device, self._seed(self.position.batch) + 1 + self.fabric.global_rank)  # dropout
-        optimise.set_rates(self.optimizer, optimise.rate_factor(self.position.step, len(self.sampler), self.training))
+        place = (self.position.step, len(self.sampler))
+        optimise.set_rates(self.optimizer, optimise.rate_factor(*place, self.training, self.method.phases))
         self.optimizer.zero_grad()  # before the forward pass, whose CUDA graph reuses the memory of gradients
         with unchecked() if self.read_every > 1 else nullcontext():
             loss = self.method.step(self._embed, batch)
