@@ -94,13 +94,15 @@ def soft_knn_error(space: Space, trained_on: Space) -> float:
 @metric(
     "nearest_cluster_error",
     "k-nearest-cluster error",
-    "share of items that a weighted vote of their 128 nearest clusters of training items assigns to a wrong class",
+    "share of items that a weighted vote of their nearest clusters of training items assigns to a wrong class",
     higher_is_better=False,
     needs="read-out",
 )
-def nearest_cluster_error(space: Space, centroids: Tensor, labels: Tensor, variance: float) -> float:
+def nearest_cluster_error(
+    space: Space, centroids: Tensor, labels: Tensor, variance: float, nearest: int = 128
+) -> float:
     """The error of `nearest_cluster_labels` for the items of a space."""
-    return error_rate(nearest_cluster_labels(space.embeddings, centroids, labels, variance), space.labels)
+    return error_rate(nearest_cluster_labels(space.embeddings, centroids, labels, variance, nearest), space.labels)
 
 
 @metric(

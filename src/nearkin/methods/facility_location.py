@@ -9,7 +9,7 @@ gradients of random subsets of the batch, a bag of little bootstraps.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import numpy.typing as npt
@@ -20,7 +20,7 @@ from nearkin.errors import UserError
 from nearkin.losses import FacilityLocationLoss
 from nearkin.methods.base import Batch, Embed, Method, register
 from nearkin.methods.ranges import Between, OneOf
-from nearkin.sampling import ClassRatioSampler, LabelBatchSampler
+from nearkin.sampling import ClassRatioSampler, LabelBatchSampler, fitting_ratio
 
 
 @register
@@ -79,8 +79,15 @@ class FacilityLocation(Method):
                 "use sub_batch_share=0.5"
             )
 
+    def items_per_class(self) -> int:
+        return max(2, round(1 / self.class_ratio))
+
     def sampler(self, labels: npt.ArrayLike, batch_size: int, seed: int) -> LabelBatchSampler:
         return ClassRatioSampler(labels, batch_size, self.class_ratio, self.class_ratio, seed)
+
+    def part_sampler(self, labels: npt.ArrayLike, batch_size: int, seed: int) -> LabelBatchSampler:
+        ratio = fitting_ratio(labels, batch_size, self.class_ratio)
+        return replace(self, class_ratio=ratio).sampler(labels, batch_size, seed)
 
     def start_epoch(self, epoch: int) -> None:
         if self.gamma_decay_steps == 0:

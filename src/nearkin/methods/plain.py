@@ -102,6 +102,9 @@ class NPairs(Method):
     def __post_init__(self) -> None:
         self.loss = NPairsLoss(self.regularization)
 
+    def items_per_class(self) -> int:
+        return 2
+
     def sampler(self, labels: npt.ArrayLike, batch_size: int, seed: int) -> LabelBatchSampler:
         return PairSampler(labels, batch_size, seed)
 

@@ -104,9 +104,9 @@ class Run:
         return Embedder.load(self.folder, deepcopy(self.backbone))
 
     def change_settings(self, settings: Settings) -> None:
-        """Writes new settings for a run that continues with them, and deletes its scores."""
+        """Deletes the scores of a run that continues, and writes its new settings."""
+        self.scores_file.unlink(missing_ok=True)  # first: new settings next to old scores would look finished
         write_text(self.config_file, settings.to_toml())
-        self.scores_file.unlink(missing_ok=True)
 
     def settings(self) -> Settings:
         return Settings.read(self.config_file)
