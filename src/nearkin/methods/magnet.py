@@ -151,8 +151,11 @@ class Magnet(Method):
         if trained_on is None:
             return scores
         found = self._index(trained_on)
-        variance = self.buffers.get("variance") or _variance(trained_on.embeddings.double(), found.assignment).item()
-        spread = {"eq4": variance, "eq5": variance**2, "none": 1.0}[self.variance] / self.scaling
+        variance = self._mean_variance
+        if variance is None:
+            variance = _variance(trained_on.embeddings.double(), found.assignment)
+        sigma = variance.item()
+        spread = {"eq4": sigma, "eq5": sigma**2, "none": 1.0}[self.variance] / self.scaling
         error = nearest_cluster_error(space, found.centroids, found.group_of, spread, self.nearest_clusters)
         return scores | {"nearest_cluster_error": error}
 
@@ -168,15 +171,19 @@ class Magnet(Method):
         return kmeans_per_group(space.embeddings, space.labels, most)
 
     @property
-    def buffers(self) -> Mapping[str, float]:
-        found = {} if self._mean_variance is None else {"variance": self._mean_variance.item()}
-        return found | {"alpha": float(self.loss.alpha)} if self.active_share else found
+    def buffers(self) -> Mapping[str, Tensor]:
+        found = {} if self._mean_variance is None else {"variance": self._mean_variance}
+        alpha = {"alpha": torch.as_tensor(self.loss.alpha, dtype=torch.float64)} if self.active_share else {}
+        return found | alpha
 
     @buffers.setter
-    def buffers(self, buffers: Mapping[str, float]) -> None:
+    def buffers(self, buffers: Mapping[str, Tensor]) -> None:
         found = buffers.get("variance")
-        self._mean_variance = None if found is None else torch.tensor(found, dtype=torch.float64)
+        self._mean_variance = None if found is None else torch.as_tensor(found, dtype=torch.float64).mean()
         self.loss.alpha = buffers.get("alpha", self.alpha)
+
+    def record(self) -> dict[str, float]:
+        return {name: value.item() for name, value in self.buffers.items()}
 
     def state_dict(self) -> dict[str, Any]:
         return super().state_dict() | {"impostors": self._impostors}

@@ -74,17 +74,30 @@ def train(settings: Settings, folder: str | Path | Run, tested: bool = True, **o
     return make_trainer(settings, run, tested=tested, **objects).train()
 
 
-def resume(folder: str | Path, tested: bool = True, epochs: int | None = None, **objects: Unpack[Objects]) -> Run:
+def resume(
+    folder: str | Path,
+    tested: bool = True,
+    epochs: int | None = None,
+    stop_after: int | None = None,
+    **objects: Unpack[Objects],
+) -> Run:
     """Continues a run from its last checkpoint; the weights end up as if it had never stopped.
 
-    ``epochs``: a new number of epochs; the learning rates continue as if the run had started with it.
+    Args:
+        epochs: a new number of epochs; the learning rates continue as if the run had started with it.
+        stop_after: a new epoch to stop after; the learning rates stay those of all epochs.
     """
     run = Run.open(folder)
     settings = run.settings()
     if method := objects.get("method"):
         check_same_method(method, settings)
     if epochs is None:
-        return make_trainer(settings, run, resumed=True, tested=tested, **objects).train()
+        later = stop_after not in (None, settings.training.stop_after)
+        settings = settings.changed(training={"stop_after": stop_after}) if later else settings
+        trainer = make_trainer(settings, run, resumed=True, tested=tested, **objects)
+        if later:
+            run.change_settings(settings)
+        return trainer.train()
     begun = run.checkpoint_file.is_file()
     done = load_checkpoint(run.checkpoint_file, {}, torch.device("cpu")).epoch if begun else 0
     if epochs <= done:  # before the trainer opens the run's files
@@ -117,14 +130,15 @@ def make_trainer(
     check_compile(settings.training)
     device_and_precision(settings.training)
     torch.manual_seed(settings.training.seed)  # before any weights are made
-    method = objects.get("method") or settings.make_method()
+    method = settings.make_method(objects.get("method"))
     if not resumed:
         run.check_free()
     splits = load_splits(settings.data, settings.training.seed, objects.get("dataset"))
     backbone = run.backbone = objects.get("backbone")
     settings = resolved(settings, splits, method, backbone)
     model = build_model(settings, splits.train, method.slices, backbone)
-    return Trainer(splits, method, model, settings, run, resumed, tested, objects.get("callbacks", ()))
+    others = objects.get("callbacks", ()), objects.get("trial")
+    return Trainer(splits, method, model, settings, run, resumed, tested, *others)
 
 
 class Trainer:
@@ -139,6 +153,7 @@ class Trainer:
         resumed: whether to continue from the run's checkpoint.
         tested: whether to evaluate the test split.
         callbacks: functions called after every epoch.
+        trial: a run with the same settings that never used the test split; this run takes over its training.
     """
 
     def __init__(
@@ -151,9 +166,10 @@ class Trainer:
         resumed: bool = False,
         tested: bool = True,
         callbacks: Sequence[Callback] = (),
+        trial: Run | None = None,
     ) -> None:
         self.method, self.model, self.settings, self.run = method, model, settings, run
-        self.callbacks = callbacks
+        self.callbacks, self.trial = callbacks, trial
         self.fabric = make_fabric(settings.training, method.slices)
         self.held_out = {"validation": splits.validation, "test": splits.test if tested else None}
         check_measurable(self.held_out)
@@ -215,6 +231,8 @@ class Trainer:
             self._compile()
             if self.position.records == 0:
                 self._measure_start()
+                if self.trial:
+                    self._take_over(self.trial)
             total = self.last_epoch * len(self.sampler)
             with stop_requests() as stop_requested, bar("training", total, done=self.position.step) as advance:
                 while self.position.epoch < self.last_epoch and not self._out_of_patience():
@@ -252,6 +270,20 @@ class Trainer:
                     self.position.best = scores[PRIMARY]
                     self._save_model()
         self.start = None
+
+    def _take_over(self, trial: Run) -> None:
+        """Copies the records, the kept model and the checkpoint of a run that differs only in never being tested."""
+        for record in trial.metrics:
+            if record["kind"] in ("training", "evaluation"):
+                self.position.records += 1
+                self.metrics.add(record)
+        trial.restore_model(self.model)
+        self.method.buffers = trial.read_buffers()
+        self._save_model()
+        records = self.position.records
+        position = load_checkpoint(trial.checkpoint_file, self._stateful(), self.fabric.device)
+        self.position, self.saved = replace(position, records=records), False
+        self._save_checkpoint()
 
     def _check_trainable(self) -> None:
         frozen = self.settings.model.freeze_backbone or next(self.model.backbone.parameters(), None) is None
@@ -309,7 +341,7 @@ class Trainer:
             spread=self.position.spread,
             items_per_second=round((len(self.sampler) - first) * self.sampler.batch_size / seconds, 1),
             refresh_share=round(self.refresh_seconds / seconds, 4),
-            **self.method.buffers,
+            **self.method.record(),
         )
         if self.position.spread < COLLAPSED:
             log.warning(collapse_advice(self.position.spread))
@@ -362,7 +394,8 @@ class Trainer:
 
     def _step(self, batch: Batch) -> None:
         seed_device(self.fabric.device, self._seed(self.position.batch) + 1 + self.fabric.global_rank)  # dropout
-        optimise.set_rates(self.optimizer, optimise.rate_factor(self.position.step, len(self.sampler), self.training))
+        place = (self.position.step, len(self.sampler))
+        optimise.set_rates(self.optimizer, optimise.rate_factor(*place, self.training, self.method.phases))
         self.optimizer.zero_grad()  # before the forward pass, whose CUDA graph reuses the memory of gradients
         with unchecked() if self.read_every > 1 else nullcontext():
             loss = self.method.step(self._embed, batch)
