@@ -27,13 +27,13 @@ import torch
 from torch import Tensor
 
 from nearkin.clustering import GroupedKMeans, choose_clusters, kmeans_per_group, nearest_in_other_groups
+from nearkin.data.loader import to_device
 from nearkin.errors import UserError, unknown_name
 from nearkin.evaluation import nearest_cluster_error
 from nearkin.losses import MagnetLoss
 from nearkin.losses.batch import group_means, numbered
 from nearkin.methods.base import Batch, Embed, Every, Groups, Method, register
 from nearkin.methods.ranges import Between, OneOf
-from nearkin.models.model import to_device
 from nearkin.sampling import ClusterIndex, LabelBatchSampler, NeighbourhoodSampler
 from nearkin.space import Space
 

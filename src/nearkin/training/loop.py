@@ -24,14 +24,14 @@ from torch import Tensor, nn
 
 from nearkin.data import Dataset, ImageFiles, Splits
 from nearkin.data.items import Indices
-from nearkin.data.loader import Draw, input_batches, keep_workers
+from nearkin.data.loader import Draw, input_batches, keep_workers, to_device
 from nearkin.data.summary import counted
 from nearkin.errors import UserError
 from nearkin.evaluation import describe, evaluate
 from nearkin.losses.batch import unchecked
 from nearkin.methods import Batch, Method
 from nearkin.models import EmbeddingModel
-from nearkin.models.model import Head, to_device
+from nearkin.models.model import Head
 from nearkin.progress import Advance, bar
 from nearkin.sampling import share_of
 from nearkin.space import Space
@@ -52,7 +52,15 @@ from nearkin.training.devices import (
 )
 from nearkin.training.metrics_logger import MetricsLogger, check_loggers
 from nearkin.training.microbatch import micro_batched
-from nearkin.training.model_selection import PRIMARY, check_keep, check_measurable, choice_in_words, monitored_split
+from nearkin.training.model_selection import (
+    PRIMARY,
+    check_choice,
+    check_keep,
+    check_measurable,
+    choice_in_words,
+    held_out_splits,
+    monitored_split,
+)
 from nearkin.training.monitoring import COLLAPSED, READ_EVERY, StepMonitor, collapse_advice, stop_requests
 from nearkin.training.objects import Callback, Objects
 from nearkin.training.prepare import build_model, load_splits
@@ -136,6 +144,11 @@ def make_trainer(
     splits = load_splits(settings.data, settings.training.seed, objects.get("dataset"))
     backbone = run.backbone = objects.get("backbone")
     settings = resolved(settings, splits, method, backbone)
+    # Before weights are loaded.
+    held_out = held_out_splits(splits, tested)
+    check_measurable(held_out)
+    check_choice(settings.training, held_out)
+    method.sampler(splits.train.labels, settings.training.batch_size, settings.training.seed)  # raises if it cannot
     model = build_model(settings, splits.train, method.slices, backbone)
     others = objects.get("callbacks", ()), objects.get("trial")
     return Trainer(splits, method, model, settings, run, resumed, tested, *others)
@@ -171,8 +184,7 @@ class Trainer:
         self.method, self.model, self.settings, self.run = method, model, settings, run
         self.callbacks, self.trial = callbacks, trial
         self.fabric = make_fabric(settings.training, method.slices)
-        self.held_out = {"validation": splits.validation, "test": splits.test if tested else None}
-        check_measurable(self.held_out)
+        self.held_out = held_out_splits(splits, tested)
         self.training = settings.training
         self.last_epoch = min(self.training.stop_after or self.training.epochs, self.training.epochs)
         enough = 256 if self.fabric.device.type == "cuda" else 1  # images without gradient that keep a device busy

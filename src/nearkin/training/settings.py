@@ -303,6 +303,8 @@ def by_section(method: str | type[Method], values: dict[str, Any]) -> dict[str, 
     for name, value in values.items():
         if name not in section_of:
             raise unknown_name("setting", name, section_of)
+        if name == "epochs" and value == TrainingSettings.epochs:
+            raise UserError(f"epochs must be an integer >= 0, got {value}; leave it out for the default")
         tables.setdefault(section_of[name], {})[name] = value
     return tables
 
