@@ -21,7 +21,12 @@ def compare(
         str,
         typer.Argument(callback=existing_data, help="Folder, .csv or .npz file, or dataset name, as for `train`."),
     ],
-    methods: Annotated[str, typer.Option(help="Names of methods, separated by commas, or all.")] = "all",
+    methods: Annotated[
+        str,
+        typer.Option(
+            help="Methods, separated by commas, or all. A row can have its own settings: rank,rank:batches=clusters."
+        ),
+    ] = "all",
     seeds: Annotated[int, typer.Option(help="Number of runs per method, with seeds 0, 1, ...")] = 3,
     protocol: Annotated[
         str,
@@ -56,7 +61,7 @@ def compare(
 
     chosen = {**options, **dict(map(parse_assignment, settings or []))}
     folder = out or default_folder(data)
-    result = compare_methods(data, methods.split(","), seeds, protocol, jobs, tune, concatenate, folder, **chosen)
+    result = compare_methods(data, methods, seeds, protocol, jobs, tune, concatenate, folder, **chosen)
     show(result)
     say(f"report: {folder}/comparison.html (also saved as JSON, Markdown and LaTeX)")
 

@@ -61,9 +61,15 @@ class ComparisonResult:
 
     @property
     def legend(self) -> str:
+        """The protocol, and what the numbers are."""
+        return f"{IN_WORDS[self.protocol]}; {self.notes}"
+
+    @property
+    def notes(self) -> str:
+        """What the numbers are."""
         seeds = max((len(scores["map@r"]) for scores in self.scores.values()), default=0)
         means = f"mean ± 95 % interval (Student's t) over {seeds} seeds" if seeds > 1 else "one seed, so no interval"
-        words = [IN_WORDS[self.protocol], means]
+        words = [means]
         if self.trials:
             budget = f"{counted(self.trials, 'trial')}, {counted(self.tuning_epochs, 'epoch')} in all"
             words.append(f"settings tuned on validation classes, for each method with {budget}")

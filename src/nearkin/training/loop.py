@@ -24,19 +24,20 @@ from torch import Tensor, nn
 
 from nearkin.data import Dataset, ImageFiles, Splits
 from nearkin.data.items import Indices
-from nearkin.data.loader import Draw, input_batches, keep_workers
+from nearkin.data.loader import Draw, input_batches, keep_workers, to_device
 from nearkin.data.summary import counted
 from nearkin.errors import UserError
 from nearkin.evaluation import describe, evaluate
 from nearkin.losses.batch import unchecked
 from nearkin.methods import Batch, Method
 from nearkin.models import EmbeddingModel
-from nearkin.models.model import Head, to_device
+from nearkin.models.model import Head
 from nearkin.progress import Advance, bar
 from nearkin.sampling import share_of
 from nearkin.space import Space
 from nearkin.training import optimise
 from nearkin.training.baseline import unit_space
+from nearkin.training.batch_norm import estimate_statistics, learning_norms, random_draws
 from nearkin.training.card import write_card
 from nearkin.training.checkpoint import Position, Stateful, load_checkpoint
 from nearkin.training.compiling import check_compile, compile_backbone, should_compile
@@ -51,7 +52,15 @@ from nearkin.training.devices import (
 )
 from nearkin.training.metrics_logger import MetricsLogger, check_loggers
 from nearkin.training.microbatch import micro_batched
-from nearkin.training.model_selection import PRIMARY, check_keep, check_measurable, choice_in_words, monitored_split
+from nearkin.training.model_selection import (
+    PRIMARY,
+    check_choice,
+    check_keep,
+    check_measurable,
+    choice_in_words,
+    held_out_splits,
+    monitored_split,
+)
 from nearkin.training.monitoring import COLLAPSED, READ_EVERY, StepMonitor, collapse_advice, stop_requests
 from nearkin.training.objects import Callback, Objects
 from nearkin.training.prepare import build_model, load_splits
@@ -129,12 +138,17 @@ def make_trainer(
     check_compile(settings.training)
     device_and_precision(settings.training)
     torch.manual_seed(settings.training.seed)  # before any weights are made
-    method = objects.get("method") or settings.make_method()
+    method = settings.make_method(objects.get("method"))
     if not resumed:
         run.check_free()
     splits = load_splits(settings.data, settings.training.seed, objects.get("dataset"))
     backbone = run.backbone = objects.get("backbone")
     settings = resolved(settings, splits, method, backbone)
+    # Before weights are loaded.
+    held_out = held_out_splits(splits, tested)
+    check_measurable(held_out)
+    check_choice(settings.training, held_out)
+    method.sampler(splits.train.labels, settings.training.batch_size, settings.training.seed)  # raises if it cannot
     model = build_model(settings, splits.train, method.slices, backbone)
     others = objects.get("callbacks", ()), objects.get("trial")
     return Trainer(splits, method, model, settings, run, resumed, tested, *others)
@@ -170,8 +184,7 @@ class Trainer:
         self.method, self.model, self.settings, self.run = method, model, settings, run
         self.callbacks, self.trial = callbacks, trial
         self.fabric = make_fabric(settings.training, method.slices)
-        self.held_out = {"validation": splits.validation, "test": splits.test if tested else None}
-        check_measurable(self.held_out)
+        self.held_out = held_out_splits(splits, tested)
         self.training = settings.training
         self.last_epoch = min(self.training.stop_after or self.training.epochs, self.training.epochs)
         enough = 256 if self.fabric.device.type == "cuda" else 1  # images without gradient that keep a device busy
@@ -340,9 +353,11 @@ class Trainer:
             spread=self.position.spread,
             items_per_second=round((len(self.sampler) - first) * self.sampler.batch_size / seconds, 1),
             refresh_share=round(self.refresh_seconds / seconds, 4),
+            **self.method.record(),
         )
         if self.position.spread < COLLAPSED:
             log.warning(collapse_advice(self.position.spread))
+        self._estimate_batch_norm()
         scores = self._choose_model(loss)
         self._save_checkpoint()
         for callback in self.callbacks:
@@ -367,15 +382,32 @@ class Trainer:
     def _refresh(self) -> None:
         """Embeds the training split with the current model and passes it to the method."""
         started = time.monotonic()
+        self._estimate_batch_norm()
         self.method.on_refresh(self._space(self.train_set, fast=True))
         if self.fabric.world_size > 1:  # GPU sums may differ in the last digit between processes
             for stateful in (self.method, self.sampler):
                 stateful.load_state_dict(self.fabric.broadcast(stateful.state_dict()))
         self.refresh_seconds += time.monotonic() - started
 
+    def _estimate_batch_norm(self) -> None:
+        """Estimates batch norm's statistics from random items, if the method's batches are not a sample of the data."""
+        if self.method.representative_batches or self.learner is not self.model:
+            return
+        if not (norms := learning_norms(self.model)):
+            return
+        # Every process uses the same items, which depend only on the position.
+        batch_size = self.training.micro_batch or self.training.batch_size // self.fabric.world_size
+        draws = random_draws(len(self.train_set), batch_size, (self.training.seed, self.position.step))
+        augment, pin = self.settings.data.augment, self.fabric.device.type == "cuda"
+        inputs = input_batches(self.train_set.items, self.preprocess, draws, augment, self.workers, pin)
+        eager = torch.compiler.set_stance("force_eager") if self.restore_eager else nullcontext()
+        with eager, self.fabric.autocast():
+            estimate_statistics(self.model, norms, (to_device(batch, self.fabric.device) for batch in inputs))
+
     def _step(self, batch: Batch) -> None:
         seed_device(self.fabric.device, self._seed(self.position.batch) + 1 + self.fabric.global_rank)  # dropout
-        optimise.set_rates(self.optimizer, optimise.rate_factor(self.position.step, len(self.sampler), self.training))
+        place = (self.position.step, len(self.sampler))
+        optimise.set_rates(self.optimizer, optimise.rate_factor(*place, self.training, self.method.phases))
         self.optimizer.zero_grad()  # before the forward pass, whose CUDA graph reuses the memory of gradients
         with unchecked() if self.read_every > 1 else nullcontext():
             loss = self.method.step(self._embed, batch)
