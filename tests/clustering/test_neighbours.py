@@ -38,15 +38,18 @@ def test_ties_go_to_the_lowest_row_even_at_the_kth_place(data):
     np.testing.assert_allclose(found, expected, rtol=1e-6)
 
 
+@pytest.mark.parametrize("many", [neighbours.MANY, 0])
 @pytest.mark.parametrize("device", DEVICES)
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(st.data())
-def test_neighbours_in_difficult_spaces_equal_float64(device, data):
+def test_neighbours_in_difficult_spaces_equal_float64(device, many, data):
     x = data.draw(difficult_points())
     n = len(x)
     exclude = torch.tensor(data.draw(st.lists(st.integers(-1, n - 1), min_size=n, max_size=n)))
     k = data.draw(st.integers(1, n - 1))
-    found, rows = nearest_neighbours(x.to(device), x.to(device), k, exclude)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(neighbours, "MANY", many)
+        found, rows = nearest_neighbours(x.to(device), x.to(device), k, exclude)
     expected, expected_rows = nearest(x.double().numpy(), x.double().numpy(), k, exclude.tolist())
     np.testing.assert_array_equal(rows.cpu(), expected_rows)
     np.testing.assert_allclose(found.cpu(), expected, rtol=1e-6 if x.dtype == torch.float32 else 1e-15)
@@ -125,15 +128,15 @@ def test_blocks_change_nothing_and_stay_within_their_budget(monkeypatch):
     gallery, queries = random(200, 8), random(90, 8, seed=1)
     gallery[100:110] = gallery[:10]
     expected = nearest_neighbours(queries, gallery, 5)
-    largest = []
+    largest, row_blocks = [], distances.row_blocks
 
     def tiny_blocks(rows, columns, _):
-        blocks = distances.row_blocks(rows, columns, block_bytes=3000)
+        blocks = row_blocks(rows, columns, block_bytes=3000)
         largest.append(max((4 * columns * (b.stop - b.start) for b in blocks), default=0))
         return blocks
 
     monkeypatch.setattr(neighbours, "row_blocks", tiny_blocks)
-    monkeypatch.setattr(distances, "CACHED_BYTES", 3000)
+    monkeypatch.setattr(distances, "row_blocks", tiny_blocks)
     found = nearest_neighbours(queries, gallery, 5)
     assert torch.equal(found[0], expected[0])
     assert torch.equal(found[1], expected[1])
@@ -157,20 +160,20 @@ def test_the_lowest_values_are_those_of_a_sort(data):
     values = st.sampled_from([-0.5, 0.0, 0.25, 1.0, float("inf")])
     block = torch.tensor(data.draw(st.lists(values, min_size=rows * n, max_size=rows * n))).reshape(rows, n)
     m = data.draw(st.integers(0, n))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(neighbours, "FEW", 0)
-        lowest, columns = neighbours._lowest(block, m)
+    lowest, columns = neighbours._lowest(block, m)
     assert torch.equal(lowest.sort(dim=1).values, block.sort(dim=1).values[:, :m])
     assert torch.equal(block.gather(1, columns), lowest)
     assert all(len(set(row)) == m for row in columns.tolist())
 
 
-def test_equal_distances_among_many_neighbours_are_in_the_order_of_their_rows():
+@pytest.mark.parametrize("many", [neighbours.MANY, 0])
+def test_equal_distances_among_many_neighbours_are_in_the_order_of_their_rows(monkeypatch, many):
+    monkeypatch.setattr(neighbours, "MANY", many)
     gallery = random(1500, 4)
     gallery[700:1000] = gallery[:300]
-    rows = nearest_neighbours(gallery[:20], gallery, 400)[1]
+    rows = nearest_neighbours(gallery[:20], gallery, 300)[1]
     distances = (gallery[:20, None].double() - gallery.double()).square().sum(2)
-    assert torch.equal(rows, distances.sort(dim=1, stable=True).indices[:, :400])
+    assert torch.equal(rows, distances.sort(dim=1, stable=True).indices[:, :300])
 
 
 def test_the_whole_gallery_can_be_requested():

@@ -69,10 +69,18 @@ class Distances:
         self._ready = _columns(near, squared)
 
     def block(self, queries: Tensor) -> DistanceBlock:
-        """The distances of some queries (Q, D). All of them must fit into memory; see `row_blocks`."""
-        queries = _at_least_single(queries)
-        rows, slack = self._rows(queries, torch.float32)
-        return DistanceBlock(_product(rows, self._ready), slack, queries, self)
+        """The distances of some queries (Q, D). All of them must fit into memory; see `blocks`."""
+        return self._block(queries)
+
+    def blocks(self, queries: Tensor) -> Iterator[tuple[slice, DistanceBlock]]:
+        """The distances of all queries (Q, D), some rows at a time. The next block overwrites the squares of the last.
+
+        Fresh memory for each block would take as long as a third of the products.
+        """
+        rows = row_blocks(len(queries), len(self.gallery), block_bytes_on(queries.device))
+        memory = self._ready.new_empty(rows[0].stop if rows else 0, len(self.gallery))
+        for these in rows:
+            yield these, self._block(queries[these], memory[: these.stop - these.start])
 
     def finer_block(self, queries: Tensor) -> DistanceBlock:
         """Like `block`, but with products in float64, which take twice the memory and time."""
@@ -83,6 +91,11 @@ class Distances:
             near = self._near(self.gallery[part], torch.float64)
             squares[:, part] = _product(rows, _columns(near, _squared_lengths(near)))
         return DistanceBlock(squares, slack, queries, self)
+
+    def _block(self, queries: Tensor, memory: Tensor | None = None) -> DistanceBlock:
+        queries = _at_least_single(queries)
+        rows, slack = self._rows(queries, torch.float32)
+        return DistanceBlock(_product(rows, self._ready, memory), slack, queries, self)
 
     def _rows(self, queries: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
         """The left factor of the product with `_columns`, (Q, D + 2), and the slack (Q, 1)."""
@@ -108,9 +121,9 @@ def _columns(near: Tensor, squared: Tensor) -> Tensor:
     return torch.cat([near, torch.ones_like(near[:, :1]), squared.to(near.dtype)], 1)
 
 
-def _product(rows: Tensor, columns: Tensor) -> Tensor:
+def _product(rows: Tensor, columns: Tensor, memory: Tensor | None = None) -> Tensor:
     with _full_precision(rows.device.type):
-        return torch.mm(rows, columns.T)
+        return torch.mm(rows, columns.T, out=memory)
 
 
 @dataclass(frozen=True, eq=False)

@@ -89,6 +89,7 @@ class NeighbourhoodBatches(Method):
     """
 
     batches = "n items of a seed class, its nearest classes and random ones"
+    representative_batches = False
     batch_sampler: ClassNeighbourhoodSampler
 
     def start(self, refresh_epochs: int, hard_share: float) -> None:
@@ -112,6 +113,7 @@ class ClusterBatches(Method):
     """The method's own batches, each from one cluster of the embedding space."""
 
     batches = "those of the method, from one cluster at a time"
+    representative_batches = False
     division: DivideAndConquer
 
     def start(self, refresh_epochs: int, clusters: int, method: Method) -> None:

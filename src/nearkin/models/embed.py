@@ -16,10 +16,10 @@ from torch.nn.functional import normalize as unit_length
 
 from nearkin.data.dataset import Dataset
 from nearkin.data.items import Items, Vectors
-from nearkin.data.loader import Draw, input_batches, sequential
+from nearkin.data.loader import Draw, input_batches, sequential, to_device
 from nearkin.errors import UserError
 from nearkin.models.feature_cache import FeatureCache, item_keys
-from nearkin.models.model import EmbeddingModel, Head, device_of, evaluating, to_device
+from nearkin.models.model import EmbeddingModel, Head, device_of, evaluating
 from nearkin.progress import track
 from nearkin.space import Space
 
@@ -51,7 +51,7 @@ def embed_dataset(
         augment: the augmentation, one of ``nearkin.data.transforms.AUGMENTATIONS``.
         seed: random seed of the views.
         use_cache: whether to read backbone features from the cache, and to add them.
-        autocast: compute in this lower precision instead; only without the cache.
+        autocast: compute in this lower precision instead; only without the cache and without augmentation.
 
     >>> from nearkin.models import ModelSpec
     >>> vectors = Vectors(np.eye(3, dtype=np.float32))
@@ -62,6 +62,8 @@ def embed_dataset(
     """
     items = dataset.items
     _check_views(items, views, augment)
+    if autocast is not None and (use_cache or augment != "none"):
+        raise UserError("autocast needs use_cache=False and no augmentation, which are computed in full precision")
     if augment != "none":
         assert isinstance(model, EmbeddingModel)
         embeddings = _mean_of_views(model, items, batch_size, workers, views, augment, seed)

@@ -226,13 +226,6 @@ def device_of(model: nn.Module) -> torch.device:
     return torch.device("cpu") if first is None else first.device
 
 
-def to_device(tensor: Tensor, device: torch.device) -> Tensor:
-    """Copies a tensor to a device without waiting for it; from pinned memory, where that helps."""
-    if device.type == "cuda" and not tensor.is_cuda:
-        tensor = tensor.pin_memory()
-    return tensor.to(device, non_blocking=True)
-
-
 def default_device() -> str:
     """The default device of models: the GPU if there is one."""
     return "cuda" if torch.cuda.is_available() else "cpu"

@@ -19,7 +19,7 @@ import numpy.typing as npt
 import torch
 
 from nearkin.clustering import nearest_neighbours
-from nearkin.clustering.distances import Distances, row_blocks
+from nearkin.clustering.distances import Distances
 from nearkin.clustering.neighbours import nearest_in
 from nearkin.files import atomic_path, open_regular
 from nearkin.progress import bar
@@ -70,8 +70,7 @@ class ExactIndex:
         k = min(k, len(self))
         distances, rows = np.empty((len(queries), k), np.float32), np.empty((len(queries), k), np.int64)
         if self._distances is not None and k > 0:
-            for part in row_blocks(len(queries), len(self)):
-                block = self._distances.block(torch.from_numpy(queries[part]))
+            for part, block in self._distances.blocks(torch.from_numpy(queries)):
                 found, columns = nearest_in(block, k)
                 distances[part], rows[part] = (found * block.scale).numpy(), columns.numpy()
         return distances, self.ids[rows]

@@ -29,7 +29,7 @@ class DataSettings:
         validation: fraction of the training classes held out to choose the best epoch; 0: none; -1: 0.1, or up to 0.2
             if there are few classes, unless there is a validation split or ``keep`` does not need one.
         collapse_pairs: merge random pairs of classes into one for training; the test split keeps its classes.
-        augment: none, crop-flip or resized-crop-flip; empty: crop-flip for files, none for arrays.
+        augment: none, crop-flip, rescaled-crop-flip or resized-crop-flip; empty: crop-flip for files, none for arrays.
         unreadable: what to do with images that cannot be decoded: skip or stop.
         check_counts: whether to require a benchmark dataset to be complete.
         workers: number of processes that decode images; -1: the number of cores, up to 16.
@@ -303,6 +303,8 @@ def by_section(method: str | type[Method], values: dict[str, Any]) -> dict[str, 
     for name, value in values.items():
         if name not in section_of:
             raise unknown_name("setting", name, section_of)
+        if name == "epochs" and value == TrainingSettings.epochs:
+            raise UserError(f"epochs must be an integer >= 0, got {value}; leave it out for the default")
         tables.setdefault(section_of[name], {})[name] = value
     return tables
 
