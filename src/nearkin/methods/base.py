@@ -125,6 +125,7 @@ class Method(ABC):
     normalize: str = "always"  # when the paper scales embeddings to unit length: always, at test, or never
     slices: int = 1  # number of learners that share the embedding, one slice of its dimensions each
     refresh_every: Every | None = None
+    refresh_on: str = "embeddings"  # or "features" of the backbone: the points of the space that ``on_refresh`` gets
     phases: tuple[Phase, ...] = (Phase(0),)  # may depend on the number of epochs, which ``prepare`` gets
     loss: nn.Module
     buffers: Mapping[str, float] = MappingProxyType({})  # values that ``read_out`` needs; saved with the model

@@ -17,7 +17,7 @@ from __future__ import annotations
 import logging
 from bisect import bisect_left
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, ClassVar
 
@@ -48,6 +48,7 @@ from nearkin.space import Space
 log = logging.getLogger("nearkin")
 
 PARTITIONS = ("k-means", "random", "labels")
+CLUSTER_BY = ("embedding", "features")
 MUCH_BORROWED = 0.1
 
 
@@ -62,6 +63,8 @@ class DivideAndConquer(Method):
         recluster_epochs: epochs between two clusterings (T).
         partition: "k-means" in the embedding space; or, fixed at the start as in Table 6, "random" or "labels" (whole
             classes, grouped by k-means on their mean embeddings).
+        cluster_by: what k-means sees: the whole "embedding" (3.3), or the "features" of the backbone at unit length, as
+            in the authors' code.
         split_embedding: give each learner its own slice; False draws batches from clusters but trains the whole
             embedding (Table 6).
         finetune: share of the epochs that train all slices together, at the end; at least the last of several epochs.
@@ -84,6 +87,7 @@ class DivideAndConquer(Method):
     learners: int = 4
     recluster_epochs: int = 2
     partition: str = "k-means"
+    cluster_by: str = "embedding"
     split_embedding: bool = True
     finetune: float = 0.1
     finetune_rate_factor: float = 0.3
@@ -98,12 +102,15 @@ class DivideAndConquer(Method):
             raise UserError(f"finetune_rate_factor must be a number > 0, got {self.finetune_rate_factor}")
         if self.partition not in PARTITIONS:
             raise unknown_name("partition", self.partition, PARTITIONS)
+        if self.cluster_by not in CLUSTER_BY:
+            raise unknown_name("cluster_by", self.cluster_by, CLUSTER_BY)
         self.slices = self.learners if self.split_embedding else 1
         self.joint_method = _wrapped(self.wraps)
         self.learner_methods = [_wrapped(self.wraps) for _ in range(self.slices)] if self.slices > 1 else []
         self.normalize, self.usual_batch = self.joint_method.normalize, self.joint_method.usual_batch
         self.needs_pairs, self.batch_unit = self.joint_method.needs_pairs, self.joint_method.batch_unit
         self.refresh_every = Every(epochs=self.recluster_epochs)
+        self.refresh_on = "features" if self.cluster_by == "features" else "embeddings"
         self.joint = False
         self.first_joint_epoch = 0
         self.joined_at: int | None = None  # the first joint epoch, once the losses are joined
@@ -153,6 +160,8 @@ class DivideAndConquer(Method):
                 self.joined_at = self.first_joint_epoch
 
     def on_refresh(self, space: Space) -> None:
+        if self.cluster_by == "features":
+            space = replace(space, embeddings=nn.functional.normalize(space.embeddings, dim=1))
         clusters = self._partition(space).cpu()
         if self.cluster_of is not None:
             clusters = match_clusters(clusters, self.cluster_of, self.learners)
