@@ -121,6 +121,7 @@ class Method(ABC):
     batch_unit: int = 2  # default batch sizes are multiples of this
     listed: bool = True  # False for a method that takes an object, which settings cannot describe
     in_all: bool = True  # whether a comparison of "all" methods includes it
+    representative_batches: bool = True  # False if a batch comes from one region of the space; batch norm cares
     needs_pairs: bool = True  # whether a batch must contain two items of a class
     normalize: str = "always"  # when the paper scales embeddings to unit length: always, at test, or never
     slices: int = 1  # number of learners that share the embedding, one slice of its dimensions each
@@ -128,7 +129,7 @@ class Method(ABC):
     refresh_on: str = "embeddings"  # or "features" of the backbone: the points of the space that ``on_refresh`` gets
     phases: tuple[Phase, ...] = (Phase(0),)  # may depend on the number of epochs, which ``prepare`` gets
     loss: nn.Module
-    buffers: Mapping[str, float] = MappingProxyType({})  # values that ``read_out`` needs; saved with the model
+    buffers: Mapping[str, Tensor] = MappingProxyType({})  # what ``read_out`` needs; saved with the model
 
     def check(self, labels: npt.ArrayLike, dim: int, batch_size: int, normalize: str) -> None:  # noqa: ARG002
         """Raises an error before training starts if the settings cannot work with the data."""
@@ -155,6 +156,10 @@ class Method(ABC):
     def part_sampler(self, labels: npt.ArrayLike, batch_size: int, seed: int) -> LabelBatchSampler:
         """Makes the sampler for a part of the items. If it has few classes, batches have more items of each."""
         return self.sampler(labels, batch_size, seed)
+
+    def items_per_class(self) -> int:
+        """Items of each class in a batch of classes × items, if such batches are chosen instead of the method's own."""
+        return 4
 
     def start_epoch(self, epoch: int) -> None:  # noqa: B027 (most methods do not change between epochs)
         """Sets what changes between epochs; it must depend only on the epoch (from 0) and the saved state."""
@@ -216,6 +221,9 @@ class GroupedMethod(Method):
         super().check(labels, dim, batch_size, normalize)
         if self.per_class < 2:
             raise UserError(f"method '{self.name}' needs at least two items per class in a batch; use per_class=2")
+
+    def items_per_class(self) -> int:
+        return self.per_class
 
     def sampler(self, labels: npt.ArrayLike, batch_size: int, seed: int) -> LabelBatchSampler:
         return GroupSampler(labels, batch_size, self.per_class, seed)

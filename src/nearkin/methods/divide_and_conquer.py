@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import logging
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, ClassVar
@@ -76,6 +76,7 @@ class DivideAndConquer(Method):
     batches = "those of the wrapped method, from one cluster at a time"
     minimises = "the wrapped method's loss, on the cluster's slice of the embedding"
     readout = "nearest neighbours of the concatenated slices"
+    representative_batches = False
     ranges: ClassVar = {
         "learners": OneOf((2, 4, 8)),
         "recluster_epochs": OneOf((1, 2, 4)),
@@ -184,6 +185,14 @@ class DivideAndConquer(Method):
         clustering: str | None = "kmeans",
     ) -> dict[str, float]:
         return self.joint_method.read_out(space, trained_on, recall_at, clustering)
+
+    @property
+    def buffers(self) -> Mapping[str, Tensor]:
+        return self.joint_method.buffers
+
+    @buffers.setter
+    def buffers(self, buffers: Mapping[str, Tensor]) -> None:
+        self.joint_method.buffers = buffers
 
     def record(self) -> dict[str, float]:
         """How many of a learner's items belong to other clusters, on average over the learners."""

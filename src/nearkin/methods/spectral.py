@@ -68,6 +68,9 @@ class Spectral(Method):
     def most_dimensions(self, batch_size: int) -> int:
         return max(1, batch_size // 4)
 
+    def items_per_class(self) -> int:
+        return max(2, round(1 / (self.class_ratio or 1 / 16)))  # many, because batches are large
+
     def sampler(self, labels: npt.ArrayLike, batch_size: int, seed: int) -> LabelBatchSampler:
         if self.class_ratio:
             return ClassRatioSampler(labels, batch_size, self.class_ratio, self.class_ratio, seed)

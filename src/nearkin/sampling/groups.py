@@ -58,10 +58,14 @@ class GroupSampler(LabelBatchSampler):
                 while (group := queue.popleft()) in chosen:
                     skipped.append(group)
                 queue.extendleft(reversed(skipped))
-                items = self.members[group]
-                chosen[group] = rng.choice(items, min(self.per_class, len(items), missing), replace=False)
+                chosen[group] = self.draw(group, missing, rng)
                 missing -= len(chosen[group])
             yield np.concatenate(list(chosen.values()))
+
+    def draw(self, group: int, most: int, rng: np.random.Generator) -> Indices:
+        """Random items of a class: n, or fewer if it has fewer or ``most`` is less."""
+        items = self.members[group]
+        return rng.choice(items, min(self.per_class, len(items), most), replace=False)
 
 
 def enough_per_class(labels: Labels, batch_size: int, per_class: int) -> int:
