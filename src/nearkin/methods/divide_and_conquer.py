@@ -14,6 +14,7 @@ with too few items repeats them. Only if that is not enough, it borrows the fewe
 
 from __future__ import annotations
 
+import json
 import logging
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
@@ -39,9 +40,10 @@ from nearkin.methods.base import (
     known_methods,
     make_method,
     parse_method,
+    parse_settings,
     register,
 )
-from nearkin.methods.ranges import Between, OneOf
+from nearkin.methods.ranges import Between, OneOf, Range
 from nearkin.sampling import LabelBatchSampler, PartitionSampler
 from nearkin.space import Space
 
@@ -50,6 +52,7 @@ log = logging.getLogger("nearkin")
 PARTITIONS = ("k-means", "random", "labels")
 CLUSTER_BY = ("embedding", "features")
 MUCH_BORROWED = 0.1
+WRAPPED = "wraps."  # starts the names of the wrapped method's settings in a search
 
 
 @register
@@ -91,7 +94,7 @@ class DivideAndConquer(Method):
     cluster_by: str = "embedding"
     split_embedding: bool = True
     finetune: float = 0.1
-    finetune_rate_factor: float = 0.3
+    finetune_rate_factor: float = 0.1
 
     def __post_init__(self) -> None:
         for name in ("learners", "recluster_epochs"):
@@ -202,6 +205,28 @@ class DivideAndConquer(Method):
         cluster_of = self.cluster_of.numpy()
         borrowed = [np.mean(cluster_of[items] != cluster) for cluster, items in enumerate(parts)]
         return {"borrowed_share": round(float(np.mean(borrowed)), 4)}
+
+    def searched(self) -> dict[str, tuple[Any, Range]]:
+        """Also those of the wrapped method, as "wraps.margin", unless ``wraps`` gives them a value."""
+        given = parse_settings(self.wraps)[1]
+        wrapped = self.joint_method.searched().items()
+        return super().searched() | {f"{WRAPPED}{name}": found for name, found in wrapped if name not in given}
+
+    def found(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        """Writes values of "wraps.margin" into ``wraps``.
+
+        >>> DivideAndConquer(wraps="margin:beta=0.8").found({"learners": 2, "wraps.margin": 0.3})
+        {'learners': 2, 'wraps': 'margin:beta=0.8,margin=0.3'}
+        """
+        own = {name: value for name, value in values.items() if not name.startswith(WRAPPED)}
+        of_wrapped = {name.removeprefix(WRAPPED): value for name, value in values.items() if name not in own}
+        if not of_wrapped:
+            return own
+        wrapped, given = parse_settings(self.wraps)
+        words = {
+            name: value if isinstance(value, str) else json.dumps(value) for name, value in (given | of_wrapped).items()
+        }
+        return own | {"wraps": f"{wrapped}:{','.join(f'{name}={word}' for name, word in words.items())}"}
 
     def groups(self) -> Groups | None:
         return None if self.cluster_of is None else Groups("Partition", "learner", self.cluster_of.numpy())
