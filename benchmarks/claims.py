@@ -74,6 +74,9 @@ def learner_rows() -> Iterator[Row]:
     yield Row("4 clusters, one embedding", "divide-and-conquer", {"learners": 4, "split_embedding": False})
 
 
+# Magnet's loss with a fixed variance, impostors from the whole index and a wide margin; found on a validation split of
+# Flowers with known classes, with a head on frozen features.
+WIDE = {"clusters": 1, "variance": "none", "scaling": 20.0, "alpha": 8.0, "candidates": "index"}
 CUB = (
     *batch_rows(),
     Row("divide-and-conquer around margin", "divide-and-conquer"),
@@ -88,6 +91,9 @@ CUB = (
     Row("margin, d = 64", "margin", {"dim": 64}),
     Row("magnet", "magnet"),
     Row("magnet, refreshed every 3 epochs", "magnet", {"refresh_epochs": 3}),
+    Row("magnet, wide", "magnet", WIDE),
+    Row("magnet, wide, batches of 128", "magnet", WIDE | {"batch_size": 128}),
+    Row("magnet, wide, rate 3e-4", "magnet", WIDE | {"learning_rate": 3e-4}),
     Row("softmax", "softmax"),
     Row("npairs", "npairs"),
     Row("multi-similarity (PML)", "pml", {"loss_name": "MultiSimilarityLoss"}),
@@ -99,6 +105,10 @@ KNOWN = (
     Row("rank", "rank"),
     Row("margin", "margin"),
     Row("magnet", "magnet", {"clusters": 1}),
+    Row("magnet, wide", "magnet", WIDE),
+    Row("magnet, wide, soft hinge", "magnet", WIDE | {"hinge": "soft"}),
+    Row("magnet, wide, batch only", "magnet", WIDE | {"candidates": "batch"}),
+    Row("magnet, wide, α = 16, scaling 40", "magnet", WIDE | {"alpha": 16.0, "scaling": 40.0}),
 )
 SECTIONS = {
     "cub": Section(("cub",), CUB),
