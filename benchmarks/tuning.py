@@ -15,11 +15,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
+from provenance import made
 
 from nearkin.experiments.comparison_plan import Row, rows_of
-from nearkin.experiments.comparison_result import mean_in_words
-from nearkin.experiments.provenance import provenance
 from nearkin.experiments.runs import attempt
 from nearkin.experiments.tuning import Rung, best, epochs_of, plan, trial_run, tune
 from nearkin.files import write_json
@@ -43,7 +41,7 @@ def tested(out: Path, name: str, number: int, row: Row, settings: Mapping[str, A
 
 
 def search(out: Path, rows: Mapping[str, Row], rungs: Sequence[Rung], jobs: int) -> dict[str, dict[str, Any]]:
-    """The winner of each method, and of the first trial, which has the defaults, if it was complete."""
+    """The winner of each method; with a single rung, also the first trial, which has the defaults."""
     found: dict[str, dict[str, Any]] = {}
     for name, trials in tune(out, rows, rungs, jobs).items():
         number = best(trials, rungs)
@@ -61,19 +59,16 @@ def search(out: Path, rows: Mapping[str, Row], rungs: Sequence[Rung], jobs: int)
 
 
 def table(found: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
-    """One line per method: epochs, then mean ± 95 % interval of MAP@R over the seeds."""
+    """One line per method and seed: epochs of both searches, then MAP@R with the defaults and with what they found."""
     kinds = (DEFAULTS, FULL, HALVING)
-    heads = ["method", *(f"epochs, {kind}" for kind in kinds[1:])]
+    heads = ["method, seed", *(f"epochs, {kind}" for kind in kinds[1:])]
     heads += [f"{split}, {kind}" for split in ("validation", "test") for kind in kinds]
     lines = [heads, ["---"] * len(heads)]
     for name in found[FULL][0]:
-        full, halving = ([seed[name] for seed in found[kind]] for kind in (FULL, HALVING))
-        of = {DEFAULTS: [each["defaults"] for each in full], FULL: full, HALVING: halving}
-        epochs = [f"{np.mean([each['epochs'] for each in of[kind]]):g}" for kind in kinds[1:]]
-        scores = [
-            mean_in_words([each[split] for each in of[kind]]) for split in ("validation", "test") for kind in kinds
-        ]
-        lines.append([name, *epochs, *scores])
+        for seed, (full, halving) in enumerate(zip(found[FULL], found[HALVING], strict=True)):
+            of = {DEFAULTS: full[name]["defaults"], FULL: full[name], HALVING: halving[name]}
+            scores = [f"{of[kind][split]:.4f}" for split in ("validation", "test") for kind in kinds]
+            lines.append([f"{name}, {seed}", *(str(of[kind]["epochs"]) for kind in kinds[1:]), *scores])
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
@@ -81,7 +76,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", default="glyphs:classes=120,per_class=12,size=16")
     parser.add_argument("--methods", nargs="+", default=METHODS)
-    parser.add_argument("--trials", type=int, default=15)
+    parser.add_argument("--trials", type=int, default=9)
     parser.add_argument("--epochs", type=int, default=27)
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--jobs", type=int, default=1, help="number of runs in parallel")
@@ -101,7 +96,7 @@ def main() -> None:
         print(f"{seed + 1} of {given.seeds} seeds\n{table(found)}\n", flush=True)
         if given.out:
             plans = {kind: [vars(rung) for rung in of_kind] for kind, of_kind in schemes.items()}
-            write_json(given.out, {"made": provenance("cpu"), "data": given.data, "rungs": plans, **found})
+            write_json(given.out, {"made": made("cpu"), "data": given.data, "rungs": plans, **found})
 
 
 if __name__ == "__main__":

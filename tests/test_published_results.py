@@ -106,6 +106,18 @@ def test_tuning_is_set_beside_the_defaults() -> None:
         assert cells == [f"{np.mean(values):.4f}" for values in (*highest, *tested)]
 
 
+def test_halving_is_set_beside_training_every_trial_to_the_end() -> None:
+    found = raw("tuning")
+    rows = by_name(table("Tuning for a quarter of the epochs", "| method, seed | epochs, all to the end |"))
+    searches = list(zip(found["all to the end"], found["halving"], strict=True))
+    assert rows.keys() == {f"{name}, {seed}" for seed, (full, _) in enumerate(searches) for name in full}
+    for seed, (full, halving) in enumerate(searches):
+        for name in full:
+            of = (full[name]["defaults"], full[name], halving[name])
+            scores = [f"{each[split]:.4f}" for split in ("validation", "test") for each in of]
+            assert rows[f"{name}, {seed}"] == [str(full[name]["epochs"]), str(halving[name]["epochs"]), *scores]
+
+
 def test_all_methods_on_the_glyphs_are_those_of_the_runs() -> None:
     rows = by_name(table("All methods on the glyphs", "| | settings | rate | Recall@1 | MAP@R | NMI | refresh"))
     found = raw("methods")
