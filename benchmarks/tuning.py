@@ -15,8 +15,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from provenance import made
+
 from nearkin.experiments.comparison_plan import Row, rows_of
-from nearkin.experiments.provenance import provenance
 from nearkin.experiments.runs import attempt
 from nearkin.experiments.tuning import Rung, best, epochs_of, plan, trial_run, tune
 from nearkin.files import write_json
@@ -95,7 +96,7 @@ def main() -> None:
         print(f"{seed + 1} of {given.seeds} seeds\n{table(found)}\n", flush=True)
         if given.out:
             plans = {kind: [vars(rung) for rung in of_kind] for kind, of_kind in schemes.items()}
-            write_json(given.out, {"made": provenance("cpu"), "data": given.data, "rungs": plans, **found})
+            write_json(given.out, {"made": made("cpu"), "data": given.data, "rungs": plans, **found})
 
 
 if __name__ == "__main__":

@@ -19,6 +19,7 @@ from nearkin.errors import Interrupted, UserError
 from nearkin.experiments import ComparisonResult, compare
 from nearkin.experiments.tuning import Rung, Trial, best, plan
 from nearkin.files import write_json
+from nearkin.methods import DivideAndConquer, Margin
 from nearkin.training import Run, loop
 from nearkin.training.loop import Trainer
 from nearkin.training.settings import TrainingSettings
@@ -240,3 +241,15 @@ def test_a_search_without_optuna_says_what_to_install(
     with pytest.raises(UserError, match=r"pip install 'nearkin\[tune\]'"):
         compare(vectors, ["triplet"], out=tmp_path / "out", **QUICK, tune=1)
     compare(vectors, ["triplet"], out=tmp_path / "out", seeds=1, **QUICK)  # nothing else needs it
+
+
+def test_the_settings_of_a_wrapped_method_are_searched_too(vectors: str, tmp_path: Path) -> None:
+    changes = QUICK | {"wraps": "margin:beta=0.8", "learners": 2, "dim": 8}
+    found = compare(vectors, "divide-and-conquer", out=tmp_path, seeds=1, tune=2, **changes)
+    first, second = (trial["settings"] for trial in trials(tmp_path)["divide-and-conquer"])
+    assert (first["wraps.margin"], first["wraps.per_class"]) == (0.2, 4)  # the defaults
+    assert "wraps.beta" not in first and second["wraps.margin"] != 0.2
+    used = Run(tmp_path / "divide-and-conquer-0").settings().make_method()
+    assert isinstance(used, DivideAndConquer) and isinstance(used.joint_method, Margin)
+    assert used.joint_method.beta == 0.8
+    assert used.joint_method.margin == found.chosen["divide-and-conquer"]["wraps.margin"]

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from nearkin.api import make_settings
 from nearkin.methods import Batch, make_method
@@ -190,6 +190,33 @@ def test_a_large_cluster_that_borrows_keeps_its_own_items() -> None:
         own = set((groups == learner).nonzero().squeeze(1).tolist())
         assert own <= set(items.tolist())
         assert len(items) > 40 if 0 in own else set(items.tolist()) == own
+
+
+@pytest.mark.parametrize("freeze_backbone", [False, True])
+@pytest.mark.parametrize(("cluster_by", "width"), [("embedding", 8), ("features", 512)])
+def test_k_means_sees_the_embedding_or_the_features(
+    vectors: Path, tmp_path: Path, cluster_by: str, width: int, freeze_backbone: bool
+) -> None:
+    run = trainer(vectors, tmp_path / "run", cluster_by=cluster_by, freeze_backbone=freeze_backbone)
+    found: list[Tensor] = []
+    run.method.on_refresh = lambda space: found.append(space.embeddings)  # type: ignore[method-assign]
+    run.refresh_seconds = 0.0
+    run._refresh()
+    (points,) = found
+    assert points.shape == (len(run.train_set), width)
+    embeddings = run._space(run.train_set).embeddings
+    if cluster_by == "features":
+        points = run.model.head.eval()(points)
+    torch.testing.assert_close(points, embeddings)
+
+
+def test_features_are_clustered_by_their_direction() -> None:
+    """In four directions, at any length."""
+    directions = nn.functional.normalize(torch.tensor([[1.0, 1.0], [1.0, -1.0], [-1.0, 1.0], [-1.0, -1.0]]))
+    points = directions[LABELS % 4] * (1 + 99 * torch.rand(64, 1, generator=torch.Generator().manual_seed(0)))
+    groups = divided(points, LABELS, cluster_by="features").cluster_of
+    assert groups is not None
+    assert len({(int(a), int(b)) for a, b in zip(groups, LABELS % 4, strict=True)}) == 4
 
 
 def test_random_parts_are_even() -> None:

@@ -53,7 +53,7 @@ class Solution(NamedTuple):
     sums: Tensor
 
 
-def solve(distances: Tensor, labels: Tensor, gamma: Tensor, rounds: int, warps: int | None = None) -> Solution:
+def solve(distances: Tensor, labels: Tensor, gamma: Tensor, rounds: int) -> Solution:
     """Class medoids, and as many facilities as classes, for NMI and ``exchange="objective"``.
 
     ``distances`` (m, m), float32, exactly symmetric with a zero diagonal, are rounded in place. ``labels`` are (m,),
@@ -61,8 +61,7 @@ def solve(distances: Tensor, labels: Tensor, gamma: Tensor, rounds: int, warps: 
     """
     m, device = len(labels), distances.device
     block = max(32, triton.next_power_of_2(m))
-    warps = warps or default_warps(block)
-    candidates = max(1, 256 * warps // block)  # that are evaluated at once: 8 points a thread
+    warps, candidates = launch_shape(block)
     indices = torch.empty(13 + 3 * candidates, block, dtype=torch.int32, device=device)
     values = torch.empty(7, block, dtype=torch.float64, device=device)
     sums = torch.empty(5, dtype=torch.float64, device=device)
@@ -90,8 +89,10 @@ def solve(distances: Tensor, labels: Tensor, gamma: Tensor, rounds: int, warps: 
     return Solution(indices[5, :m], indices[3, :m], indices[7, :m], indices[6, :m], sums)
 
 
-def default_warps(block: int) -> int:
-    return max(1, min(16, block // 64))
+def launch_shape(block: int) -> tuple[int, int]:
+    """Warps, and candidates that are evaluated at once: 8 of their points per thread."""
+    warps = min(16, block // 32)
+    return warps, max(1, 256 * warps // block)
 
 
 @lru_cache(maxsize=8)

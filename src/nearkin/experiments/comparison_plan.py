@@ -50,6 +50,8 @@ class Row:
     objects: Objects
 
     def changed(self, values: dict[str, Any]) -> Row:
+        """The row with other settings; tuning may have found some of them (see `Method.searched`)."""
+        values = self.settings.make_method().found(values)
         return replace(self, settings=self.settings.changed(**by_section(self.settings.method, values)))
 
     def splits(self, seed: int = 0) -> Splits:

@@ -131,7 +131,7 @@ class ComparisonResult:
 
         table = Table(title=self.legend, title_justify="left")
         for heading in HEADINGS:
-            table.add_column(heading, justify="left" if heading == "method" else "right")
+            table.add_column(heading, justify="left" if heading == "method" else "right", overflow="fold")
         for row in self.rows():
             table.add_row(*row)
         left_out = [f"{method} was left out: {reason}" for method, reason in self.refused.items()]

@@ -24,7 +24,6 @@ from nearkin.data.summary import counted
 from nearkin.errors import UserError
 from nearkin.experiments.comparison_plan import Row
 from nearkin.experiments.pool import Job, run_jobs
-from nearkin.experiments.runs import full_tables
 from nearkin.files import read_json, write_json
 from nearkin.methods.ranges import Between, Range
 from nearkin.training import Run, Settings
@@ -109,7 +108,7 @@ def ranges_of(settings: Settings, given: Collection[str]) -> dict[str, Range]:
     {'learning_rate': Between(low=0.1, high=2.5, log=True)}
     """
     rate = settings.training.learning_rate or FROM_SCRATCH
-    own = {name: where for name, where in settings.make_method().ranges.items() if name not in given}
+    own = {name: where for name, (_, where) in settings.make_method().searched().items() if name not in given}
     return {"learning_rate": Between(rate / 5, rate * 5, log=True), **own}
 
 
@@ -201,10 +200,11 @@ def _ranking(trials: Sequence[Trial], rungs: Sequence[Rung], rung: int) -> list[
 
 def _study(row: Row) -> tuple[Study, dict[str, BaseDistribution]]:
     optuna, row = find_optuna(), _with_rate(row)
-    ranges, tables = ranges_of(row.settings, row.given), full_tables(row.settings)
+    ranges, own = ranges_of(row.settings, row.given), row.settings.make_method().searched()
+    defaults = vars(row.settings.training) | {name: value for name, (value, _) in own.items()}
     sampler = optuna.samplers.TPESampler(seed=row.settings.training.seed, n_startup_trials=1 + RANDOM_TRIALS)
     study = optuna.create_study(direction="maximize", sampler=sampler)
-    study.enqueue_trial({name: (tables["training"] | tables["method"])[name] for name in ranges})
+    study.enqueue_trial({name: defaults[name] for name in ranges})
     distributions: dict[str, BaseDistribution] = {
         name: optuna.distributions.FloatDistribution(where.low, where.high, log=where.log)
         if isinstance(where, Between)

@@ -53,7 +53,7 @@ def loss_and_gradient(
         m,
         dim,
         width,
-        max(1, min(64, 4096 // width)),
+        max(16, 2048 // width),
         normalize,
     )
     return loss, gradient

@@ -126,6 +126,7 @@ class Method(ABC):
     normalize: str = "always"  # when the paper scales embeddings to unit length: always, at test, or never
     slices: int = 1  # number of learners that share the embedding, one slice of its dimensions each
     refresh_every: Every | None = None
+    refresh_on: str = "embeddings"  # or "features" of the backbone: the points of the space that ``on_refresh`` gets
     phases: tuple[Phase, ...] = (Phase(0),)  # may depend on the number of epochs, which ``prepare`` gets
     loss: nn.Module
     buffers: Mapping[str, Tensor] = MappingProxyType({})  # what ``read_out`` needs; saved with the model
@@ -209,6 +210,14 @@ class Method(ABC):
     def settings(self) -> dict[str, Any]:
         return {field.name: getattr(self, field.name) for field in fields(self)}  # type: ignore[arg-type]
 
+    def searched(self) -> dict[str, tuple[Any, Range]]:
+        """The settings that tuning searches, by name, with their values and ranges."""
+        return {name: (getattr(self, name), where) for name, where in self.ranges.items()}
+
+    def found(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        """The settings that give searched ones these values; leaves all other names as they are."""
+        return dict(values)
+
 
 class GroupedMethod(Method):
     """A method whose loss needs several items per class: batches of k classes × ``per_class`` items."""
@@ -268,5 +277,15 @@ def parse_method(text: str) -> Method:
     >>> parse_method("rank:alpha=2.0,per_class=4").settings()["alpha"]
     2.0
     """
+    name, settings = parse_settings(text)
+    return make_method(name, **settings)
+
+
+def parse_settings(text: str) -> tuple[str, dict[str, Any]]:
+    """The name of a method and its settings from a string.
+
+    >>> parse_settings("rank:alpha=2.0,per_class=4")
+    ('rank', {'alpha': 2.0, 'per_class': 4})
+    """
     name, _, settings = text.partition(":")
-    return make_method(name, **dict(parse_assignment(part) for part in settings.split(",") if part))
+    return name, dict(parse_assignment(part) for part in settings.split(",") if part)

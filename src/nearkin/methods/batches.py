@@ -134,6 +134,9 @@ class ClusterBatches(Method):
     def on_refresh(self, space: Space) -> None:
         self.division.on_refresh(space)
 
+    def record(self) -> dict[str, float]:
+        return self.division.record()
+
     def groups(self) -> Groups | None:
         found = self.division.groups()
         return None if found is None else Groups("Clusters", "cluster", found.group_of)

@@ -14,10 +14,11 @@ with too few items repeats them. Only if that is not enough, it borrows the fewe
 
 from __future__ import annotations
 
+import json
 import logging
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, ClassVar
 
@@ -39,16 +40,19 @@ from nearkin.methods.base import (
     known_methods,
     make_method,
     parse_method,
+    parse_settings,
     register,
 )
-from nearkin.methods.ranges import Between, OneOf
+from nearkin.methods.ranges import Between, OneOf, Range
 from nearkin.sampling import LabelBatchSampler, PartitionSampler
 from nearkin.space import Space
 
 log = logging.getLogger("nearkin")
 
 PARTITIONS = ("k-means", "random", "labels")
+CLUSTER_BY = ("embedding", "features")
 MUCH_BORROWED = 0.1
+WRAPPED = "wraps."  # starts the names of the wrapped method's settings in a search
 
 
 @register
@@ -62,6 +66,8 @@ class DivideAndConquer(Method):
         recluster_epochs: epochs between two clusterings (T).
         partition: "k-means" in the embedding space; or, fixed at the start as in Table 6, "random" or "labels" (whole
             classes, grouped by k-means on their mean embeddings).
+        cluster_by: what k-means sees: the whole "embedding" (3.3), or the "features" of the backbone at unit length, as
+            in the authors' code.
         split_embedding: give each learner its own slice; False draws batches from clusters but trains the whole
             embedding (Table 6).
         finetune: share of the epochs that train all slices together, at the end; at least the last of several epochs.
@@ -85,9 +91,10 @@ class DivideAndConquer(Method):
     learners: int = 4
     recluster_epochs: int = 2
     partition: str = "k-means"
+    cluster_by: str = "embedding"
     split_embedding: bool = True
     finetune: float = 0.1
-    finetune_rate_factor: float = 0.3
+    finetune_rate_factor: float = 0.1
 
     def __post_init__(self) -> None:
         for name in ("learners", "recluster_epochs"):
@@ -99,12 +106,15 @@ class DivideAndConquer(Method):
             raise UserError(f"finetune_rate_factor must be a number > 0, got {self.finetune_rate_factor}")
         if self.partition not in PARTITIONS:
             raise unknown_name("partition", self.partition, PARTITIONS)
+        if self.cluster_by not in CLUSTER_BY:
+            raise unknown_name("cluster_by", self.cluster_by, CLUSTER_BY)
         self.slices = self.learners if self.split_embedding else 1
         self.joint_method = _wrapped(self.wraps)
         self.learner_methods = [_wrapped(self.wraps) for _ in range(self.slices)] if self.slices > 1 else []
         self.normalize, self.usual_batch = self.joint_method.normalize, self.joint_method.usual_batch
         self.needs_pairs, self.batch_unit = self.joint_method.needs_pairs, self.joint_method.batch_unit
         self.refresh_every = Every(epochs=self.recluster_epochs)
+        self.refresh_on = "features" if self.cluster_by == "features" else "embeddings"
         self.joint = False
         self.first_joint_epoch = 0
         self.joined_at: int | None = None  # the first joint epoch, once the losses are joined
@@ -154,6 +164,8 @@ class DivideAndConquer(Method):
                 self.joined_at = self.first_joint_epoch
 
     def on_refresh(self, space: Space) -> None:
+        if self.cluster_by == "features":
+            space = replace(space, embeddings=nn.functional.normalize(space.embeddings, dim=1))
         clusters = self._partition(space).cpu()
         if self.cluster_of is not None:
             clusters = match_clusters(clusters, self.cluster_of, self.learners)
@@ -193,6 +205,28 @@ class DivideAndConquer(Method):
         cluster_of = self.cluster_of.numpy()
         borrowed = [np.mean(cluster_of[items] != cluster) for cluster, items in enumerate(parts)]
         return {"borrowed_share": round(float(np.mean(borrowed)), 4)}
+
+    def searched(self) -> dict[str, tuple[Any, Range]]:
+        """Also those of the wrapped method, as "wraps.margin", unless ``wraps`` gives them a value."""
+        given = parse_settings(self.wraps)[1]
+        wrapped = self.joint_method.searched().items()
+        return super().searched() | {f"{WRAPPED}{name}": found for name, found in wrapped if name not in given}
+
+    def found(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        """Writes values of "wraps.margin" into ``wraps``.
+
+        >>> DivideAndConquer(wraps="margin:beta=0.8").found({"learners": 2, "wraps.margin": 0.3})
+        {'learners': 2, 'wraps': 'margin:beta=0.8,margin=0.3'}
+        """
+        own = {name: value for name, value in values.items() if not name.startswith(WRAPPED)}
+        of_wrapped = {name.removeprefix(WRAPPED): value for name, value in values.items() if name not in own}
+        if not of_wrapped:
+            return own
+        wrapped, given = parse_settings(self.wraps)
+        words = {
+            name: value if isinstance(value, str) else json.dumps(value) for name, value in (given | of_wrapped).items()
+        }
+        return own | {"wraps": f"{wrapped}:{','.join(f'{name}={word}' for name, word in words.items())}"}
 
     def groups(self) -> Groups | None:
         return None if self.cluster_of is None else Groups("Partition", "learner", self.cluster_of.numpy())

@@ -169,8 +169,10 @@ class EmbeddingModel(nn.Module):
         result: Tensor = self.backbone(x)
         return result
 
-    def forward(self, x: Tensor, learner: int | None = None) -> Tensor:
-        embeddings: Tensor = self.head(self.features(x), learner)
+    def forward(self, x: Tensor, learner: int | None = None, head: bool = True) -> Tensor:
+        """Embeddings (batch, dim), the slice of one learner, or the backbone's features without the head."""
+        features = self.features(x)
+        embeddings: Tensor = self.head(features, learner) if head else features
         return embeddings
 
     def train(self, mode: bool = True) -> EmbeddingModel:

@@ -383,7 +383,8 @@ class Trainer:
         """Embeds the training split with the current model and passes it to the method."""
         started = time.monotonic()
         self._estimate_batch_norm()
-        self.method.on_refresh(self._space(self.train_set, fast=True))
+        head = self.method.refresh_on == "embeddings"
+        self.method.on_refresh(self._space(self.train_set, fast=True, head=head))
         if self.fabric.world_size > 1:  # GPU sums may differ in the last digit between processes
             for stateful in (self.method, self.sampler):
                 stateful.load_state_dict(self.fabric.broadcast(stateful.state_dict()))
@@ -461,14 +462,19 @@ class Trainer:
         step = self.position.step - self.position.batch + batch
         return self.method.refresh_every is not None and self.method.refresh_every.due(self.position.epoch, batch, step)
 
-    def _space(self, dataset: Dataset, as_features: bool = False, final: bool = False, fast: bool = False) -> Space:
-        """Embeds a dataset with the current model; ``fast``: as compiled, and in the precision of training."""
+    def _space(
+        self, dataset: Dataset, as_features: bool = False, final: bool = False, fast: bool = False, head: bool = True
+    ) -> Space:
+        """Embeds a dataset with the current model.
+
+        ``fast``: as compiled, and in the precision of training. ``head``: False for the backbone's features.
+        """
         files = isinstance(dataset.items, ImageFiles) and self.learner is self.model
         kept = final and files and self.fabric.world_size == 1  # `evaluate` and `report` need the same again
         learner = self.model.head if as_features else self.learner
         eager = self.restore_eager and not fast  # in full precision, it would be compiled once more
         with torch.compiler.set_stance("force_eager") if eager else nullcontext():
-            return embed_dataset(self.fabric, learner, dataset, self.embed_batch, self.workers, kept, not fast)
+            return embed_dataset(self.fabric, learner, dataset, self.embed_batch, self.workers, kept, not fast, head)
 
     def _measure(self, split: str, kind: str, start: DatasetSplits | None = None) -> dict[str, float]:
         """Evaluates a split and logs the scores; none if there is no such split. Skips clustering during training.
