@@ -36,6 +36,7 @@ from nearkin.errors import UserError
 
 BLOCK_BYTES = 32 * 2**20  # measured on the CPU: 16 MB and 64 MB are slower, and much smaller blocks far slower
 CUDA_BLOCK_BYTES = 128 * 2**20  # estimated: launching the kernels of smaller blocks takes longer than computing
+FEWEST_ROWS = 256  # a product of 40 rows takes 1.5 times as long per row; blocks grow to four times the size for them
 CACHED_BYTES = 2**19  # measured: twice as fast as blocks of 32 MB
 # If at least this share of a row is undecided, computing the whole row again is as fast: after float32 by a product in
 # float64, after float64 by subtraction. Measured with 128 and 512 dimensions.
@@ -77,7 +78,9 @@ class Distances:
 
         Fresh memory for each block would take as long as a third of the products.
         """
-        rows = row_blocks(len(queries), len(self.gallery), block_bytes_on(queries.device))
+        size = block_bytes_on(queries.device)
+        size = max(size, min(4 * len(self.gallery) * FEWEST_ROWS, 4 * size))
+        rows = row_blocks(len(queries), len(self.gallery), size)
         memory = self._ready.new_empty(rows[0].stop if rows else 0, len(self.gallery))
         for these in rows:
             yield these, self._block(queries[these], memory[: these.stop - these.start])

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from nearkin.clustering.distances import DistanceBlock, Distances, block_bytes_on, row_blocks
+from nearkin.clustering.groups import GroupMembers
 from nearkin.errors import UserError
 
 LONGEST_RUN = 16  # measured on the CPU: finding the minima of longer runs takes up to three times as long
@@ -70,9 +71,9 @@ def nearest_in_other_groups(x: Tensor, groups: Tensor, k: int) -> Tensor:
     """
     found = torch.full((len(x), k), -1, device=x.device)
     k = min(k, len(x))
-    to_all = Distances(x)
-    for these, block in to_all.blocks(x):
-        block.squares.masked_fill_(groups[these, None] == groups, torch.inf)
+    own = GroupMembers(groups, groups)
+    for these, block in Distances(x).blocks(x):
+        block.squares[own.pairs(these)] = torch.inf
         distances, rows = nearest_in(block, k)
         found[these, :k] = rows.masked_fill_(distances.isinf(), -1)
     return found

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from nearkin.clustering.distances import Distances, block_bytes_on, row_blocks
+from nearkin.clustering.groups import GroupMembers
 from nearkin.errors import UserError
 from nearkin.evaluation.metrics import Metric, known_metrics, metric
 from nearkin.evaluation.ranking import rank
@@ -161,19 +162,12 @@ class _Positives:
     """Finds the positives of queries: gallery rows of the same class, without the query itself."""
 
     def __init__(self, labels: Tensor, queries: Tensor, gallery: Tensor, own: Tensor) -> None:
-        classes = torch.unique(labels, return_inverse=True)[1]
-        sizes = torch.bincount(classes[gallery], minlength=len(classes))
+        self._members = GroupMembers(labels[queries], labels[gallery])
         self._own = own
-        self._members = classes[gallery].sort(stable=True).indices  # gallery rows, class by class
-        self._sizes = sizes[classes[queries]]
-        self._starts = (sizes.cumsum(0) - sizes)[classes[queries]]
-        self.counts = self._sizes - (own >= 0).long()  # (Q,)
+        self.counts = self._members.sizes - (own >= 0).long()  # (Q,)
 
     def pairs(self, rows: slice) -> tuple[Tensor, Tensor]:
         """For each positive, the number of its query within ``rows``, (P,) ascending, and its gallery row, (P,)."""
-        sizes, starts = self._sizes[rows], self._starts[rows]
-        query = torch.repeat_interleave(sizes)
-        within_class = torch.arange(len(query), device=query.device) - (sizes.cumsum(0) - sizes)[query]
-        column = self._members[starts[query] + within_class]
+        query, column = self._members.pairs(rows)
         others = column != self._own[rows][query]
         return query[others], column[others]
