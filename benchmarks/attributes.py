@@ -27,7 +27,8 @@ from typing import Any
 
 import numpy as np
 from known_classes import known_classes
-from methods import DOCS, KNOWN, KNOWN_CHOSEN, Trial, command, markdown, run_trials
+from methods import DOCS, KNOWN, KNOWN_CHOSEN, Trial, markdown, run_trials
+from provenance import command
 
 import nearkin
 from nearkin.data import load_dataset, make_splits

@@ -17,6 +17,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from provenance import command
+
 from nearkin.errors import UserError
 from nearkin.experiments.pool import Job, run_jobs
 from nearkin.experiments.runs import Task, provenance_of
@@ -113,7 +115,7 @@ def main() -> None:
     rows = [scores_of(key, run) for key, run in runs.items()]
     print(table(rows), flush=True)
     if given.out:
-        write_json(given.out, {"made": provenance_of(runs.values()), "rows": rows})
+        write_json(given.out, {"made": provenance_of(runs.values()), "command": command(), "rows": rows})
 
 
 if __name__ == "__main__":

@@ -32,12 +32,12 @@ from multiprocessing import get_context
 from pathlib import Path
 
 import torch
+from provenance import made
 from torch import Tensor
 
 from nearkin.clustering import kmeans
 from nearkin.evaluation import cluster_scores, retrieve
 from nearkin.evaluation.attributes import attribute_concentration
-from nearkin.experiments.provenance import provenance
 from nearkin.space import Space
 
 DIM, ITEMS, CLASSES = 128, 60502, 11316
@@ -262,8 +262,7 @@ def main() -> None:
     options = parser.parse_args()
     items, classes = options.size, max(2, round(options.size * CLASSES / ITEMS))
     about = {
-        **provenance(options.device),
-        "torch": torch.__version__,
+        **made(options.device),
         "threads": torch.get_num_threads(),
         "items": items,
         "dim": DIM,

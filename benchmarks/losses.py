@@ -4,6 +4,7 @@
     python benchmarks/losses.py --device cuda --sizes 128 512 2048 4096
     python benchmarks/losses.py --losses facility-location spectral
     python benchmarks/losses.py --device cuda --sizes 128 512 2048 4096 --compile
+    python benchmarks/losses.py --device cuda --sizes 128 512 --compile --modes unchecked graphed  # a minute
 
 Both sides of a row run alternately in one process, on the same random batch of 64 dimensions with four items per class,
 so their ratio holds even on a shared machine; milliseconds are medians. With ``OMP_NUM_THREADS=1``, they are CPU time,
@@ -15,7 +16,8 @@ only.
 
 "Operations" counts what torch dispatches in the forward and backward pass, without views and allocations: about the
 number of kernels that the loss launches on a GPU. With ``--compile``, each loss is compared with itself: without checks
-that read data ("unchecked"), compiled in one graph, and, on CUDA, compiled to CUDA graphs ("reduce-overhead").
+that read data ("unchecked"), compiled in one graph, and, on CUDA, compiled to CUDA graphs ("reduce-overhead") or
+recorded as such without a compiler (`nearkin.losses.graphed`). ``--modes`` chooses among these.
 """
 
 from __future__ import annotations
@@ -35,7 +37,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from nearkin.losses import make_loss
+from nearkin.errors import UserError
+from nearkin.losses import graphed, make_loss
 from nearkin.losses.batch import unchecked
 
 DIM, PER_CLASS, LONGEST = 64, 4, 60.0
@@ -171,6 +174,7 @@ def main() -> None:
     parser.add_argument("--losses", nargs="+", choices=NAMES, default=NAMES)
     parser.add_argument("--budget", type=float, default=2.0, help="seconds per row")
     parser.add_argument("--compile", action="store_true", help="compare with compiled losses, not with equivalents")
+    parser.add_argument("--modes", nargs="+", choices=MODES, default=list(MODES), help="columns of --compile")
     options = parser.parse_args()
     if options.device == "cuda" and not torch.cuda.is_available():
         parser.error("no CUDA device was found")
@@ -213,21 +217,27 @@ def compare_with_equivalents(options: argparse.Namespace) -> None:
 
 
 def compare_with_compiled(options: argparse.Namespace) -> None:
-    modes = ["unchecked", "compiled", *(["reduce-overhead"] if options.device == "cuda" else [])]
+    modes = [mode for mode in options.modes if options.device == "cuda" or mode not in ON_CUDA]
     print(f"| loss | batch | eager, ms | {', ms | '.join(modes)}, ms |\n{'|---' * (3 + len(modes))}|")
     for name in options.losses:
         for items in options.sizes:
             x, y = batch(items, DIM, items // PER_CLASS, options.device)
             loss = on(ours(name, items // PER_CLASS), x)
             torch.compiler.reset()
-            steps = [loss, without_checks(loss), torch.compile(loss, fullgraph=True)]
-            if x.is_cuda:
-                steps.append(torch.compile(loss, fullgraph=True, mode="reduce-overhead"))
-            sides = [Side(step, []) for step in steps]
-            for side in sides * 3:  # the first run compiles, the next ones record CUDA graphs
+            steps = {mode: MODES[mode](loss, items) for mode in modes}
+            sides = {mode: Side(step, []) for mode, step in {"eager": loss, **steps}.items() if step is not None}
+            for side in list(sides.values()) * 3:  # the first run compiles, the next ones record CUDA graphs
                 side.run(x, y)
-            alternate(sides, x, y, options.budget)
-            print(f"| {name} | {items} | {' | '.join(f'{side.milliseconds:.2f}' for side in sides)} |", flush=True)
+            alternate(list(sides.values()), x, y, options.budget)
+            cells = [f"{sides[mode].milliseconds:.2f}" if mode in sides else "–" for mode in ("eager", *modes)]
+            print(f"| {name} | {items} | {' | '.join(cells)} |", flush=True)
+
+
+def recorded(loss: nn.Module, items: int) -> Step | None:
+    try:
+        return graphed(loss, items, DIM)
+    except UserError:  # it reads data on the host
+        return None
 
 
 def without_checks(loss: Step) -> Step:
@@ -236,6 +246,15 @@ def without_checks(loss: Step) -> Step:
             return loss(x, y)
 
     return step
+
+
+MODES: dict[str, Callable[[nn.Module, int], Step | None]] = {
+    "unchecked": lambda loss, _: without_checks(loss),
+    "compiled": lambda loss, _: torch.compile(loss, fullgraph=True),
+    "reduce-overhead": lambda loss, _: torch.compile(loss, fullgraph=True, mode="reduce-overhead"),
+    "graphed": recorded,
+}
+ON_CUDA = ("reduce-overhead", "graphed")
 
 
 def on(step: Step, x: Tensor) -> Step:

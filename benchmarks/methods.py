@@ -22,8 +22,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import shlex
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,6 +30,7 @@ from typing import Any
 import numpy as np
 import torch
 from known_classes import known_classes
+from provenance import command
 
 from nearkin.data import load_dataset, make_splits
 from nearkin.evaluation import evaluate
@@ -168,11 +167,6 @@ def run_trials(trials: Sequence[Trial], folder: Path, jobs: int, device: str) ->
     torch.set_num_threads(1)  # also in workers, so that scores do not depend on the number of jobs
     os.environ["OMP_NUM_THREADS"] = "1"
     run_jobs(map(job, trials), len(trials), jobs)
-
-
-def command() -> str:
-    """The command that was typed, without paths of this machine."""
-    return shlex.join(["python", f"benchmarks/{Path(sys.argv[0]).name}", *sys.argv[1:]])
 
 
 def final(run: Run) -> dict[str, float]:

@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import argparse
 import json
-import re
 from dataclasses import fields
 from pathlib import Path
+
+from provenance import without_paths
 
 from nearkin.experiments import ComparisonResult
 from nearkin.experiments.comparison_plots import curves_figure, mean_curves
@@ -23,7 +24,7 @@ DOCS = Path(__file__).parent.parent / "docs"
 
 def publish(folder: Path, name: str, docs: Path = DOCS) -> ComparisonResult:
     found = json.loads((folder / "comparison.json").read_text(encoding="utf-8"))
-    found["command"] = re.sub(r"/(?:[^/\s=]+/)*([^/\s=]+)", r"\1", found["command"])
+    found["command"] = without_paths(found["command"])
     trials = folder / "tune" / "trials.json"
     if trials.is_file():
         found["tried"] = json.loads(trials.read_text(encoding="utf-8"))

@@ -30,11 +30,11 @@ from typing import Any
 import numpy as np
 import torch
 from evaluation import peak_megabytes, reset_peak
+from provenance import made
 
 from nearkin.clustering import kmeans, kmeans_per_group, nearest_in_other_groups, spectral_embedding
 from nearkin.data import load_dataset, make_splits
 from nearkin.evaluation import evaluate
-from nearkin.experiments.provenance import provenance
 from nearkin.methods import make_method
 from nearkin.progress import quiet
 from nearkin.sampling import (
@@ -304,7 +304,7 @@ def main() -> None:
     wanted = parser.parse_args()
     print(f"| | {' | '.join(f'{size:,}' for size in wanted.sizes)} | MB | growth |")
     print(f"|---|{'--:|' * (len(wanted.sizes) + 2)}")
-    content: dict[str, Any] = {**provenance("cpu"), "measured": []}
+    content: dict[str, Any] = {**made("cpu"), "measured": []}
     for place, row in enumerate(ROWS):
         if wanted.only in row.name:
             cells = measured(place, wanted.sizes)

@@ -45,10 +45,10 @@ import numpy.typing as npt
 import torch
 import usearch.index
 from PIL import Image
+from provenance import made
 
 import nearkin
 from nearkin.data.transforms import Preprocess
-from nearkin.experiments.provenance import provenance
 from nearkin.models import Embedder, EmbeddingModel, ModelSpec
 from nearkin.search.store import Embeddings
 from nearkin.search.vector_index import ExactIndex, Ids
@@ -273,8 +273,7 @@ def main() -> None:
     parser.add_argument("--index", type=int, metavar="COUNT", help="instead, index this number of image files")
     options = parser.parse_args()
     about = {
-        **provenance("cpu"),
-        "torch": torch.__version__,
+        **made("cpu"),
         "faiss": faiss.__version__,
         "usearch": usearch.__version__,
         "threads": torch.get_num_threads(),

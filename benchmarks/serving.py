@@ -36,10 +36,10 @@ from pathlib import Path
 
 import numpy as np
 from PIL import Image
+from provenance import made
 
 import nearkin
 from nearkin.data.transforms import Preprocess
-from nearkin.experiments.provenance import provenance
 from nearkin.models import Embedder, EmbeddingModel, ModelSpec
 
 LABELS, PER_LABEL, THUMBNAILS = 50, 20, 8
@@ -194,7 +194,7 @@ def main() -> None:
     parser.add_argument("--image", type=Path, help="image to search for instead")
     parser.add_argument("--out", type=Path, help="also write everything as JSON")
     options = parser.parse_args()
-    about = provenance("cpu")
+    about = made("cpu")
     print(", ".join(f"{name} {value}" for name, value in about.items()))
     with ExitStack() as stack:
         gallery = options.gallery or make_gallery(Path(stack.enter_context(tempfile.TemporaryDirectory())))

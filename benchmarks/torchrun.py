@@ -34,9 +34,9 @@ from typing import Any
 
 import numpy as np
 import torch
+from provenance import made
 from safetensors.numpy import load_file
 
-from nearkin.experiments.provenance import provenance
 from nearkin.methods import known_methods
 from nearkin.training import Run, Settings, loop
 from nearkin.training.loop import Trainer
@@ -102,7 +102,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         measured = measure(Path(folder), options.methods)
     if options.out:
-        content = {**provenance("cpu"), "measured": [asdict(each) for each in measured]}
+        content = {**made("cpu"), "measured": [asdict(each) for each in measured]}
         options.out.write_text(json.dumps(content, indent=1) + "\n")
     sys.exit(not all(each.holds for each in measured))
 

@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from provenance import made
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -135,8 +136,7 @@ def main() -> None:
                     found = nearkin(backbone, method, data, options.epochs, compiled)
                     tell(backbone, method, compiled, base, found)
     if options.out:
-        where = torch.cuda.get_device_name() if options.device == "cuda" else "cpu"
-        options.out.write_text(json.dumps({"device": where, "torch": torch.__version__, "results": results}, indent=1))
+        options.out.write_text(json.dumps({**made(options.device), "results": results}, indent=1) + "\n")
 
 
 if __name__ == "__main__":

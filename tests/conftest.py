@@ -51,11 +51,15 @@ def photos(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def vectors(tmp_path: Path) -> str:
+    return vectors_in(tmp_path)
+
+
+def vectors_in(folder: Path) -> str:
     """A file of feature vectors: 24 overlapping classes of eight items."""
     rng = np.random.default_rng(0)
     labels = np.repeat(np.arange(24), 8)
-    np.savez(tmp_path / "x.npz", vectors=rng.normal(size=(24, 6))[labels] + rng.normal(size=(192, 6)), labels=labels)
-    return str(tmp_path / "x.npz")
+    np.savez(folder / "x.npz", vectors=rng.normal(size=(24, 6))[labels] + rng.normal(size=(192, 6)), labels=labels)
+    return str(folder / "x.npz")
 
 
 @pytest.fixture

@@ -71,7 +71,7 @@ def assert_glyph_row(cells: Sequence[str], found: dict[str, list[float]], prefix
 def test_a_comparison_stands_there_as_it_was_measured(name: str) -> None:
     found = raw(name)
     table = (
-        ComparisonResult(**{field.name: found[field.name] for field in fields(ComparisonResult)})
+        ComparisonResult(**{field.name: found[field.name] for field in fields(ComparisonResult) if field.name in found})
         .markdown()
         .split("\n\n")[0]
     )
@@ -104,6 +104,18 @@ def test_tuning_is_set_beside_the_defaults() -> None:
         highest = [[max(value for _, value in curve) for curve in of["curves"][method]] for of in (default, tuned)]
         tested = [of["scores"][method]["map@r"] for of in (default, tuned)]
         assert cells == [f"{np.mean(values):.4f}" for values in (*highest, *tested)]
+
+
+def test_halving_is_set_beside_training_every_trial_to_the_end() -> None:
+    found = raw("tuning")
+    rows = by_name(table("Tuning for a quarter of the epochs", "| method, seed | epochs, all to the end |"))
+    searches = list(zip(found["all to the end"], found["halving"], strict=True))
+    assert rows.keys() == {f"{name}, {seed}" for seed, (full, _) in enumerate(searches) for name in full}
+    for seed, (full, halving) in enumerate(searches):
+        for name in full:
+            of = (full[name]["defaults"], full[name], halving[name])
+            scores = [f"{each[split]:.4f}" for split in ("validation", "test") for each in of]
+            assert rows[f"{name}, {seed}"] == [str(full[name]["epochs"]), str(halving[name]["epochs"]), *scores]
 
 
 def test_all_methods_on_the_glyphs_are_those_of_the_runs() -> None:

@@ -24,7 +24,7 @@ from benchmarks.campaign.worker import Action, Failure, Sandbox
 
 FILES = (
     "config.toml", "metrics.jsonl", "scores.json", "checkpoints/last.pt", "model/model.json", "model/model.safetensors",
-    "data.sha256", "readout.json",
+    "data.sha256", "readout.safetensors",
 )  # fmt: skip
 
 

@@ -33,6 +33,6 @@ def test_compare_passes_on_the_given_options_and_no_others(nearkin: Command, mon
     outcome = nearkin("compare", "glyphs", "--methods", "rank,triplet", *options, "--no-count-check", "--set", "dim=8")
     assert outcome.code == 0, outcome.err
     [((data, methods, *_), settings)] = asked
-    assert (data, methods) == ("glyphs", ["rank", "triplet"])
+    assert (data, methods) == ("glyphs", "rank,triplet")
     given = {"backbone": "linear", "dim": 8, "freeze_backbone": True, "learning_rate": 1e-3, "check_counts": False}
     assert settings == given

@@ -17,7 +17,7 @@ from nearkin.clustering import class_medoids, facility_location
 from nearkin.clustering._margin import nmi_with_moved_points, nmi_with_new_cluster
 from nearkin.clustering.agreement import margin_tables
 from nearkin.clustering.facilities import Problem as SolverProblem
-from nearkin.clustering.facilities import solve_facilities
+from nearkin.clustering.facilities import solve_facilities, solve_medoids
 from nearkin.errors import UserError
 
 
@@ -165,8 +165,8 @@ def test_objectives_and_facilities_equal_the_golden_ones(file, exchange: str | N
         assert found.facilities.tolist() == facilities.tolist()
 
 
-def large(items: int = 200, classes: int = 40) -> tuple[Tensor, Tensor]:
-    x = torch.randn(items, 8, generator=torch.Generator().manual_seed(0))
+def large(items: int = 200, classes: int = 40, seed: int = 0) -> tuple[Tensor, Tensor]:
+    x = torch.randn(items, 8, generator=torch.Generator().manual_seed(seed))
     return float32_distances(x), torch.arange(items) % classes
 
 
@@ -249,12 +249,39 @@ def test_wrong_input_is_refused(arguments: dict[str, object], expected: str) -> 
 
 
 @pytest.mark.parametrize("exchange", [None, "objective", "algorithm-2", "all"])
-def test_float32_distances_are_solved_like_float64_ones(exchange: str | None) -> None:
+@pytest.mark.parametrize("seed", [0, 4, 13])
+def test_float32_distances_are_solved_like_float64_ones(exchange: str | None, seed: int) -> None:
     """The loss passes float32, which takes half the memory."""
-    d, y = large()
+    d, y = large(seed=seed)
     found = [
         solve_facilities(SolverProblem.of(d.to(dtype, copy=True), y.numpy()), 40, 1.0, exchange, 5, "nmi", None, 0)
         for dtype in (torch.float32, torch.float64)
     ]
     assert found[0][0].tolist() == found[1][0].tolist()
     assert found[0][3] == found[1][3]
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
+@pytest.mark.parametrize("points", [1, 2, 31, 64, 100, 300])
+@pytest.mark.parametrize("classes", [1, 4, None])
+@pytest.mark.parametrize("ties", [False, True])
+def test_the_gpu_finds_the_same_facilities_in_the_same_order(points: int, classes: int | None, ties: bool) -> None:
+    from nearkin.clustering._medoid_kernel import solve
+
+    rng = np.random.default_rng(points)
+    x, y = rng.normal(size=(points, 3)), rng.integers(0, classes or points, points) * 7 - 3
+    x = np.round(1.5 * x) if ties else x  # many equal distances, and coincident points
+    d, y = torch.from_numpy(distances_of(x)).float(), torch.from_numpy(y)
+    problem = SolverProblem.of(d.clone(), y.numpy())
+    for gamma, rounds in ((0.0, 5), (1.0, 0), (1.0, 5), (30.0, 5)):
+        chosen, assignment, agreement, objective = solve_facilities(
+            problem, len(problem.class_sizes), gamma, "objective" if rounds else None, rounds, "nmi", None, 0
+        )
+        found = solve(d.cuda(), y.cuda(), torch.tensor([gamma], dtype=torch.float64).cuda(), rounds)
+        _, to_facilities, unit, its_agreement, _ = found.sums.tolist()
+        assert found.facilities[: len(chosen)].tolist() == chosen.tolist()
+        assert found.assignment.tolist() == assignment.tolist()
+        assert found.nearest.tolist() == chosen[assignment].tolist()
+        assert found.medoids.tolist() == solve_medoids(problem).tolist()
+        assert its_agreement == agreement
+        assert gamma * (1 - its_agreement) - to_facilities * unit == objective

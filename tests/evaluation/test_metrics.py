@@ -97,6 +97,7 @@ def test_every_score_has_a_title_a_meaning_and_a_direction() -> None:
         ("random_gallery_map", "mAP, random galleries", "↑"),
         ("random_gallery_recall@1_sd", "Recall@1, ±, random galleries", ""),
         ("soft_knn_error", "Soft kNN error", "↓"),
+        ("classifier_error", "Classifier error", "↓"),
         ("of_another_module", "Of another module", ""),
     ],
 )

@@ -75,6 +75,18 @@ def test_other_settings_do_not_mix_with_seeds_that_are_not_asked_for_now(vectors
         compare(vectors, ["triplet"], out=tmp_path / "out", seeds=1, **(QUICK | {"epochs": 3}))
 
 
+def test_a_comparison_of_an_earlier_version_can_be_continued(vectors: str, tmp_path: Path, trained: list[str]) -> None:
+    compare(vectors, ["triplet"], out=tmp_path / "out", seeds=1, **QUICK)
+    file = tmp_path / "out" / "settings.json"
+    earlier = json.loads(file.read_text())
+    del earlier["triplet"]["training"]["batches"], earlier["triplet"]["method"]["margin"]  # it had no such settings
+    file.write_text(json.dumps(earlier))
+    compare(vectors, ["triplet"], out=tmp_path / "out", seeds=1, **QUICK)
+    assert trained == ["triplet-0"]
+    with pytest.raises(UserError, match="has runs of triplet with other settings"):
+        compare(vectors, ["triplet"], out=tmp_path / "out", seeds=1, **QUICK, batches="clusters")
+
+
 def test_an_interrupted_comparison_goes_on_where_it_stopped(
     vectors: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -404,7 +404,7 @@ def test_legends_are_outside_the_axes(
 def test_a_folder_is_trained_continued_or_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     done: list[str] = []
     monkeypatch.setattr(runs, "train", lambda _, folder, *__, **___: done.append("train") or Run(folder))
-    monkeypatch.setattr(runs, "resume", lambda folder, *_: done.append("resume") or Run(folder))
+    monkeypatch.setattr(runs, "resume", lambda folder, *_, **__: done.append("resume") or Run(folder))
     run = Run(tmp_path / "x")
     settings = make_settings(TINY_GLYPHS, "rank", {})
     runs.run_or_resume(settings, run.folder)
@@ -415,3 +415,5 @@ def test_a_folder_is_trained_continued_or_left_alone(tmp_path: Path, monkeypatch
     run.scores_file.touch()
     assert runs.run_or_resume(settings, run.folder).folder == run.folder
     assert done == ["train", "resume"]
+    runs.run_or_resume(settings.changed(training={"stop_after": 3}), run.folder)
+    assert done == ["train", "resume", "resume"]

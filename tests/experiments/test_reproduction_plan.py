@@ -89,7 +89,7 @@ def test_what_a_recipe_chose_because_the_paper_is_silent_is_said(photos: Path) -
     triplet, *_, ours = planned("facility-location", "table-1", {"cub200": str(photos)}, weight_decay=0.1)
     (said,) = [each for each in told(ours) if each.startswith("not stated by Song et al. 2017")]
     assert "gamma = 10.0," in said and "epochs" not in said and "weight_decay" not in said
-    assert "gamma_decay = 0.94 (how often)" in said and ", learning_rate = 0.0001" in said
+    assert "gamma_decay_steps = 500, " in said and ", learning_rate = 0.0001" in said
     (said,) = [each for each in told(triplet) if each.startswith("not stated by")]
     assert "gamma" not in said and "momentum = 0.0" in said  # the recipe's method is replaced
 

@@ -1,98 +1,194 @@
-"""Tuning: the same number of trials per method, the test split unseen, trials are reused."""
+"""Tuning: the same trials and epochs for every method, the test split unseen, trials continue and are reused."""
 
 from __future__ import annotations
 
 import json
 import sys
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
+import torch
+from conftest import vectors_in
 
 from nearkin.errors import Interrupted, UserError
-from nearkin.experiments import compare
+from nearkin.experiments import ComparisonResult, compare
+from nearkin.experiments.tuning import Rung, Trial, best, plan
+from nearkin.files import write_json
+from nearkin.methods import DivideAndConquer, Margin
 from nearkin.training import Run, loop
 from nearkin.training.loop import Trainer
+from nearkin.training.settings import TrainingSettings
 
 QUICK: dict[str, Any] = {"epochs": 2, "batch_size": 16, "dim": 8, "backbone": "linear", "device": "cpu"}
+STEPS = 4  # in an epoch
 
 
 @pytest.fixture
-def trained(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The names of the runs that were started."""
-    names: list[str] = []
-    original = loop.train
+def steps(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
+    """The number of steps trained in each run, by its folder and name."""
+    return counted_steps(monkeypatch)
 
-    def noting(settings: Any, folder: Path, tested: bool, **objects: Any) -> Any:
-        names.append(f"{folder.parent.name}/{folder.name}")
-        return original(settings, folder, tested, **objects)
 
-    monkeypatch.setattr("nearkin.experiments.runs.train", noting)
-    return names
+def counted_steps(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
+    taken, step = Counter[str](), Trainer._step
+
+    def counting(self: Trainer, batch: Any) -> None:
+        taken[f"{self.run.folder.parent.name}/{self.run.folder.name}"] += 1
+        step(self, batch)
+
+    monkeypatch.setattr(Trainer, "_step", counting)
+    return taken
 
 
 def trials(out: Path) -> Any:
     return json.loads((out / "tune" / "trials.json").read_text())
 
 
-def test_the_best_trial_on_validation_is_used_for_all_seeds(vectors: str, tmp_path: Path, trained: list[str]) -> None:
-    out = tmp_path / "out"
-    found = compare(vectors, ["triplet", "softmax"], out=out, seeds=2, **QUICK, tune=3)
-    assert [name for name in trained if name.startswith("tune")] == [
-        f"tune/{method}-{number}" for method in ("triplet", "softmax") for number in range(3)
-    ]
-    first = trials(out)["triplet"][0]
+@dataclass(frozen=True)
+class Tuned:
+    """A comparison of triplet and softmax: five trials of nine epochs each, then two seeds."""
+
+    out: Path
+    data: str
+    result: ComparisonResult
+    steps: Counter[str]
+    measured: set[str]  # splits that trials evaluated
+
+
+@pytest.fixture(scope="module")
+def tuned(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tuned]:
+    folder = tmp_path_factory.mktemp("tuned")
+    with pytest.MonkeyPatch.context() as patch:
+        measure, measured = Trainer._measure, set[str]()
+
+        def noting(self: Trainer, split: str, kind: str, start: Any = None) -> dict[str, float]:
+            if self.run.folder.parent.name == "tune" and self.held_out[split] is not None:
+                measured.add(split)
+            return measure(self, split, kind, start)
+
+        patch.setattr(Trainer, "_measure", noting)
+        steps, data, out = counted_steps(patch), vectors_in(folder), folder / "out"
+        found = compare(data, ["triplet", "softmax"], out=out, seeds=2, **(QUICK | {"epochs": 9}), tune=5)
+    yield Tuned(out, data, found, steps, measured)
+
+
+@pytest.mark.parametrize(
+    ("trials", "training", "rungs"),
+    [
+        (9, {"epochs": 30}, [(9, 4), (3, 10), (1, 30)]),
+        (20, {"epochs": 100}, [(20, 15), (7, 35), (3, 100)]),  # evaluated every five epochs
+        (5, {"epochs": 30, "stop_after": 9}, [(5, 1), (2, 3), (1, 9)]),
+        (5, {"epochs": 30, "evaluate_every": 40}, [(5, 30)]),
+        (5, {"epochs": 1}, [(5, 1)]),
+        (3, {"epochs": 9}, [(3, 1), (1, 9)]),
+        (1, {"epochs": 9}, [(1, 9)]),
+    ],
+)
+def test_a_third_of_the_trials_goes_on_after_each_rung(
+    trials: int, training: dict[str, int], rungs: list[tuple[int, int]]
+) -> None:
+    assert plan(trials, TrainingSettings(**training)) == [Rung(*rung) for rung in rungs]
+
+
+def test_all_methods_train_the_epochs_of_the_plan_and_go_on_from_checkpoints(tuned: Tuned) -> None:
+    budget = 5 * 1 + 2 * (3 - 1) + 1 * (9 - 3)
+    for method, tried in trials(tuned.out).items():
+        taken = sorted(tuned.steps[f"tune/{method}-{number}"] / STEPS for number in range(5))
+        assert taken == [1, 1, 1, 3, 9] and sum(taken) == budget
+        assert sorted(len(trial["scores"]) for trial in tried) == [1, 1, 1, 2, 3]
+        first = sorted((trial["scores"][0] for trial in tried), reverse=True)
+        assert first[:2] == sorted((trial["scores"][0] for trial in tried if trial["scores"][1:]), reverse=True)
+    assert tuned.result.tuning_epochs == budget
+    assert f"5 trials, {budget} epochs in all" in tuned.result.legend
+
+
+def test_the_best_trial_on_validation_is_used_for_all_seeds(tuned: Tuned) -> None:
+    first = trials(tuned.out)["triplet"][0]
     assert first["settings"] == {"learning_rate": 3e-4, "margin": 0.2, "per_class": 4}  # the defaults
-    for method, tried in trials(out).items():
+    for method, tried in trials(tuned.out).items():
         for number, trial in enumerate(tried):
-            records = Run(out / "tune" / f"{method}-{number}").metrics
-            assert trial["score"] == max(record["map@r"] for record in records if record["kind"] == "evaluation")
-        best = max(tried, key=lambda trial: trial["score"])
-        assert json.loads((out / "chosen.json").read_text())[method] == best
-        assert found.chosen[method] == best["settings"]
+            records = Run(tuned.out / "tune" / f"{method}-{number}").metrics
+            assert trial["scores"][-1] == max(record["map@r"] for record in records if record["kind"] == "evaluation")
+        best = next(trial for trial in tried if len(trial["scores"]) == 3)
+        assert json.loads((tuned.out / "chosen.json").read_text())[method] == best
+        assert tuned.result.chosen[method] == best["settings"]
         for seed in range(2):
-            tables = Run(out / f"{method}-{seed}").settings().to_tables()
+            tables = Run(tuned.out / f"{method}-{seed}").settings().to_tables()
             used = tables["training"] | tables["method"]
             assert {name: used[name] for name in best["settings"]} == best["settings"]
-    assert "3 trials" in found.legend
 
 
-def test_trials_never_see_the_test_split(vectors: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    measure, measured = Trainer._measure, set()
+def test_the_winner_is_not_trained_again_and_is_what_training_would_have_made(tuned: Tuned, tmp_path: Path) -> None:
+    assert {name: count for name, count in tuned.steps.items() if name.startswith("out/")} == {
+        "out/triplet-1": 9 * STEPS,
+        "out/softmax-1": 9 * STEPS,
+    }
+    run = Run(tuned.out / "triplet-0")
+    again = loop.train(run.settings(), tmp_path / "again")
+    timed = ("items_per_second", "refresh_share")
+    metrics, expected = (
+        [{k: v for k, v in each.items() if k not in timed} for each in r.metrics] for r in (run, again)
+    )
+    assert metrics == expected and run.scores == again.scores
+    states = (torch.load(each.checkpoint_file, weights_only=True) for each in (run, again))
+    torch.testing.assert_close(*(state["learner"] for state in states), rtol=0, atol=0)
 
-    def noting(self: Trainer, split: str, kind: str, start: Any = None) -> dict[str, float]:
-        if self.run.folder.parent.name == "tune" and self.held_out[split] is not None:
-            measured.add(split)
-        return measure(self, split, kind, start)
 
-    monkeypatch.setattr(Trainer, "_measure", noting)
-    compare(vectors, ["triplet"], out=tmp_path / "out", seeds=1, **QUICK, tune=2)
-    assert measured == {"validation"}
-    for number in range(2):
-        run = Run(tmp_path / "out" / "tune" / f"triplet-{number}")
+def test_trials_never_see_the_test_split(tuned: Tuned) -> None:
+    assert tuned.measured == {"validation"}
+    for number in range(5):
+        run = Run(tuned.out / "tune" / f"triplet-{number}")
         assert json.loads(run.scores_file.read_text())["after"] == {}
         assert {record.get("split") for record in run.metrics} == {None, "validation"}
 
 
 def test_a_stopped_search_goes_on_to_the_same_trials(
-    vectors: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trained: list[str]
+    vectors: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, steps: Counter[str]
 ) -> None:
-    """Beyond the random trials, where the next trial depends on all earlier scores."""
-    quick = QUICK | {"epochs": 1}
-    whole = compare(vectors, ["triplet"], out=tmp_path / "whole", seeds=1, **quick, tune=9)
-    save = Trainer._save_or_stop
-    monkeypatch.setattr(
-        Trainer,
-        "_save_or_stop",
-        lambda self, asked: save(self, asked or (self.run.folder.name == "triplet-7" and self.position.step == 2)),
-    )
-    with pytest.raises(Interrupted, match="run the same command to continue"):
-        compare(vectors, ["triplet"], out=tmp_path / "cut", seeds=1, **quick, tune=9)
+    """Stopped beyond the random trials, where the next trial depends on all earlier scores, and in the second rung."""
+    quick, save = QUICK | {"epochs": 3}, Trainer._save_or_stop
+    whole = compare(vectors, ["triplet"], out=tmp_path / "whole", seeds=1, **quick, tune=8)
+    assert sum(steps.values()) == (8 * 1 + 3 * 2) * STEPS
+    steps.clear()
+    last = max(number for number, trial in enumerate(trials(tmp_path / "whole")["triplet"]) if trial["scores"][1:])
+    for trial, at in ((7, 2), (last, STEPS + 2)):
+        monkeypatch.setattr(
+            Trainer,
+            "_save_or_stop",
+            lambda self, asked, trial=trial, at=at: save(
+                self, asked or (self.run.folder.name == f"triplet-{trial}" and self.position.step == at)
+            ),
+        )
+        with pytest.raises(Interrupted, match="run the same command to continue"):
+            compare(vectors, ["triplet"], out=tmp_path / "cut", seeds=1, **quick, tune=8)
     monkeypatch.setattr(Trainer, "_save_or_stop", save)
-    trained.clear()
-    assert compare(vectors, ["triplet"], out=tmp_path / "cut", seeds=1, **quick, tune=9).scores == whole.scores
-    assert trained == ["tune/triplet-8", "cut/triplet-0"]  # the seventh was resumed
+    with monkeypatch.context() as patch, pytest.raises(Interrupted):  # before the winner has been taken over
+        patch.setattr(Trainer, "_take_over", Mock(side_effect=KeyboardInterrupt))
+        compare(vectors, ["triplet"], out=tmp_path / "cut", seeds=1, **quick, tune=8)
+    assert compare(vectors, ["triplet"], out=tmp_path / "cut", seeds=1, **quick, tune=8).scores == whole.scores
     assert trials(tmp_path / "cut") == trials(tmp_path / "whole")
+    assert sum(steps.values()) == (8 * 1 + 3 * 2) * STEPS  # no step was taken twice
+
+
+def test_a_trial_that_fails_after_its_first_rung_leaves_its_place_empty() -> None:
+    rungs = [Rung(3, 1), Rung(2, 3), Rung(1, 9)]
+    tried = [Trial({}, (0.2,)), Trial({}, (0.4, 0.5), "the loss became nan"), Trial({}, (0.3, 0.3))]
+    assert best(tried, rungs) == 2
+    assert best([tried[0], tried[1], replace(tried[2], refused="the loss became nan")], rungs) == 0
+    assert best([Trial({}, (), "always 0")], [Rung(1, 9)]) is None
+
+
+def test_trials_of_an_older_version_are_refused(vectors: str, tmp_path: Path) -> None:
+    write_json(
+        tmp_path / "out" / "tune" / "trials.json", {"triplet": [{"settings": {}, "score": 0.1, "refused": None}]}
+    )
+    with pytest.raises(UserError, match="another version of nearkin; use another folder"):
+        compare(vectors, ["triplet"], out=tmp_path / "out", seeds=1, **QUICK, tune=2)
 
 
 def test_a_trial_that_fails_counts_as_the_worst(vectors: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -100,7 +196,7 @@ def test_a_trial_that_fails_counts_as_the_worst(vectors: str, tmp_path: Path, ca
     found = compare(vectors, ["divide-and-conquer", "spectral"], out=out, seeds=1, **(QUICK | {"dim": 18}), tune=4)
     assert "always 0" in found.refused["spectral"] and not (out / "spectral-0").exists()
     tried = trials(out)["divide-and-conquer"]
-    assert any(trial["refused"] and trial["score"] == 0 for trial in tried)  # 18 is not a multiple of 4 or 8
+    assert any(trial["refused"] and not trial["scores"] for trial in tried)  # 18 is not a multiple of 4 or 8
     assert found.chosen["divide-and-conquer"]["learners"] == 2
     assert "counts as 0: " in caplog.text
 
@@ -145,3 +241,15 @@ def test_a_search_without_optuna_says_what_to_install(
     with pytest.raises(UserError, match=r"pip install 'nearkin\[tune\]'"):
         compare(vectors, ["triplet"], out=tmp_path / "out", **QUICK, tune=1)
     compare(vectors, ["triplet"], out=tmp_path / "out", seeds=1, **QUICK)  # nothing else needs it
+
+
+def test_the_settings_of_a_wrapped_method_are_searched_too(vectors: str, tmp_path: Path) -> None:
+    changes = QUICK | {"wraps": "margin:beta=0.8", "learners": 2, "dim": 8}
+    found = compare(vectors, "divide-and-conquer", out=tmp_path, seeds=1, tune=2, **changes)
+    first, second = (trial["settings"] for trial in trials(tmp_path)["divide-and-conquer"])
+    assert (first["wraps.margin"], first["wraps.per_class"]) == (0.2, 4)  # the defaults
+    assert "wraps.beta" not in first and second["wraps.margin"] != 0.2
+    used = Run(tmp_path / "divide-and-conquer-0").settings().make_method()
+    assert isinstance(used, DivideAndConquer) and isinstance(used.joint_method, Margin)
+    assert used.joint_method.beta == 0.8
+    assert used.joint_method.margin == found.chosen["divide-and-conquer"]["wraps.margin"]

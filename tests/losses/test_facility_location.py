@@ -14,9 +14,9 @@ from reference.facility_location import facility_location_loss as oracle
 
 from nearkin.errors import UserError
 from nearkin.losses import FacilityLocationLoss, facility_location_loss
-from nearkin.losses._facility_gradient import fill_distances
-from nearkin.losses.facility_location import symmetric_distances
+from nearkin.losses.batch import unchecked
 
+on_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
 MODES = [(None, "nopam"), ("algorithm-2", "alg2"), ("objective", "fullA")]
 
 
@@ -81,17 +81,6 @@ def test_single_precision_finds_the_same_facilities_at_every_scale(scale: float)
     assert found == pytest.approx(expected * scale, rel=1e-5)
 
 
-def test_distances_of_the_gpu_are_symmetric_and_those_of_the_cpu() -> None:
-    x, _ = random_batch(items=301, dim=16)
-    x[100:110] = x[:10]  # coincident points
-    x[110:120] = x[:10] + 1e-5
-    found, expected = symmetric_distances(x), np.empty((301, 301), np.float32)
-    fill_distances(x.numpy(), expected)
-    assert torch.equal(found, found.T)
-    np.testing.assert_allclose(found.float().numpy(), expected, rtol=1e-5)
-    assert (found.float().numpy() != expected).mean() < 1e-3
-
-
 def test_gamma_decays_and_its_current_value_is_saved() -> None:
     loss = FacilityLocationLoss(gamma=2.0)
     for _ in range(3):
@@ -141,11 +130,26 @@ def test_invalid_settings_are_refused_immediately(settings: dict[str, object]) -
         FacilityLocationLoss(**settings)
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
-@pytest.mark.parametrize("seed", range(20))
-def test_the_gpu_finds_the_facilities_that_the_cpu_finds(seed: int) -> None:
-    x = torch.randn(128, 64, generator=torch.Generator().manual_seed(seed))
-    y = torch.arange(128) % 32
+@on_cuda
+@pytest.mark.parametrize("normalize", [True, False])
+@pytest.mark.parametrize("seed", range(5))
+def test_the_gpu_finds_the_facilities_that_the_cpu_finds(seed: int, normalize: bool) -> None:
+    x = torch.randn(120, 60, generator=torch.Generator().manual_seed(seed))
+    x[:5], x[5] = x[5:10].clone(), 0.0  # coincident points, and one of length 0
+    y = torch.arange(120) % 32
+    loss = FacilityLocationLoss(normalize=normalize)
+    assert loss(x.cuda(), y.cuda()).item() == pytest.approx(loss(x, y).item(), rel=1e-6)
     # Other facilities would change some entries of the gradient by about 1.
-    on_cpu, on_gpu = gradient(facility_location_loss, x, y), gradient(facility_location_loss, x.cuda(), y.cuda())
-    assert torch.allclose(on_gpu.cpu(), on_cpu, atol=1e-5)
+    assert torch.allclose(gradient(loss, x.cuda(), y.cuda()).cpu(), gradient(loss, x, y), atol=1e-5)
+
+
+@on_cuda
+@pytest.mark.parametrize("broken", [float("nan"), float("inf"), 3e38])
+def test_on_a_gpu_a_batch_that_is_not_finite_has_the_loss_nan_unless_it_is_checked(broken: float) -> None:
+    x, y = torch.randn(16, 4).cuda(), torch.arange(16).cuda() % 4
+    x[3] = broken
+    x[4] = -broken
+    with unchecked():
+        assert facility_location_loss(x, y, normalize=False).isnan()
+    with pytest.raises(UserError, match=r"NaN or infinite|scale the points down"):
+        facility_location_loss(x, y, normalize=False)

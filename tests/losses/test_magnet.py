@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +16,7 @@ from torch import Tensor
 
 from nearkin.errors import UserError
 from nearkin.losses import MagnetLoss, magnet_loss
+from nearkin.losses.magnet import HINGES, VARIANCES
 
 
 @pytest.mark.parametrize("file", golden_files("magnet_*.npz"), ids=lambda file: file.stem)
@@ -39,7 +41,7 @@ def test_loss_and_gradient_equal_the_golden_ones(file: Path, variance: str, key:
 def test_it_equals_the_equations(seed: int, items: int, dim: int, clusters: int, alpha: float) -> None:
     x, cluster = random_batch(seed, items, dim, clusters)
     y = cluster % 3
-    for variance in ("eq4", "eq5"):
+    for variance in VARIANCES:
         if len(cluster.unique()) < items:  # else every variance is 0
             expected = oracle(x.numpy(), y.numpy(), cluster.numpy(), alpha, variance)
             found = magnet_loss(x, y, 10**12 - 7 * cluster, alpha, variance, reduction="none")
@@ -49,9 +51,52 @@ def test_it_equals_the_equations(seed: int, items: int, dim: int, clusters: int,
 
 def test_the_gradient_goes_through_means_and_variance() -> None:
     x, cluster = random_batch(items=16, dim=3, classes=6)
-    for variance in ("eq4", "eq5"):
+    for variance in VARIANCES:
         magnet = MagnetLoss(variance=variance)
         assert torch.autograd.gradcheck(lambda x, f=magnet: f(x, cluster // 2, clusters=cluster), x.requires_grad_())
+
+
+@given(st.integers(0, 10_000), st.integers(3, 24), st.integers(1, 5), st.integers(0, 6), st.sampled_from(HINGES))
+@settings(max_examples=30, deadline=None)
+def test_clusters_of_the_index_that_are_not_in_the_batch_are_further_impostors(
+    seed: int, items: int, dim: int, absent: int, hinge: str
+) -> None:
+    x, cluster = random_batch(seed, items, dim, classes=5)
+    if len(cluster.unique()) == items:  # every variance is 0
+        return
+    centroids, classes = torch.randn(5 + absent, dim, dtype=torch.float64), torch.arange(5 + absent) % 3
+    index = {number: (centroids[number].numpy(), int(classes[number])) for number in range(5 + absent)}
+    form = {"alpha": -1.0, "hinge": hinge, "scaling": 3.0}
+    expected = oracle(x.numpy(), classes[cluster].numpy(), cluster.numpy(), **form, index=index)
+    magnet = MagnetLoss(reduction="none", **form)
+    found = magnet(x, classes[cluster], clusters=cluster, centroids=centroids, centroid_labels=classes)
+    assert found.tolist() == pytest.approx(expected, rel=1e-9, abs=1e-9)
+
+
+def test_the_gradient_of_a_soft_hinge_with_an_index_reaches_all_but_the_centroids() -> None:
+    x, cluster = random_batch(items=16, dim=3, classes=6)
+    centroids = torch.randn(8, 3, dtype=torch.float64, requires_grad=True)
+    magnet, more = MagnetLoss(hinge="soft"), {"centroids": centroids, "centroid_labels": torch.arange(8) // 2}
+
+    def loss(x: Tensor) -> Tensor:
+        return magnet(x, cluster // 2, clusters=cluster, **more)
+
+    assert torch.autograd.gradcheck(loss, x.requires_grad_())
+    loss(x).backward()
+    assert centroids.grad is None
+    apart, y = torch.tensor([[0.0], [1.0], [8.0], [9.0]]), torch.tensor([0, 0, 1, 1])
+    assert not gradient(magnet_loss, apart, y).any()
+    assert gradient(partial(magnet_loss, hinge="soft"), apart, y).any()
+
+
+def test_an_index_that_does_not_fit_is_refused() -> None:
+    x, y = torch.randn(4, 2), torch.tensor([0, 0, 1, 1])
+    with pytest.raises(UserError, match=r"shape \(index, 2\), got \(2, 3\)"):
+        magnet_loss(x, y, centroids=torch.randn(2, 3), centroid_labels=y[:2])
+    with pytest.raises(UserError, match="pass centroid_labels"):
+        magnet_loss(x, y, centroids=torch.randn(2, 2))
+    with pytest.raises(UserError, match="rows of centroids, 0…1, got 6"):
+        magnet_loss(x, y, y + 6, centroids=torch.randn(2, 2), centroid_labels=torch.tensor([0, 1]))
 
 
 def test_without_clusters_each_class_is_one() -> None:
@@ -79,6 +124,8 @@ def test_a_cluster_of_two_classes_is_refused() -> None:
         ({"alpha": float("nan")}, "alpha must be a finite number"),
         ({"variance": "eq6"}, "variance 'eq6' is unknown"),
         ({"reduction": "sum"}, "reduction 'sum' is unknown"),
+        ({"scaling": 0.0}, "scaling must be a finite number > 0, got 0.0"),
+        ({"hinge": "smooth"}, "hinge 'smooth' is unknown"),
     ],
 )
 def test_invalid_settings_are_refused(settings: dict[str, object], expected: str) -> None:

@@ -77,6 +77,22 @@ def test_directions_that_are_rounding_in_single_precision_do_not_count() -> None
     assert np.allclose(gradient(spectral_clustering_loss, x, y), expected, atol=1e-5 * np.abs(expected).max())
 
 
+def test_what_the_minimum_asks_for_depends_on_dimensions_and_classes() -> None:
+    """At most min(dim, classes) of the class indicators can be explained."""
+    y = torch.arange(4).repeat_interleave(5)
+    noise = torch.randn(20, 6, generator=torch.Generator().manual_seed(0))
+    # dim < classes: never below classes − dim, which is reached if classes are points, even if some coincide.
+    points = torch.tensor([[1.0, 0.0], [1.0, 0.0], [0.0, 1.0], [0.0, 1.0]])[y]
+    assert spectral_clustering_loss(points, y).item() == pytest.approx(2.0)
+    assert spectral_clustering_loss(points + 0.1 * noise[:, :2], y).item() > 2.0
+    # dim = classes: 0 if classes are linearly independent points, and only then.
+    points = torch.eye(4)[y]
+    assert spectral_clustering_loss(points, y).item() == pytest.approx(0.0, abs=1e-6)
+    assert spectral_clustering_loss(points + 0.1 * noise[:, :4], y).item() > 0.01
+    # dim > classes: the other directions may scatter a class.
+    assert spectral_clustering_loss(torch.cat([points, 100 * noise], 1), y).item() == pytest.approx(0.0, abs=1e-6)
+
+
 def test_linear_maps_do_not_matter() -> None:
     x, y = random_batch(items=30, dim=5)
     turned = x @ torch.from_numpy(np.random.default_rng(1).normal(size=(5, 5)))

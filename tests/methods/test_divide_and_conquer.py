@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from nearkin.api import make_settings
 from nearkin.methods import Batch, make_method
@@ -105,7 +105,7 @@ def test_a_learner_sees_only_its_own_slice(vectors: Path, tmp_path: Path) -> Non
 
 
 def divided(points: Tensor, labels: Tensor, batch_size: int = 4, **changes: Any) -> DivideAndConquer:
-    method = make_method("divide-and-conquer", wraps="triplet:per_class=2", **changes)
+    method = make_method("divide-and-conquer", **({"wraps": "triplet:per_class=2"} | changes))
     assert isinstance(method, DivideAndConquer)
     method.sampler(labels.numpy(), batch_size, seed=0)
     method.on_refresh(Space.of(points, labels))
@@ -146,8 +146,35 @@ def test_a_cluster_too_small_for_a_batch_borrows_the_nearest_items() -> None:
     assert 63 in items
     assert method.batch_sampler.can_fill_a_batch(items)
     distance = (points - lonely).square().sum(1)
-    assert set(items.tolist()) == set(distance.argsort()[: len(items)].tolist())
-    assert len(items) < 64
+    nearest = distance.argsort()[: len(items)]
+    assert set(items.tolist()) == set(nearest.tolist())
+    assert not method.batch_sampler.can_fill_a_batch(nearest[:-1].numpy())  # it borrows no more than it needs
+    assert method.record()["borrowed_share"] == round((1 - 1 / len(items)) / 5, 4)
+
+
+def blobs_of_classes(per_class: int, classes: int = 40) -> tuple[Tensor, Tensor]:
+    """Classes in four corners."""
+    labels = torch.arange(classes).repeat_interleave(per_class)
+    return CORNERS[labels % 4] + torch.randn(len(labels), 2, generator=torch.Generator().manual_seed(0)), labels
+
+
+@pytest.mark.parametrize("wraps", ["triplet:per_class=2", "rank:per_class=2", "facility-location:class_ratio=0.5"])
+def test_a_cluster_with_few_classes_gives_more_items_of_each_instead_of_borrowing(wraps: str) -> None:
+    points, labels = blobs_of_classes(per_class=20)  # ten classes in a cluster; a batch would have sixteen
+    method = divided(points, labels, batch_size=32, wraps=wraps)
+    assert method.record() == {"borrowed_share": 0.0}
+    for batch in method.batch_sampler:
+        assert len(set((labels[batch] % 4).tolist())) == 1  # all from one cluster
+        assert len(set(batch)) == 32
+
+
+def test_a_cluster_smaller_than_a_batch_repeats_its_items_instead_of_borrowing() -> None:
+    points, labels = blobs_of_classes(per_class=2)
+    method = divided(points, labels, batch_size=32, wraps="triplet:per_class=2")
+    assert method.record() == {"borrowed_share": 0.0}
+    for batch in method.batch_sampler:
+        assert len(batch) == 32 and len(set((labels[batch] % 4).tolist())) == 1
+        assert max(batch.count(item) for item in batch) == 2
 
 
 def test_a_large_cluster_that_borrows_keeps_its_own_items() -> None:
@@ -163,6 +190,33 @@ def test_a_large_cluster_that_borrows_keeps_its_own_items() -> None:
         own = set((groups == learner).nonzero().squeeze(1).tolist())
         assert own <= set(items.tolist())
         assert len(items) > 40 if 0 in own else set(items.tolist()) == own
+
+
+@pytest.mark.parametrize("freeze_backbone", [False, True])
+@pytest.mark.parametrize(("cluster_by", "width"), [("embedding", 8), ("features", 512)])
+def test_k_means_sees_the_embedding_or_the_features(
+    vectors: Path, tmp_path: Path, cluster_by: str, width: int, freeze_backbone: bool
+) -> None:
+    run = trainer(vectors, tmp_path / "run", cluster_by=cluster_by, freeze_backbone=freeze_backbone)
+    found: list[Tensor] = []
+    run.method.on_refresh = lambda space: found.append(space.embeddings)  # type: ignore[method-assign]
+    run.refresh_seconds = 0.0
+    run._refresh()
+    (points,) = found
+    assert points.shape == (len(run.train_set), width)
+    embeddings = run._space(run.train_set).embeddings
+    if cluster_by == "features":
+        points = run.model.head.eval()(points)
+    torch.testing.assert_close(points, embeddings)
+
+
+def test_features_are_clustered_by_their_direction() -> None:
+    """In four directions, at any length."""
+    directions = nn.functional.normalize(torch.tensor([[1.0, 1.0], [1.0, -1.0], [-1.0, 1.0], [-1.0, -1.0]]))
+    points = directions[LABELS % 4] * (1 + 99 * torch.rand(64, 1, generator=torch.Generator().manual_seed(0)))
+    groups = divided(points, LABELS, cluster_by="features").cluster_of
+    assert groups is not None
+    assert len({(int(a), int(b)) for a, b in zip(groups, LABELS % 4, strict=True)}) == 4
 
 
 def test_random_parts_are_even() -> None:
@@ -187,13 +241,47 @@ def test_without_split_embedding_clusters_only_choose_the_batches(vectors: Path,
     assert len(method_of(run).batch_sampler.parts) == 4
 
 
-@pytest.mark.parametrize(("epochs", "finetune", "first"), [(20, 0.1, 18), (3, 0.1, 3), (4, 0.25, 3), (2, 1.0, 0)])
+@pytest.mark.parametrize(
+    ("epochs", "finetune", "first"),
+    [(20, 0.1, 18), (5, 0.1, 4), (3, 0.0, 3), (1, 0.1, 1), (4, 0.25, 3), (2, 1.0, 0)],
+)
 def test_the_last_epochs_are_joint(vectors: Path, tmp_path: Path, epochs: int, finetune: float, first: int) -> None:
     method = method_of(trainer(vectors, tmp_path / "run", epochs=epochs, finetune=finetune))
     for epoch in range(epochs):
         method.start_epoch(epoch)
         assert method.joint == (epoch >= first)
         assert (method.refresh_every is None) == method.joint
+
+
+def test_the_joint_epochs_have_a_schedule_of_their_own(vectors: Path, tmp_path: Path) -> None:
+    changes = {"epochs": 5, "finetune": 0.4, "schedule": "cosine", "learning_rate": 0.01, "finetune_rate_factor": 0.5}
+    run, rates = trainer(vectors, tmp_path / "run", **changes), []
+    run.optimizer.register_step_post_hook(lambda *_: rates.append(run.optimizer.param_groups[0]["lr"]))
+    run.train()
+    steps = len(run.sampler)
+    slices, joint = rates[: 3 * steps], rates[3 * steps :]
+    assert slices == sorted(slices, reverse=True) and joint == sorted(joint, reverse=True)
+    assert (slices[0], joint[0]) == (0.01, 0.005)
+    assert max(slices[-1], joint[-1]) < 0.001
+
+
+@pytest.mark.parametrize(("wraps", "start"), [("margin", "mean"), ("proxy-nca", "concatenated")])
+def test_the_joint_loss_starts_from_the_learners(vectors: Path, tmp_path: Path, wraps: str, start: str) -> None:
+    run, seen = trainer(vectors, tmp_path / "run", wraps=wraps, finetune=0.5, learning_rate=0.01), []
+    take_step, method = run._step, method_of(run)
+
+    def noted(batch: Batch) -> None:
+        if method.joint:
+            seen.append([next(each.parameters()).detach().clone() for each in method.loss])
+        take_step(batch)
+
+    run._step = noted  # type: ignore[method-assign]
+    run.train()
+    *learners, joint = seen[0]
+    assert len({tuple(each.flatten().tolist()) for each in learners}) == 4  # each has learnt something else
+    expected = torch.stack(learners).mean(0) if start == "mean" else torch.cat(learners, dim=1) / 2
+    torch.testing.assert_close(joint, expected)
+    assert len({tuple(joint.flatten().tolist()) for *_, joint in seen}) == len(seen)  # and it learns from there
 
 
 @pytest.mark.parametrize(

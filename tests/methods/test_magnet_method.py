@@ -10,7 +10,7 @@ from torch import Tensor
 
 from nearkin.losses import magnet_loss
 from nearkin.methods import Batch, make_method
-from nearkin.methods.magnet import BATCH_WEIGHT, Magnet
+from nearkin.methods.magnet import ALPHA_STEP, BATCH_WEIGHT, Magnet
 from nearkin.space import Space
 
 LABELS = np.repeat([4, 7, 9], [24, 24, 6])
@@ -85,6 +85,30 @@ def test_a_step_computes_the_loss_of_its_clusters_and_records_it_for_sampling() 
     assert np.isnan(np.delete(known, batch.items.numpy())).all()
 
 
+def test_impostors_can_come_from_the_whole_index() -> None:
+    method = magnet(per_cluster=6, candidates="index", hinge="soft", variance="eq5")
+    (batch,), (embeddings,), (loss,) = stepped(method)
+    cluster_of = method.batch_sampler.index.cluster_of
+    clusters = torch.from_numpy(cluster_of[batch.items.numpy()])
+    assert set(clusters.tolist()) < set(cluster_of)
+    centroids = torch.stack([space().embeddings[cluster_of == cluster].mean(0) for cluster in range(5)])
+    form = {"variance": "eq5", "hinge": "soft", "centroids": centroids, "centroid_labels": class_of(method)}
+    assert loss.item() == pytest.approx(magnet_loss(embeddings, batch.labels, clusters, **form).item())  # type: ignore[arg-type]
+
+
+def test_alpha_grows_while_too_few_items_have_a_loss() -> None:
+    method = magnet(per_cluster=3, alpha=-100.0, active_share=0.5)
+    _, _, losses = stepped(method, steps=3)
+    assert sum(losses).item() == 0.0
+    assert method.buffers["alpha"] == pytest.approx(-100 + 3 * 0.5 * ALPHA_STEP)
+    method.buffers = {"alpha": 100.0}  # every item has a loss
+    stepped(method)
+    assert method.buffers["alpha"] == pytest.approx(100 - 0.5 * ALPHA_STEP)
+    method = magnet(per_cluster=3, alpha=100.0, active_share=0.5)
+    stepped(method)
+    assert method.buffers["alpha"] == 100.0  # not below the setting
+
+
 def test_the_variance_is_a_running_average_of_the_batches() -> None:
     method = magnet(per_cluster=3)
     batches, embedded, _ = stepped(method, steps=3)
@@ -97,18 +121,20 @@ def test_the_variance_is_a_running_average_of_the_batches() -> None:
             for cluster in set(clusters)
         )
         average = BATCH_WEIGHT * squares / 11 + (1 - BATCH_WEIGHT) * average if step else squares / 11
-    assert method.buffers == {"variance": pytest.approx(average)}
+    assert method.buffers["variance"].item() == pytest.approx(average)
 
 
 def test_its_state_survives_an_interruption() -> None:
-    method = magnet(per_cluster=3)
+    method = magnet(per_cluster=3, candidates="index", active_share=0.9)
     stepped(method, steps=3)
-    other = make_method("magnet", per_cluster=3)
+    other = make_method("magnet", per_cluster=3, candidates="index", active_share=0.9)
     assert isinstance(other, Magnet)
     other.sampler(LABELS, 12, seed=0)
     other.load_state_dict(method.state_dict())
     other.batch_sampler.load_state_dict(method.batch_sampler.state_dict())
-    assert other.buffers == method.buffers != {}
+    assert other.buffers == method.buffers
+    assert other._impostors.keys() == {"centroids", "centroid_labels"}
+    assert all(torch.equal(column, method._impostors[name]) for name, column in other._impostors.items())
     np.testing.assert_array_equal(other.batch_sampler.index.cluster_of, method.batch_sampler.index.cluster_of)
     np.testing.assert_array_equal(other.batch_sampler.index.impostors, method.batch_sampler.index.impostors)
     known, expected = (each.batch_sampler.losses.known_at(99) for each in (other, method))
@@ -123,7 +149,7 @@ def test_the_running_variance_decides_how_far_clusters_vote() -> None:
     method = make_method("magnet", per_cluster=2, clusters=3)
     errors = []
     for variance in (0.01, 100.0):
-        method.buffers = {"variance": variance}
+        method.buffers = {"variance": torch.tensor(variance)}
         errors.append(method.read_out(query, known, clustering=None)["nearest_cluster_error"])
     assert errors == [0.0, 1.0]
 

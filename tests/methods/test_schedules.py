@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -26,11 +27,22 @@ def batch() -> tuple[Tensor, Batch]:
     return embeddings, Batch(torch.zeros(32), LABELS, torch.arange(32), step=0)
 
 
-def test_gamma_decays_once_per_epoch_as_a_function_of_the_epoch() -> None:
-    method = make_method("facility-location", gamma=8.0, gamma_decay=0.5)
+def test_gamma_is_a_function_of_the_step() -> None:
+    method = make_method("facility-location", gamma=8.0, gamma_decay=0.5, gamma_decay_steps=10)
+    embeddings, one = batch()
+    for step, gamma in ((0, 8.0), (9, 8.0), (35, 1.0), (10, 4.0)):
+        method.start_epoch(7)  # changes nothing
+        method.step(lambda inputs, learner=None: embeddings, replace(one, step=step))  # noqa: ARG005
+        assert method.loss.gamma == gamma
+
+
+def test_gamma_can_decay_once_per_epoch() -> None:
+    method = make_method("facility-location", gamma=8.0, gamma_decay=0.5, gamma_decay_steps=0)
     assert isinstance(method.loss, FacilityLocationLoss)
+    embeddings, one = batch()
     for epoch, gamma in ((0, 8.0), (3, 1.0), (1, 4.0)):
         method.start_epoch(epoch)
+        method.step(lambda inputs, learner=None: embeddings, replace(one, step=99))  # noqa: ARG005
         assert method.loss.gamma == gamma
 
 
@@ -38,15 +50,16 @@ def test_gamma_decays_once_per_epoch_as_a_function_of_the_epoch() -> None:
 def test_gamma_decays_during_a_run(tmp_path: Path, wraps: str) -> None:
     np.savez(tmp_path / "x.npz", vectors=np.random.default_rng(0).normal(size=(96, 5)), labels=np.arange(96) // 8)
     common = {"epochs": 3, "batch_size": 16, "dim": 8, "backbone": "linear", "evaluate_every": 0, "device": "cpu"}
-    own = {"gamma": 8.0, "gamma_decay": 0.5}
+    own = {"gamma": 8.0, "gamma_decay": 0.5, "gamma_decay_steps": 3}
     if wraps:
-        own = {"wraps": "facility-location:gamma=8.0,gamma_decay=0.5", "learners": 2, "finetune": 0.0}
+        written = ",".join(f"{name}={value}" for name, value in own.items())
+        own = {"wraps": f"facility-location:{written}", "learners": 2, "finetune": 0.0}
     trainer = make_trainer(
         make_settings(tmp_path / "x.npz", wraps or "facility-location", common | own), Run(tmp_path / "run")
     )
     trainer.train()
     losses = [module for module in trainer.method.loss.modules() if isinstance(module, FacilityLocationLoss)]
-    assert losses and all(loss.gamma == 2.0 for loss in losses)
+    assert min(loss.gamma for loss in losses) == 2.0  # of the learner that took the last step, the ninth
 
 
 def test_the_loss_is_averaged_over_random_subsets() -> None:

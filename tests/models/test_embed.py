@@ -77,6 +77,12 @@ def test_a_space_has_the_embeddings_and_the_labels_of_the_dataset(use_cache: boo
     assert space.queries.tolist() == [0, 1, 2] and space.gallery.tolist() == [2, 3, 4, 5, 6]
 
 
+@pytest.mark.parametrize("how", [{"use_cache": True}, {"use_cache": False, "augment": "crop-flip"}])
+def test_lower_precision_is_refused_where_it_would_be_ignored(how: dict[str, Any]) -> None:
+    with pytest.raises(UserError, match="autocast needs use_cache=False and no augmentation"):
+        embedded(small_model(), IMAGES, autocast=torch.bfloat16, **how)
+
+
 def test_a_head_alone_embeds_features() -> None:
     head, rows = Head(3, 2, "always"), np.eye(3, dtype=np.float32)
     torch.testing.assert_close(embedded(head, Vectors(rows)), head(torch.from_numpy(rows)).detach())

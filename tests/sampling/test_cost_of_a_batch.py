@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from nearkin.sampling import (
+    ClassNeighbourhoodSampler,
     ClassRatioSampler,
     ClusterIndex,
     GroupSampler,
@@ -38,6 +39,13 @@ def neighbourhoods(items: int, per_class: int) -> NeighbourhoodSampler:
     return sampler
 
 
+def class_neighbourhoods(items: int, per_class: int) -> ClassNeighbourhoodSampler:
+    sampler = ClassNeighbourhoodSampler(labels(items, per_class), 16, 4)
+    classes = items // per_class
+    sampler.refresh((np.arange(classes)[:, None] + 1 + np.arange(2)) % classes)
+    return sampler
+
+
 def partition(items: int, per_class: int) -> PartitionSampler:
     sampler = PartitionSampler(labels(items, per_class), 16, lambda own, size, seed: GroupSampler(own, size, 4, seed))
     sampler.divide(np.array_split(np.arange(items), 2))
@@ -50,6 +58,7 @@ SAMPLERS: dict[str, Callable[[int, int], LabelBatchSampler]] = {
     "pairs": lambda items, per_class: PairSampler(labels(items, per_class), 16),
     "class ratio": lambda items, per_class: ClassRatioSampler(labels(items, per_class), 16, 0.25, 0.5),
     "neighbourhoods": neighbourhoods,
+    "class neighbourhoods": class_neighbourhoods,
     "partition": partition,
 }
 

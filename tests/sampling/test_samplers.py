@@ -19,6 +19,7 @@ from torch.utils.data import DataLoader
 import nearkin.sampling
 from nearkin.errors import UserError
 from nearkin.sampling import (
+    ClassNeighbourhoodSampler,
     ClassRatioSampler,
     GroupSampler,
     LabelBatchSampler,
@@ -45,6 +46,7 @@ EVERY_SAMPLER: dict[str, Callable[[Any], LabelBatchSampler]] = {
     "pairs": lambda labels: PairSampler(labels, 32),
     "class-ratio": lambda labels: ClassRatioSampler(labels, 32, 0.25, 0.5),
     "neighbourhoods": lambda labels: NeighbourhoodSampler(labels, 32, 4),
+    "class neighbourhoods": lambda labels: ClassNeighbourhoodSampler(labels, 32, 4),
     "partition": lambda labels: PartitionSampler(labels, 32, RandomBatchSampler),
 }
 

@@ -14,6 +14,7 @@ from nearkin.api import make_settings
 from nearkin.errors import UserError
 from nearkin.fields import parse_assignment
 from nearkin.losses import ProxyNCALoss, SoftmaxLoss
+from nearkin.methods import Phase
 from nearkin.methods.rank import Rank
 from nearkin.training import Run, Settings, TrainingSettings, loop
 from nearkin.training.loop import make_trainer
@@ -37,6 +38,16 @@ def test_warm_up_rises_to_the_full_rate_and_then_hands_over() -> None:
     rising = factors(warmup_steps=4, schedule="constant")
     assert rising[:5] == [0.25, 0.5, 0.75, 1.0, 1.0]
     assert max(factors(warmup_steps=4, schedule="cosine")[4:]) == 1.0
+
+
+@pytest.mark.parametrize("schedule", ["constant", "cosine", "linear", "step"])
+def test_every_phase_of_a_method_has_the_whole_schedule(schedule: str) -> None:
+    def course(epochs: int, phases: tuple[Phase, ...] = (Phase(0),), warmup: int = 0) -> list[float]:
+        settings = TrainingSettings(epochs=epochs, schedule=schedule, decay_every=1, warmup_steps=warmup)
+        return [rate_factor(step, 5, settings, phases) for step in range(5 * epochs)]
+
+    found = course(7, (Phase(0), Phase(4, rate_factor=0.5)), warmup=3)
+    assert found == pytest.approx(course(4, warmup=3) + [0.5 * factor for factor in course(3)])
 
 
 @pytest.mark.parametrize("name", ["adam", "adamw", "sgd", "rmsprop"])

@@ -39,7 +39,7 @@ def vectors(tmp_path: Path) -> Path:
 @pytest.mark.parametrize(
     ("method", "changes"),
     [
-        ("rank", {"per_class": 4}),
+        ("rank", {"per_class": 4, "batch_size": 12, "batches": "neighbourhoods"}),  # the nearest classes of each class
         ("divide-and-conquer", {"learners": 2, "wraps": "margin", "finetune": 0.5}),  # draws, β, unused parameters
         ("magnet", {"micro_batch": 3}),  # a cluster index, cached losses, micro-batches
     ],

@@ -95,7 +95,7 @@ def test_a_run_on_cuda_continues_to_the_same_weights_and_losses(
 
 @on_cuda
 @pytest.mark.parametrize(
-    "method", ["rank", "triplet", "margin", "proxy-nca", "nca", "contrastive", "lifted", "softmax"]
+    "method", ["facility-location", "rank", "triplet", "margin", "proxy-nca", "nca", "contrastive", "lifted", "softmax"]
 )
 def test_no_step_waits_for_cuda(tmp_path: Path, method: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loop, "READ_EVERY", 1000)

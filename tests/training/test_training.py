@@ -249,9 +249,13 @@ class TestChoosing:
             ({"patience": 3}, "patience needs validation classes"),
             ({"keep": "best-on-tests"}, "did you mean 'best-on-test'"),
             ({"keep": "best-on-test", "split": "all"}, "no test split"),
+            ({"batch_size": 100}, "48 training items cannot fill a batch of 100; use batch_size=24 or less"),
         ],
     )
-    def test_choices_without_a_judge_are_refused(self, tmp_path: Path, changes: dict[str, Any], expected: str) -> None:
+    def test_choices_that_the_data_rule_out_are_refused_before_weights_are_loaded(
+        self, tmp_path: Path, changes: dict[str, Any], expected: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(loop, "build_model", None)
         with pytest.raises(UserError, match=expected):
             make_trainer(settings(**changes), Run(tmp_path / "run"))
         assert not (tmp_path / "run").exists()
@@ -484,7 +488,6 @@ class TestRefreshingMethods:
 @pytest.mark.parametrize(
     ("changes", "expected"),
     [
-        ({"batch_size": 100}, "48 training items cannot fill a batch of 100; use batch_size=24 or less"),
         ({"optimizer": "adamm"}, "did you mean 'adam"),
         ({"schedule": "cosin"}, "did you mean 'cosine'"),
         ({"learning_rate": -0.1}, "learning_rate must be a number >= 0"),
@@ -492,6 +495,7 @@ class TestRefreshingMethods:
         ({"weight_decay": -0.1}, "weight_decay must be a number >= 0"),
         ({"clip_norm": -1.0}, "clip_norm must be a number >= 0"),
         ({"epochs": 1.5}, "epochs must be an integer"),
+        ({"epochs": -1}, "epochs must be an integer >= 0, got -1; leave it out for the default"),
         ({"epoch": 1}, "did you mean 'epochs'"),
         ({"alpha": "big"}, "alpha must be a number"),
         ({"method": "ranks"}, "did you mean 'rank'"),

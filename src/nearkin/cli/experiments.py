@@ -21,7 +21,12 @@ def compare(
         str,
         typer.Argument(callback=existing_data, help="Folder, .csv or .npz file, or dataset name, as for `train`."),
     ],
-    methods: Annotated[str, typer.Option(help="Names of methods, separated by commas, or all.")] = "all",
+    methods: Annotated[
+        str,
+        typer.Option(
+            help="Methods, separated by commas, or all. A row can have its own settings: rank,rank:batches=clusters."
+        ),
+    ] = "all",
     seeds: Annotated[int, typer.Option(help="Number of runs per method, with seeds 0, 1, ...")] = 3,
     protocol: Annotated[
         str,
@@ -29,7 +34,13 @@ def compare(
     ] = "fair",
     options: TrainingOptions,
     jobs: Annotated[int, typer.Option(help="Number of runs in parallel, each in its own process.")] = 1,
-    tune: Annotated[int, typer.Option(help="Number of tuning trials per method.")] = 0,
+    tune: Annotated[
+        int,
+        typer.Option(
+            help="Number of tuning trials per method. All train for 1/9 of the epochs, the best third for 1/3, and the "
+            "best ninth for all: the same epochs for every method, about 1/4 of training every trial to the end."
+        ),
+    ] = 0,
     concatenate: Annotated[
         bool, typer.Option("--concatenate", help="Also evaluate the concatenated embeddings of all seeds.")
     ] = False,
@@ -50,7 +61,7 @@ def compare(
 
     chosen = {**options, **dict(map(parse_assignment, settings or []))}
     folder = out or default_folder(data)
-    result = compare_methods(data, methods.split(","), seeds, protocol, jobs, tune, concatenate, folder, **chosen)
+    result = compare_methods(data, methods, seeds, protocol, jobs, tune, concatenate, folder, **chosen)
     show(result)
     say(f"report: {folder}/comparison.html (also saved as JSON, Markdown and LaTeX)")
 

@@ -33,6 +33,13 @@ class TrainingOptions(TypedDict, total=False):
     freeze_backbone: Annotated[bool, typer.Option("--freeze-backbone", help="Train only the head.")]
     epochs: Annotated[int, typer.Option(help="Number of epochs. Default: depends on the size of the dataset.")]
     batch_size: Annotated[int, typer.Option(help="Batch size, over all devices. Default: the method's.")]
+    batches: Annotated[
+        str,
+        typer.Option(
+            help="Batches: own (the method's), groups (classes × items), neighbourhoods (a class and its nearest "
+            "classes) or clusters (one region of the embedding space at a time)."
+        ),
+    ]
     micro_batch: Annotated[
         int, typer.Option(help="Items to embed at a time. Saves memory; the gradient is that of the whole batch.")
     ]

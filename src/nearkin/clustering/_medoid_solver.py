@@ -310,7 +310,7 @@ def _attach(state, k, j, margin):
             second[i], second_near[i] = k, row[i]
     for i in taken:
         second[i], second_near[i] = state.owner[i], state.near[i]
-        _tell_candidates(state, i, state.near[i], row[i])
+        _tell_candidates(state, i, state.near[i], np.float64(row[i]))  # differences of float32 would be rounded
     _move(state, taken, np.full(len(taken), k), row[taken], margin)
 
 

@@ -29,7 +29,7 @@ def margin_tables(name: str, class_sizes: Integers) -> Margin:
     from nearkin.clustering._margin import AMI, ARI, NMI, Margin  # numba is slow to import
 
     points = int(class_sizes.sum())
-    table, steps = _pairs(points) if name == "ari" else _n_log_n(points)
+    table, steps = _pairs(points) if name == "ari" else n_log_n(points)
     expected = _exact_sums(expected_information(class_sizes, np.arange(points + 1))) if name == "ami" else table
     return Margin(
         {"nmi": NMI, "ami": AMI, "ari": ARI}[name],
@@ -42,7 +42,8 @@ def margin_tables(name: str, class_sizes: Integers) -> Margin:
 
 
 @lru_cache(maxsize=8)
-def _n_log_n(points: int) -> tuple[Floats, Floats]:
+def n_log_n(points: int) -> tuple[Floats, Floats]:
+    """(points + 1,) n log n, rounded to a grid, and its differences."""
     counts = np.arange(points + 1, dtype=np.float64)
     table = _exact_sums(counts * np.log(np.maximum(counts, 1)))
     return table, np.diff(table, prepend=0.0)

@@ -5,8 +5,12 @@ Song, Jegelka, Rathod, Murphy: Deep Metric Learning via Facility Location, 2017,
 
 from __future__ import annotations
 
+import importlib.util
 import math
+import os
+import shutil
 from dataclasses import dataclass
+from functools import cache
 from typing import Literal, get_args
 
 import numpy as np
@@ -20,6 +24,7 @@ Exchange = Literal["objective", "algorithm-2", "all"]
 AgreementName = Literal["nmi", "ami", "ari"]
 Matrix = npt.NDArray[np.floating]
 Indices = npt.NDArray[np.int64]
+LARGEST_ON_GPU = 4096  # points
 
 
 @dataclass(frozen=True)
@@ -112,15 +117,12 @@ class Problem:
 
     @classmethod
     def of(cls, distances: Tensor, labels: npt.NDArray[np.integer]) -> Problem:
-        """Builds the problem from distances on any device; changes them in place. Rounding keeps float32 exact."""
+        """Builds the problem from distances on the CPU; changes them in place. Rounding keeps float32 exact."""
         largest = float(distances.max())
-        if not math.isfinite(largest):
-            raise UserError("the distances are too large to compute; scale the points down")
+        refuse_overflow(largest)
         exponent = max(-1000, math.frexp(largest)[1] + math.ceil(math.log2(len(labels))) - 52)  # below, all counts as 0
         half = exponent // 2  # in two steps, because 1 / unit may be too large for float32
         distances.mul_(2.0**-half).mul_(2.0 ** (half - exponent)).round_()
-        if not distances.is_cpu:  # pinned memory is reused, and copied to many times as fast
-            distances = torch.empty_like(distances, device="cpu", pin_memory=distances.is_cuda).copy_(distances)
         _, classes, class_sizes = np.unique(labels, return_inverse=True, return_counts=True)
         return cls(distances.numpy(), 2.0**exponent, classes, class_sizes)
 
@@ -167,6 +169,30 @@ def solve_medoids(problem: Problem) -> Indices:
     by_class = np.argsort(problem.classes, kind="stable")
     found: Indices = medoids(problem.distances, by_class, np.append(0, np.cumsum(problem.class_sizes)))
     return found[problem.classes]
+
+
+def solves_on_gpu(embeddings: Tensor, exchange: str | None, margin: str, stochastic: float | None) -> bool:
+    """Whether `_medoid_kernel.py` can solve this batch on the GPU; otherwise the host solves it.
+
+    >>> solves_on_gpu(torch.zeros(4, 2), "objective", "nmi", None)
+    False
+    """
+    covered = margin == "nmi" and exchange in (None, "objective") and stochastic is None
+    suits = embeddings.is_cuda and embeddings.dtype == torch.float32 and len(embeddings) <= LARGEST_ON_GPU
+    return covered and suits and _has_triton()
+
+
+@cache
+def _has_triton() -> bool:
+    """Triton comes with torch for CUDA, except on Windows, and needs a C compiler."""
+    compiler = os.environ.get("CC") or any(map(shutil.which, ("gcc", "clang", "cc")))
+    return bool(torch.version.cuda and importlib.util.find_spec("triton") and compiler)
+
+
+def refuse_overflow(largest: float) -> None:
+    """Raises an error if distances of finite points are infinite."""
+    if not math.isfinite(largest):
+        raise UserError("the distances are too large to compute; scale the points down")
 
 
 def check_settings(

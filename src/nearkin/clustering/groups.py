@@ -27,7 +27,7 @@ class GroupMembers:
         self.sizes = torch.searchsorted(in_order, queries, right=True) - self._starts
 
     def pairs(self, rows: slice) -> tuple[Tensor, Tensor]:
-        """The numbers of queries within ``rows`` (P,) and their gallery rows (P,), both ascending."""
+        """Numbers of queries within ``rows``, (P,) ascending, and their gallery rows, (P,) ascending in each query."""
         sizes = self.sizes[rows]
         query = torch.repeat_interleave(sizes)
         place = torch.arange(len(query), device=query.device) - (sizes.cumsum(0) - sizes)[query]

@@ -107,6 +107,13 @@ def each_item(read: Callable[[int], T], count: int, what: str) -> list[T]:
     return found
 
 
+def to_device(tensor: Tensor, device: torch.device) -> Tensor:
+    """Copies a tensor to a device without waiting for it; from pinned memory, where that helps."""
+    if device.type == "cuda" and not tensor.is_cuda:
+        tensor = tensor.pin_memory()
+    return tensor.to(device, non_blocking=True)
+
+
 def crop(images: DecodedImages, indices: Indices, size: int, augment: str, seed: int, place: int = 0) -> Tensor:
     """Crops the centres ("none"), or random positions with random flips ("crop-flip"), on the images' device.
 
@@ -125,9 +132,7 @@ def crop(images: DecodedImages, indices: Indices, size: int, augment: str, seed:
         start, flip = np.floor(chance[:, :2] * (spare + 1)), chance[:, 2] < 0.5
     # One small copy to the device; the pixels' positions are computed there.
     crops = torch.from_numpy(np.column_stack([images.rows[indices], start, flip]).astype(np.int64))
-    if squares.is_cuda:
-        crops = crops.pin_memory()
-    row, top, left, flipped = crops.to(squares.device, non_blocking=True)[:, :, None].unbind(dim=1)
+    row, top, left, flipped = to_device(crops, squares.device)[:, :, None].unbind(dim=1)
     along = torch.arange(size, device=squares.device)
     lines, columns = top + along, left + torch.where(flipped > 0, size - 1 - along, along)
     channels = torch.arange(squares.shape[1], device=squares.device)

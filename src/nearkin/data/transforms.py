@@ -19,7 +19,8 @@ from nearkin.data.images import limit_aspect_ratio
 from nearkin.errors import UserError, unknown_name
 
 PIXELS_VERSION = 2  # part of the keys of caches; raise it if the same file gives other pixels than before
-AUGMENTATIONS = ("none", "crop-flip", "resized-crop-flip")
+AUGMENTATIONS = ("none", "crop-flip", "rescaled-crop-flip", "resized-crop-flip")
+RESCALED = 1.3  # the largest short side of rescaled-crop-flip, in units of the crop
 # By torchvision's names. On images, its two kinds of "nearest" are the same.
 INTERPOLATIONS = {each.name.lower(): each for each in Image.Resampling} | {"nearest-exact": Image.Resampling.NEAREST}
 Pixels = npt.NDArray[np.uint8]
@@ -49,8 +50,9 @@ def make_transform(preprocess: Preprocess, augment: str = "none") -> Transform:
     """Returns a function from an RGB image to a (channels, size, size) uint8 tensor.
 
     ``none`` crops the centre. ``crop-flip`` crops at a random position and flips half of the time, as most
-    metric-learning papers do. ``resized-crop-flip`` also varies scale and aspect ratio. Random numbers come from torch.
-    The tensors are those of torchvision's transforms, up to two grey levels where an image is resized.
+    metric-learning papers do. ``rescaled-crop-flip`` first resizes the short side to 1 to 1.3 times the crop, as in the
+    Magnet paper (section 4). ``resized-crop-flip`` varies scale, by much more, and aspect ratio. Random numbers come
+    from torch. The tensors are those of torchvision's transforms, up to two grey levels where an image is resized.
 
     >>> make_transform(Preprocess(4, 4, 1, (0.5,), (0.5,)))(Image.new("RGB", (8, 6))).shape
     torch.Size([1, 4, 4])
@@ -73,7 +75,9 @@ class Transform:
 
     @property
     def short(self) -> int | None:
-        """The short side that images are resized to; None if it varies."""
+        """The largest short side that images are resized to; None if there is none."""
+        if self.augment == "rescaled-crop-flip":
+            return int(RESCALED * self.preprocess.size)
         return None if self.augment == "resized-crop-flip" else self.preprocess.resize
 
     def __call__(self, image: Image.Image) -> Tensor:
@@ -82,7 +86,10 @@ class Transform:
         if self.augment == "resized-crop-flip":
             pixels = _resized(image.crop(_random_box(image)), (size, size), how)
         else:
-            width, height = (int(self.preprocess.resize * side / min(image.size)) for side in image.size)
+            short = self.short or 0
+            if self.augment == "rescaled-crop-flip":
+                short = int(torch.randint(size, short + 1, ()))
+            width, height = (int(short * side / min(image.size)) for side in image.size)
             top, left = self._corner(height - size), self._corner(width - size)
             pixels = _resized(image, (width, height), how)[top : top + size, left : left + size]
         if self.augment != "none" and torch.rand(1).item() < 0.5:

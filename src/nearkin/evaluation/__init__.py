@@ -3,6 +3,7 @@
 from nearkin.evaluation.attribute_columns import column_concentrations
 from nearkin.evaluation.attributes import AttributeConcentration, attribute_concentration
 from nearkin.evaluation.classification import (
+    classifier_error,
     error_rate,
     nearest_cluster_error,
     nearest_cluster_labels,
@@ -31,6 +32,7 @@ __all__ = [
     "attribute_concentration",
     "average_precision",
     "average_precision_at_r",
+    "classifier_error",
     "cluster_scores",
     "cmc",
     "column_concentrations",

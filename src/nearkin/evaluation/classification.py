@@ -1,4 +1,4 @@
-"""Classification by weighted votes of nearest clusters (kNC) or nearest items (soft kNN).
+"""Classification by weighted votes of nearest clusters (kNC) or nearest items (soft kNN), or by a linear classifier.
 
 Rippel, Paluri, Dollár, Bourdev: Metric Learning with Adaptive Density Discrimination, ICLR 2016, Eq. 6.
 
@@ -94,13 +94,36 @@ def soft_knn_error(space: Space, trained_on: Space) -> float:
 @metric(
     "nearest_cluster_error",
     "k-nearest-cluster error",
-    "share of items that a weighted vote of their 128 nearest clusters of training items assigns to a wrong class",
+    "share of items that a weighted vote of their nearest clusters of training items assigns to a wrong class",
     higher_is_better=False,
     needs="read-out",
 )
-def nearest_cluster_error(space: Space, centroids: Tensor, labels: Tensor, variance: float) -> float:
+def nearest_cluster_error(
+    space: Space, centroids: Tensor, labels: Tensor, variance: float, nearest: int = 128
+) -> float:
     """The error of `nearest_cluster_labels` for the items of a space."""
-    return error_rate(nearest_cluster_labels(space.embeddings, centroids, labels, variance), space.labels)
+    return error_rate(nearest_cluster_labels(space.embeddings, centroids, labels, variance, nearest), space.labels)
+
+
+@metric(
+    "classifier_error",
+    "Classifier error",
+    "share of items that the linear classifier of the softmax loss assigns to a wrong class",
+    higher_is_better=False,
+    needs="read-out",
+)
+def classifier_error(space: Space, weight: Tensor, classes: Tensor) -> float:
+    """The error of a linear classifier for the items of a space.
+
+    Args:
+        space: the items.
+        weight: (C, D) one row per class; the row with the largest dot product wins.
+        classes: (C,) the label of each row.
+
+    >>> classifier_error(Space.of([[1.0, 0.0], [0.0, 2.0]], [5, 5]), torch.eye(2), torch.tensor([5, 7]))
+    0.5
+    """
+    return error_rate(classes.to(weight.device)[(space.embeddings @ weight.T).argmax(1)], space.labels)
 
 
 def error_rate(predicted: Tensor, truth: Tensor) -> float:

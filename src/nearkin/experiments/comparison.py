@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -30,18 +31,19 @@ from nearkin.experiments.comparison_result import COLUMNS, ComparisonResult, by_
 from nearkin.experiments.concatenation import concatenated_scores
 from nearkin.experiments.pool import Job, run_jobs
 from nearkin.experiments.runs import cached, provenance_of, seconds_of
-from nearkin.experiments.tuning import best, find_optuna
+from nearkin.experiments.tuning import Rung, best, epochs_of, find_optuna, in_words, plan, trial_run
 from nearkin.experiments.tuning import tune as tune_rows
 from nearkin.files import write_json, write_text
 from nearkin.messages import show_messages
 from nearkin.methods import method_class
 from nearkin.training import Run
 from nearkin.training.baseline import backbone_scores
-from nearkin.training.objects import copied, take_objects
+from nearkin.training.objects import Objects, copied, take_objects
 from nearkin.training.prepare import absolute
 
 log = logging.getLogger("nearkin")
 Scores = dict[str, dict[str, list[float]]]  # by method and score, one number per seed
+Chosen = dict[str, tuple[dict[str, Any], Run]]  # by method, the settings of the best trial and its run
 
 
 def default_folder(data: str) -> Path:
@@ -76,7 +78,8 @@ def compare(
             several must call this under ``if __name__ == "__main__":``. Data, backbones and losses in memory need
             ``jobs=1``.
         tune: number of tuning trials per method, for its learning rate and its own settings, scored on validation
-            classes with seed 0; 0: no tuning.
+            classes with seed 0; 0: no tuning. All trials train for a ninth of the epochs, the best third of them for a
+            third, and the best ninth for all epochs, so 9 trials cost less than 3 full runs.
         concatenate: also evaluate the concatenated embeddings of all seeds.
         out: folder for the runs and the results (HTML, JSON, Markdown and LaTeX); by default
             ``runs/compare-<data>``.
@@ -95,7 +98,7 @@ def compare(
     rows = rows_of(methods, absolute(source), settings, protocol, objects)
     check_objects(rows, jobs)
     first = next(iter(rows.values()))
-    if "epochs" not in settings:  # depends only on the data, so that all methods train equally long
+    if first.settings.training.epochs < 0:  # depends only on the data, so that all methods train equally long
         epochs = first.resolved().training.epochs
         rows = {name: row.changed({"epochs": epochs}) for name, row in rows.items()}
     described = check_same_settings(out, protocol, rows, tune)
@@ -104,19 +107,22 @@ def compare(
         find_optuna()  # raises if it is not installed
     write_json(out / "settings.json", described)
 
-    refused, chosen = _tuned(out, rows, tune, jobs) if tune else ({}, {})
+    rungs = plan(tune, next(iter(rows.values())).settings.training) if tune else []
+    refused, chosen = _tuned(out, rows, rungs, jobs) if tune else ({}, {})
     refused |= _trained(out, {name: rows[name] for name in rows if name not in refused}, chosen, seeds, jobs)
     if len(refused) == len(rows):
         raise UserError(next(iter(refused.values())))
     # A method that failed with one seed is left out: the other seeds would be a biased selection.
     runs = {name: [Run(out / f"{name}-{seed}") for seed in range(seeds)] for name in rows if name not in refused}
+    taken_over = [trial for name, (_, trial) in chosen.items() if name in runs]
     scores, read_outs = _scores(runs)
     result = ComparisonResult(
         protocol,
         scores,
         refused,
-        chosen={name: chosen[name] for name in scores if name in chosen},
+        chosen={name: chosen[name][0] for name in scores if name in chosen},
         trials=tune,
+        tuning_epochs=epochs_of(rungs),
         concatenated={
             f"{name}, {seeds} models": concatenated_scores(out, name, seeds, dataset, objects.get("backbone"))
             for name in scores
@@ -125,7 +131,7 @@ def compare(
         seconds={name: [seconds_of(run) for run in runs[name]] for name in scores},
         curves={name: [_curve(run) for run in runs[name]] for name in scores},
         backbone=_backbone(out, first),
-        made=provenance_of(run for name in scores for run in runs[name]),
+        made=provenance_of([*chain.from_iterable(runs.values()), *taken_over]),
         read_outs=read_outs,
         command=command_of(source, methods, seeds, protocol, settings, tune, concatenate, out, objects),
     )
@@ -133,36 +139,34 @@ def compare(
     return result
 
 
-def _tuned(
-    out: Path, rows: Mapping[str, Row], trials: int, jobs: int
-) -> tuple[dict[str, str], dict[str, dict[str, Any]]]:
-    """The reason for every method that failed in all trials, and the chosen settings of the others."""
-    found = tune_rows(out, {name: _with_rate(row) for name, row in rows.items()}, trials, jobs)
-    refused = {name: str(tried[0].refused) for name, tried in found.items() if all(each.refused for each in tried)}
-    chosen = {name: best(tried) for name, tried in found.items() if name not in refused}
-    write_json(out / "chosen.json", {name: asdict(trial) for name, trial in chosen.items()})
-    return refused, {name: trial.settings for name, trial in chosen.items()}
+def _tuned(out: Path, rows: Mapping[str, Row], rungs: Sequence[Rung], jobs: int) -> tuple[dict[str, str], Chosen]:
+    """The reason for every method that failed in all trials, and the best trial of the others."""
+    log.info("tuning: %s", in_words(rungs))
+    found = tune_rows(out, rows, rungs, jobs)
+    numbers = {name: best(tried, rungs) for name, tried in found.items()}
+    refused = {name: str(found[name][0].refused) for name, number in numbers.items() if number is None}
+    chosen = {name: (found[name][number], number) for name, number in numbers.items() if number is not None}
+    write_json(out / "chosen.json", {name: asdict(trial) for name, (trial, _) in chosen.items()})
+    return refused, {name: (trial.settings, trial_run(out, name, number)) for name, (trial, number) in chosen.items()}
 
 
-def _with_rate(row: Row) -> Row:
-    """The row with the default learning rate for its data; tuning tries rates around it."""
-    try:
-        return row.changed({"learning_rate": row.resolved().training.learning_rate})
-    except UserError:  # the first trial will report it
-        return row
+def _trained(out: Path, rows: Mapping[str, Row], chosen: Chosen, seeds: int, jobs: int) -> dict[str, str]:
+    """Trains every method with every seed; returns the reason for each method that failed.
 
-
-def _trained(
-    out: Path, rows: Mapping[str, Row], chosen: Mapping[str, dict[str, Any]], seeds: int, jobs: int
-) -> dict[str, str]:
-    """Trains every method with every seed; returns the reason for each method that failed."""
+    Seed 0 is not trained again after tuning: its run takes over the best trial.
+    """
     failures: dict[str, tuple[int, str]] = {}
 
     def one_run(name: str, seed: int) -> Job:
         """Runs a method with one seed, unless it already failed; keeps the reason of the lowest failing seed."""
         if name in failures:
             return
-        row = rows[name].changed(chosen.get(name, {}) | {"seed": seed})
+        row = rows[name].changed({"seed": seed})
+        if name in chosen:
+            settings, trial = chosen[name]
+            row = row.changed(settings)
+            if seed == 0:
+                row = replace(row, objects=row.objects | Objects(trial=trial))
         reason = yield row.task(f"{name}, seed {seed}", out / f"{name}-{seed}")
         if reason is not None:
             log.warning("%s is left out: %s", name, reason)

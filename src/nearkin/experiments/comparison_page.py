@@ -22,7 +22,7 @@ def comparison_page(comparison: ComparisonResult, out: Path) -> str:
     shared, own = _shared_and_own({name: _flat(tables) for name, tables in settings.items()})
     sections = [
         table(HEADINGS, comparison.rows()),
-        f'<p class="legend">{escape(comparison.legend)}</p>',
+        f'<p class="legend">{escape(comparison.notes)}</p>',
         "<h2>Scores with 95 % intervals</h2>",
         drawing(scores_figure(comparison), "Scores with 95 % intervals"),
         *(

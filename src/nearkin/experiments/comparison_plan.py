@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -15,8 +16,9 @@ from torch import nn
 from nearkin.data import Splits
 from nearkin.errors import UserError, unknown_name
 from nearkin.experiments.runs import Task, full_tables
+from nearkin.fields import parse_assignment
 from nearkin.files import read_json
-from nearkin.methods import LossModule, Method, known_methods, method_class
+from nearkin.methods import LossModule, Method, known_methods, make_method, method_class, takes_batches
 from nearkin.training import Run, Settings
 from nearkin.training.defaults import resolved
 from nearkin.training.objects import Objects, batches_of, copied, kind_of, module_digest
@@ -29,6 +31,7 @@ PROTOCOLS: dict[str, dict[str, Any]] = {
     "fair": {"validation": 0.25, "keep": "best-on-validation"},
     "paper": {"validation": 0.0, "keep": "best-on-test"},
 }
+NEXT_METHOD = re.compile(r",(?!\s*\w+=)")  # a comma, but not one between the settings of a method
 NOT_FREE = ("keep", "seed", "validation")  # set by the protocol and the number of seeds
 
 
@@ -47,6 +50,8 @@ class Row:
     objects: Objects
 
     def changed(self, values: dict[str, Any]) -> Row:
+        """The row with other settings; tuning may have found some of them (see `Method.searched`)."""
+        values = self.settings.make_method().found(values)
         return replace(self, settings=self.settings.changed(**by_section(self.settings.method, values)))
 
     def splits(self, seed: int = 0) -> Splits:
@@ -89,25 +94,30 @@ def rows_of(
 ) -> dict[str, Row]:
     """The rows by name; each gets the settings that its method has."""
     named = methods_by_name(methods, settings)
-    kinds = {name: method if isinstance(method, str) else method.name for name, method in named.items()}
+    kinds = {name: method_name(method) for name, method in named.items()}
     shared = {"patience": 0, **settings, **PROTOCOLS[protocol]}
     for setting, value in settings.items():  # at least one method must have it
-        if not any(knows(kind, setting) for kind in kinds.values()):
-            by_section(next(iter(kinds.values())), {setting: value})  # raises with the known settings
+        if not any(_applies(setting, kind) for kind in kinds.values()):
+            make_settings(data, next(iter(kinds.values())), {setting: value}).make_method()  # raises with the reason
     rows: dict[str, Row] = {}
     for name, method in named.items():
-        own = {} if isinstance(method, str) else method.settings()
-        known = {setting: value for setting, value in shared.items() if knows(kinds[name], setting)}
+        own = own_settings(method) if isinstance(method, str) else method.settings()
+        known = {setting: value for setting, value in shared.items() if _applies(setting, kinds[name])}
         loss = Objects(method=method) if isinstance(method, LossModule) else Objects()
         rows[name] = Row(make_settings(data, kinds[name], known | own), {*settings, *own}, objects | loss)
     return rows
 
 
+def _applies(setting: str, kind: str) -> bool:
+    """Whether a setting for all rows is for this method, too."""
+    return knows(kind, setting) and (setting != "batches" or takes_batches(make_method(kind)))
+
+
 def methods_by_name(methods: Methods, settings: Mapping[str, Any] | None = None) -> dict[str, str | Method]:
     """The methods in the given order, by row name; the row of a loss module is named after its class.
 
-    >>> methods_by_name(["rank", nn.TripletMarginLoss(), nn.TripletMarginLoss()]).keys()
-    dict_keys(['rank', 'TripletMarginLoss', 'TripletMarginLoss_2'])
+    >>> methods_by_name(["rank", "rank:alpha=2", nn.TripletMarginLoss(), nn.TripletMarginLoss()]).keys()
+    dict_keys(['rank', 'rank,alpha=2', 'TripletMarginLoss', 'TripletMarginLoss_2'])
     """
     found: dict[str, str | Method] = {}
     for each in listed(methods):
@@ -120,7 +130,7 @@ def methods_by_name(methods: Methods, settings: Mapping[str, Any] | None = None)
             stem = type(method.loss).__name__
             found[next(name for name in _numbered(stem) if name not in found)] = method
             continue
-        kind = method_class(method if isinstance(method, str) else method.name)
+        kind = method_class(method_name(method))
         if not kind.listed:
             raise UserError(
                 f"'{kind.name}' stands for your own loss module; pass the module itself: "
@@ -131,8 +141,9 @@ def methods_by_name(methods: Methods, settings: Mapping[str, Any] | None = None)
                 f"{type(method).__name__} is not the registered method '{kind.name}'; give it a name of its own "
                 "and register it with the decorator nearkin.methods.register"
             )
-        if found.setdefault(kind.name, method) != method:
-            raise UserError(f"'{kind.name}' is given twice with different settings; compare it in two folders")
+        name = row_name(method) if isinstance(method, str) else kind.name
+        if found.setdefault(name, method) != method:
+            raise UserError(f"'{name}' is given twice with different settings; compare it in two folders")
     if not found:
         raise UserError("no method given; give at least one")
     return found
@@ -141,14 +152,47 @@ def methods_by_name(methods: Methods, settings: Mapping[str, Any] | None = None)
 def listed(methods: Methods) -> Sequence[str | Method | nn.Module]:
     """The methods as a list.
 
-    >>> listed("rank, triplet")
-    ['rank', 'triplet']
+    >>> listed("rank, rank:alpha=2,per_class=4, triplet")
+    ['rank', 'rank:alpha=2,per_class=4', 'triplet']
     """
     if isinstance(methods, Method | nn.Module):
         return [methods]
-    given = methods.split(",") if isinstance(methods, str) else methods
+    given = NEXT_METHOD.split(methods) if isinstance(methods, str) else methods
     names = [each.strip() if isinstance(each, str) else each for each in given]
     return [method.name for method in known_methods() if method.in_all] if names == ["all"] else names
+
+
+def method_name(method: str | Method) -> str:
+    """The name of a method, without the settings of its row.
+
+    >>> method_name("rank:batches=neighbourhoods")
+    'rank'
+    """
+    return method.partition(":")[0] if isinstance(method, str) else method.name
+
+
+def own_settings(method: str) -> dict[str, Any]:
+    """The settings of one row: those of the method and of its training, but not what all rows share.
+
+    >>> own_settings("rank:batches=neighbourhoods,per_class=4")
+    {'batches': 'neighbourhoods', 'per_class': 4}
+    """
+    name, _, texts = method.partition(":")
+    own = dict(parse_assignment(text) for text in texts.split(",") if text)
+    for section, table in by_section(name, own).items():
+        for setting in table:
+            if section in ("data", "model") or setting in (*NOT_FREE, "epochs"):
+                raise UserError(f"{setting} is the same for all rows of a comparison; leave it out of '{method}'")
+    return own
+
+
+def row_name(method: str) -> str:
+    """The name of a row, which is also that of its folders.
+
+    >>> row_name("divide-and-conquer:wraps=rank")
+    'divide-and-conquer,wraps=rank'
+    """
+    return re.sub(r"[^\w.,=+-]", "-", method.replace(":", ",", 1).replace(" ", ""))
 
 
 def _numbered(stem: str) -> Iterable[str]:
@@ -183,7 +227,7 @@ def check_same_settings(out: Path, protocol: str, rows: Mapping[str, Row], tune:
     now = {name: {"protocol": protocol, **_described(row)} for name, row in rows.items()}
     before: dict[str, Any] = read_json(file, dict) if file.is_file() else {}
     for name in rows:
-        then = dict(before.get(name, {}))
+        then = _with_new_settings(before.get(name, {}))
         other_trials = then.pop("trials", 0) != tune
         has_runs = any(run.config_file.is_file() for run in runs_of(out, name))
         if (has_runs and other_trials) or ((has_runs or trials_of(out, name)) and then != now[name]):
@@ -191,6 +235,12 @@ def check_same_settings(out: Path, protocol: str, rows: Mapping[str, Row], tune:
                 f"{out} has runs of {name} with other settings; use the same settings, or another folder: out=..."
             )
     return before | {name: tables | {"trials": tune} for name, tables in now.items()}
+
+
+def _with_new_settings(tables: dict[str, Any]) -> dict[str, Any]:
+    """What an earlier version described, with the defaults of settings that it did not have."""
+    known = {name: table for name, table in tables.items() if name in ("data", "model", "method", "training")}
+    return tables | (full_tables(Settings.from_tables(known)) if known else {})
 
 
 def _described(row: Row) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from nearkin.data.summary import counted
 from nearkin.errors import UserError
 from nearkin.evaluation import score_name
 from nearkin.experiments.comparison_plan import PROTOCOLS
@@ -34,6 +35,7 @@ class ComparisonResult:
         refused: by method, why it could not be trained on the data.
         chosen: by method, the settings found by tuning; empty without tuning.
         trials: number of tuning trials per method.
+        tuning_epochs: number of epochs that the trials of a method trained together.
         concatenated: by "method, N models", the scores of the concatenated embeddings of all seeds.
         seconds: by method, the training time of each run.
         curves: by method and seed, pairs of epoch and MAP@R.
@@ -48,6 +50,7 @@ class ComparisonResult:
     refused: dict[str, str] = field(default_factory=dict)
     chosen: dict[str, dict[str, Any]] = field(default_factory=dict)
     trials: int = 0
+    tuning_epochs: int = 0
     concatenated: dict[str, dict[str, float]] = field(default_factory=dict)
     seconds: dict[str, list[float]] = field(default_factory=dict)
     curves: dict[str, list[list[tuple[int, float]]]] = field(default_factory=dict)
@@ -58,11 +61,18 @@ class ComparisonResult:
 
     @property
     def legend(self) -> str:
+        """The protocol, and what the numbers are."""
+        return f"{IN_WORDS[self.protocol]}; {self.notes}"
+
+    @property
+    def notes(self) -> str:
+        """What the numbers are."""
         seeds = max((len(scores["map@r"]) for scores in self.scores.values()), default=0)
         means = f"mean ± 95 % interval (Student's t) over {seeds} seeds" if seeds > 1 else "one seed, so no interval"
-        words = [IN_WORDS[self.protocol], means]
+        words = [means]
         if self.trials:
-            words.append(f"settings tuned on validation classes, {self.trials} trials per method")
+            budget = f"{counted(self.trials, 'trial')}, {counted(self.tuning_epochs, 'epoch')} in all"
+            words.append(f"settings tuned on validation classes, for each method with {budget}")
         if self.read_outs:
             words.append(f"{', '.join(self.read_outs)}: the same models with the method's own read-out")
         if self.concatenated:
@@ -121,7 +131,7 @@ class ComparisonResult:
 
         table = Table(title=self.legend, title_justify="left")
         for heading in HEADINGS:
-            table.add_column(heading, justify="left" if heading == "method" else "right")
+            table.add_column(heading, justify="left" if heading == "method" else "right", overflow="fold")
         for row in self.rows():
             table.add_row(*row)
         left_out = [f"{method} was left out: {reason}" for method, reason in self.refused.items()]

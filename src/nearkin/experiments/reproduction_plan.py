@@ -83,7 +83,7 @@ class Plan:
         sentences = [f"{protocol}; {paper.chose}"]
         for word in origin["differs"]:
             only = paper.differences[word].get("only", {})
-            if all(here[name] == value for name, value in only.items()):
+            if all(here.get(name) == value for name, value in only.items()):
                 sentences.append(f"{word}: {paper.differences[word]['says']}")
         not_stated = dict.fromkeys(origin["open"], "") | origin.get("partly_open", {})
         chosen = [

@@ -25,7 +25,7 @@ from nearkin.errors import UserError, unknown_name
 from nearkin.evaluation import confidence_intervals, diagnostics, evaluate
 from nearkin.experiments.provenance import provenance
 from nearkin.files import read_text
-from nearkin.methods import Groups
+from nearkin.methods import Groups, Method
 from nearkin.models import Embedder, embed_dataset
 from nearkin.models.model import default_device
 from nearkin.reports.run_page import Group, Grouping, RunReport
@@ -210,7 +210,7 @@ def _grouping(run: Run, settings: Settings, train: Dataset, embedder: Embedder) 
         method = settings.make_method()
     except UserError:  # the settings do not describe the method
         return None
-    if method.refresh_every is None:
+    if method.refresh_every is None or type(method).groups is Method.groups:  # it divides nothing
         return None
     found = _kept_groups(run, settings, train, embedder.model.spec.dim)
     source = "from the last checkpoint"

@@ -23,7 +23,7 @@ SECONDS, MADE = "seconds.json", "made.json"
 class Task:
     """A run to train in ``folder``; with ``tested=False`` it never uses the test split.
 
-    It trains copies of its ``objects``. A task with objects cannot go to another process.
+    It trains copies of its ``objects``. A task with a user's objects cannot go to another process.
     """
 
     name: str
@@ -34,13 +34,13 @@ class Task:
 
     @property
     def finished(self) -> bool:
-        return Run(self.folder).scores_file.is_file()
+        return _finished(Run(self.folder), self.settings)
 
 
 def attempt(task: Task) -> str | None:
     """Trains a task's run and notes the time it took; returns the reason if settings or data do not work."""
     try:
-        with _timed(Run(task.folder)):
+        with _timed(Run(task.folder), task.objects.get("trial")):
             _note_provenance(run_or_resume(task.settings, task.folder, task.tested, **copied(task.objects)))
     except (Interrupted, ResourceError):  # not the task's fault: it may work another time
         raise
@@ -52,18 +52,22 @@ def attempt(task: Task) -> str | None:
 
 
 def run_or_resume(settings: Settings, folder: str | Path, tested: bool = True, **objects: Unpack[Objects]) -> Run:
-    """Trains a run or resumes it; returns a finished run unchanged.
+    """Trains a run or resumes it; returns a finished run unchanged, and continues it if it now stops later.
 
     >>> run_or_resume(Settings.read("config.toml"), "runs/one-of-many")  # doctest: +SKIP
     """
     run = Run(folder)
-    if run.scores_file.is_file():
+    if _finished(run, settings):
         return run
     if run.checkpoint_file.is_file() or run.model_folder.is_dir():
         _note_provenance(run)
-        return resume(folder, tested, **objects)
+        return resume(folder, tested, stop_after=settings.training.stop_after, **objects)
     objects["callbacks"] = [_note_provenance, *objects.get("callbacks", ())]
     return train(settings, folder, tested, **objects)
+
+
+def _finished(run: Run, settings: Settings) -> bool:
+    return run.scores_file.is_file() and run.settings().training.stop_after == settings.training.stop_after
 
 
 def cached(folder: Path, key: object, measure: Callable[[], dict[str, float]]) -> dict[str, float]:
@@ -107,16 +111,16 @@ def provenance_of(runs: Iterable[Run]) -> dict[str, str]:
 
 
 def seconds_of(run: Run) -> float:
-    """The training time of a run, including resumed parts; 0 if unknown."""
+    """The training time of a run, including resumed parts and a trial it took over; 0 if unknown."""
     file = run.folder / SECONDS
     return read_json(file, float) if file.is_file() else 0.0
 
 
 @contextmanager
-def _timed(run: Run) -> Iterator[None]:
-    started = time.monotonic()
+def _timed(run: Run, trial: Run | None) -> Iterator[None]:
+    started, before = time.monotonic(), seconds_of(run) or (seconds_of(trial) if trial else 0.0)
     try:
         yield
     finally:
         if run.config_file.is_file():
-            write_json(run.folder / SECONDS, round(seconds_of(run) + time.monotonic() - started, 1))
+            write_json(run.folder / SECONDS, round(before + time.monotonic() - started, 1))

@@ -1,27 +1,35 @@
-"""Tunes the settings of every method with the same number of trials, scored only on validation classes.
+"""Tunes the settings of every method by successive halving, scored only on validation classes.
 
-The search is Optuna's tree-structured Parzen estimator with a fixed seed, one trial after the other, starting with the
-defaults. Replayed with the scores on disk, it proposes the same trials again, so a search can be stopped anywhere and
-continued, or extended by more trials.
+All trials train for a ninth of the epochs. The best third of them continues to a third of the epochs, and the best
+third of those to the end (Jamieson and Talwalkar 2016, with a reduction factor of 3). A trial continues from its
+checkpoint, with the learning rates of the full number of epochs, so the last ones end up as if they had never stopped.
+Every method gets the same number of epochs, known in advance.
+
+The settings come from Optuna's tree-structured Parzen estimator with a fixed seed, one trial after the other, starting
+with the defaults; it learns from the scores of the first rung. Replayed with the scores on disk, it proposes the same
+trials again, so a search can be stopped anywhere and continued, or extended by more trials.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Mapping
-from dataclasses import asdict, dataclass
+import math
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from nearkin.data.summary import counted
 from nearkin.errors import UserError
 from nearkin.experiments.comparison_plan import Row
 from nearkin.experiments.pool import Job, run_jobs
-from nearkin.experiments.runs import full_tables
 from nearkin.files import read_json, write_json
-from nearkin.methods import method_class
 from nearkin.methods.ranges import Between, Range
 from nearkin.training import Run, Settings
-from nearkin.training.defaults import FROM_SCRATCH
+from nearkin.training.defaults import FROM_SCRATCH, evaluation_interval
+from nearkin.training.model_selection import PRIMARY
+from nearkin.training.settings import TrainingSettings
 
 if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution
@@ -30,15 +38,66 @@ if TYPE_CHECKING:
 log = logging.getLogger("nearkin")
 
 RANDOM_TRIALS = 5  # after the defaults, before the search uses the scores
+REDUCTION = 3  # the best third of the trials continues to the next rung
+
+
+@dataclass(frozen=True)
+class Rung:
+    """A number of trials, each of which trains up to a number of epochs, counted from its start."""
+
+    trials: int
+    epochs: int
 
 
 @dataclass(frozen=True)
 class Trial:
-    """The settings of a trial and its best validation MAP@R; 0 if it was refused, with the reason."""
+    """The settings of a trial, its best validation MAP@R by the end of each rung, and why it was refused, if it was."""
 
     settings: dict[str, Any]
-    score: float
+    scores: tuple[float, ...] = ()
     refused: str | None = None
+
+
+def plan(trials: int, training: TrainingSettings) -> list[Rung]:
+    """The rungs: all trials, a third and a ninth of them, for a ninth, a third and all of the epochs, rounded up.
+
+    A rung ends with an evaluation that a full run has too. With few epochs or trials, there are fewer rungs.
+
+    >>> plan(15, TrainingSettings(epochs=27))
+    [Rung(trials=15, epochs=3), Rung(trials=5, epochs=9), Rung(trials=2, epochs=27)]
+    >>> plan(2, TrainingSettings(epochs=27))
+    [Rung(trials=2, epochs=3), Rung(trials=1, epochs=27)]
+    """
+    last = min(training.stop_after or training.epochs, training.epochs)
+    every = max(1, evaluation_interval(training))
+    ends = {min(last, every * math.ceil(last / (every * REDUCTION**power))) for power in range(3)}
+    rungs = [Rung(math.ceil(trials / REDUCTION**place), end) for place, end in enumerate(sorted(ends))]
+    return list({rung.trials: rung for rung in rungs}.values())  # there is nothing to choose between equal numbers
+
+
+def epochs_of(rungs: Sequence[Rung]) -> int:
+    """The epochs that all trials of a method train together.
+
+    >>> epochs_of(plan(15, TrainingSettings(epochs=27)))  # 15 × 3 + 5 × (9 − 3) + 2 × (27 − 9)
+    111
+    """
+    return sum(rung.trials * (rung.epochs - before.epochs) for before, rung in pairwise([Rung(0, 0), *rungs]))
+
+
+def in_words(rungs: Sequence[Rung]) -> str:
+    """The plan and its cost, for a message.
+
+    >>> in_words(plan(9, TrainingSettings(epochs=27)))
+    '9 trials for 3 epochs; the best 3 continue to 9, the best 1 to 27; 63 epochs per method instead of 9 × 27 = 243'
+    """
+    first, *others = rungs
+    steps = [
+        f"the best {rung.trials} {'' if place else 'continue '}to {rung.epochs}" for place, rung in enumerate(others)
+    ]
+    full = f"{first.trials} × {rungs[-1].epochs} = {first.trials * rungs[-1].epochs}"
+    start = f"{counted(first.trials, 'trial')} for {counted(first.epochs, 'epoch')}"
+    cost = f"{counted(epochs_of(rungs), 'epoch')} per method"
+    return "; ".join([start, *([", ".join(steps), f"{cost} instead of {full}"] if others else [cost])])
 
 
 def ranges_of(settings: Settings, given: Collection[str]) -> dict[str, Range]:
@@ -49,58 +108,103 @@ def ranges_of(settings: Settings, given: Collection[str]) -> dict[str, Range]:
     {'learning_rate': Between(low=0.1, high=2.5, log=True)}
     """
     rate = settings.training.learning_rate or FROM_SCRATCH
-    own = {name: where for name, where in method_class(settings.method).ranges.items() if name not in given}
+    own = {name: where for name, (_, where) in settings.make_method().searched().items() if name not in given}
     return {"learning_rate": Between(rate / 5, rate * 5, log=True), **own}
 
 
-def tune(out: Path, rows: Mapping[str, Row], trials: int, jobs: int) -> dict[str, list[Trial]]:
+def tune(out: Path, rows: Mapping[str, Row], rungs: Sequence[Rung], jobs: int) -> dict[str, list[Trial]]:
     """Runs the trials of every row and returns them in order; reuses the trials in ``out``.
+
+    In the first rung, the trials of a row run one after the other, because Optuna learns from each. In later rungs, all
+    trials of all rows may run in parallel.
 
     Args:
         out: folder of the comparison; the trials are runs in its folder ``tune``.
-        rows: the rows to tune, with their default settings.
+        rows: the rows to tune, with their default settings; Optuna's seed is that of the training.
+        rungs: how many trials train for how many epochs.
     """
     file = out / "tune" / "trials.json"
-    stored = read_json(file, dict) if file.is_file() else {}
-    known = {name: [Trial(**trial) for trial in stored.get(name, [])] for name in stored | dict(rows)}
+    stored = _read_trials(file)
+    known = {name: stored.get(name, []) for name in stored | dict(rows)}
 
-    def search(name: str, row: Row) -> Job:
-        study, distributions = _study(row.settings, ranges_of(row.settings, row.given))
-        for number in range(trials):
+    def advance(name: str, number: int, rung: int) -> Job:
+        """Trains a trial to the end of a rung."""
+        row, trial = rows[name], known[name][number]
+        if trial.refused is not None or len(trial.scores) > rung:
+            return
+        # The last rung has the settings of a run of the comparison, which may take it over.
+        end = row.settings.training.stop_after if rung + 1 == len(rungs) else rungs[rung].epochs
+        run = trial_run(out, name, number)
+        label = f"{name}, trial {number + 1}, epochs up to {rungs[rung].epochs}"
+        reason = yield row.changed(trial.settings | {"stop_after": end}).task(label, run.folder, tested=False)
+        if reason is None:
+            trial = replace(trial, scores=(*trial.scores, _best_validation(run)))
+        else:
+            log.warning("%s, trial %d counts as 0: %s", name, number + 1, reason)
+            trial = replace(trial, refused=reason)
+        known[name][number] = trial
+        write_json(file, {name: [asdict(trial) for trial in tried] for name, tried in known.items()})
+
+    def search(name: str) -> Job:
+        """Proposes the trials of a row and trains each to the end of the first rung."""
+        study, distributions = _study(rows[name])
+        for number in range(rungs[0].trials):
             proposed = study.ask(distributions)
-            folder = out / "tune" / f"{name}-{number}"
             if number == len(known[name]):
-                reason = yield row.changed(proposed.params).task(f"{name}, trial {number + 1}", folder, tested=False)
-                if reason is not None:
-                    log.warning("%s, trial %d counts as 0: %s", name, number + 1, reason)
-                score = 0.0 if reason is not None else _best_validation(Run(folder))
-                known[name].append(Trial(proposed.params, score, reason))
-                write_json(file, {name: [asdict(trial) for trial in tried] for name, tried in known.items()})
+                known[name].append(Trial(proposed.params))
             elif known[name][number].settings != proposed.params:
                 raise UserError(
-                    f"{folder} was tuned with other settings, or another version of Optuna; use another folder: out=..."
+                    f"{trial_run(out, name, number).folder} was tuned with other settings, or another version of "
+                    "Optuna; use another folder: out=..."
                 )
-            study.tell(proposed, known[name][number].score)
+            yield from advance(name, number, 0)
+            study.tell(proposed, next(iter(known[name][number].scores), 0.0))
 
-    run_jobs((search(*item) for item in rows.items()), trials * len(rows), jobs)
-    return {name: known[name][:trials] for name in rows}
+    run_jobs(map(search, rows), rungs[0].trials * len(rows), jobs)
+    for rung in range(1, len(rungs)):
+        promoted = [(name, number) for name in rows for number in _training_in(known[name], rungs, rung)]
+        run_jobs((advance(name, number, rung) for name, number in promoted), len(promoted), jobs)
+    return {name: known[name][: rungs[0].trials] for name in rows}
 
 
-def best(trials: list[Trial]) -> Trial:
-    """The best trial that was not refused; the first of equal ones.
+def trial_run(out: Path, name: str, number: int) -> Run:
+    return Run(out / "tune" / f"{name}-{number}")
 
-    >>> best([Trial({"margin": 1}, 0.2), Trial({"margin": 2}, 0.3), Trial({"margin": 3}, 0.3)]).settings
-    {'margin': 2}
+
+def best(trials: Sequence[Trial], rungs: Sequence[Rung]) -> int | None:
+    """The number of the best trial of the last rung, the first of equal ones; None if all trials were refused.
+
+    If every trial of the last rung was refused, it is the best of the rung before.
+
+    >>> best([Trial({"margin": 1}, (0.3,)), Trial({"margin": 2}, (0.4, 0.5))], [Rung(2, 1), Rung(1, 3)])
+    1
     """
-    return max(trials, key=lambda trial: (trial.refused is None, trial.score))
+    for rung in reversed(range(len(rungs))):
+        passed = [number for number in _ranking(trials, rungs, rung) if trials[number].refused is None]
+        if passed:
+            return passed[0]
+    return None
 
 
-def _study(settings: Settings, ranges: Mapping[str, Range]) -> tuple[Study, dict[str, BaseDistribution]]:
-    optuna = find_optuna()
-    sampler = optuna.samplers.TPESampler(seed=0, n_startup_trials=1 + RANDOM_TRIALS)
+def _training_in(trials: Sequence[Trial], rungs: Sequence[Rung], rung: int) -> list[int]:
+    """The trials that train in a rung: the best of the rung before."""
+    ranked = _ranking(trials, rungs, rung - 1) if rung else list(range(len(trials)))
+    return ranked[: rungs[rung].trials]
+
+
+def _ranking(trials: Sequence[Trial], rungs: Sequence[Rung], rung: int) -> list[int]:
+    """The trials that were not refused in a rung, best first; the first of equal ones comes first."""
+    passed = [number for number in _training_in(trials, rungs, rung) if len(trials[number].scores) > rung]
+    return sorted(passed, key=lambda number: -trials[number].scores[rung])
+
+
+def _study(row: Row) -> tuple[Study, dict[str, BaseDistribution]]:
+    optuna, row = find_optuna(), _with_rate(row)
+    ranges, own = ranges_of(row.settings, row.given), row.settings.make_method().searched()
+    defaults = vars(row.settings.training) | {name: value for name, (value, _) in own.items()}
+    sampler = optuna.samplers.TPESampler(seed=row.settings.training.seed, n_startup_trials=1 + RANDOM_TRIALS)
     study = optuna.create_study(direction="maximize", sampler=sampler)
-    tables = full_tables(settings)
-    study.enqueue_trial({name: (tables["training"] | tables["method"])[name] for name in ranges})
+    study.enqueue_trial({name: defaults[name] for name in ranges})
     distributions: dict[str, BaseDistribution] = {
         name: optuna.distributions.FloatDistribution(where.low, where.high, log=where.log)
         if isinstance(where, Between)
@@ -110,9 +214,29 @@ def _study(settings: Settings, ranges: Mapping[str, Range]) -> tuple[Study, dict
     return study, distributions
 
 
+def _with_rate(row: Row) -> Row:
+    """The row with the default learning rate for its data; the trials try rates around it."""
+    try:
+        return row.changed({"learning_rate": row.resolved().training.learning_rate})
+    except UserError:  # the first trial will report it
+        return row
+
+
 def _best_validation(run: Run) -> float:
-    scores = (record["map@r"] for record in run.evaluations() if record["split"] == "validation")
+    """The best score that chooses the model on validation classes."""
+    scores = (record[PRIMARY] for record in run.evaluations() if record["split"] == "validation")
     return max(map(float, scores), default=0.0)
+
+
+def _read_trials(file: Path) -> dict[str, list[Trial]]:
+    stored: dict[str, list[dict[str, Any]]] = read_json(file, dict) if file.is_file() else {}
+    try:
+        return {
+            name: [Trial(each["settings"], tuple(each["scores"]), each["refused"]) for each in tried]
+            for name, tried in stored.items()
+        }
+    except (KeyError, TypeError):
+        raise UserError(f"{file} was written by another version of nearkin; use another folder: out=...") from None
 
 
 def find_optuna() -> Any:

@@ -2,6 +2,7 @@
 
 from nearkin.losses.base import Loss
 from nearkin.losses.contrastive import ContrastiveLoss, contrastive_loss
+from nearkin.losses.cuda_graph import graphed
 from nearkin.losses.facility_location import FacilityLocationLoss, facility_location_loss
 from nearkin.losses.lifted import LiftedStructureLoss, lifted_structure_loss
 from nearkin.losses.magnet import MagnetLoss, magnet_loss
@@ -36,6 +37,7 @@ __all__ = [
     "distance_weighted_sampling",
     "facility_location_loss",
     "for_pml",
+    "graphed",
     "known_losses",
     "lifted_structure_loss",
     "magnet_loss",

@@ -199,7 +199,7 @@ def numbered(ids: Tensor) -> tuple[Tensor, Tensor]:
 Gradients = TypeVar("Gradients")
 
 
-def once_differentiable(backward: Callable[[Any, Tensor], Gradients]) -> Callable[[Any, Tensor], Gradients]:
+def once_differentiable(backward: Callable[..., Gradients]) -> Callable[..., Gradients]:
     """Makes the ``backward`` of an autograd function raise an error if it is differentiated again.
 
     torch's decorator of this name raises no error if the incoming gradient is a constant, as it is for a loss, and the
@@ -207,9 +207,9 @@ def once_differentiable(backward: Callable[[Any, Tensor], Gradients]) -> Callabl
     """
 
     @wraps(backward)
-    def once(ctx: Any, gradient: Tensor) -> Gradients:
+    def once(ctx: Any, *gradients: Tensor | None) -> Gradients:
         if torch.is_grad_enabled() and not is_compiling():
             raise UserError("this loss has no second derivative; remove create_graph=True")
-        return backward(ctx, gradient)
+        return backward(ctx, *gradients)
 
     return once

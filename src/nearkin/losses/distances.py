@@ -101,7 +101,8 @@ class _Distances(torch.autograd.Function):
         points = others if references is None else widened(embeddings.detach()) - centre
         other_norms = others.square().sum(dim=1)
         norms = other_norms if references is None else points.square().sum(dim=1)
-        rounding, other_rounding = COINCIDENT * norms, COINCIDENT * other_norms
+        other_rounding = COINCIDENT * other_norms
+        rounding = other_rounding if references is None else COINCIDENT * norms
         distances = embeddings.new_empty(len(points), len(others))
         for rows in _row_blocks(points, others):
             block = torch.addmm(other_norms, points[rows], others.T, alpha=-2).add_(norms[rows, None])
@@ -129,9 +130,9 @@ class _Distances(torch.autograd.Function):
             else:
                 weights.div_(distances[rows]).masked_fill_(distances[rows] == 0, 0.0)
             wide = weights.to(points.dtype)
-            grad_embeddings[rows] = wide.sum(dim=1, keepdim=True) * points[rows] - wide @ others
+            grad_embeddings[rows] = torch.addmm(wide.sum(dim=1, keepdim=True) * points[rows], wide, others, alpha=-1)
             if grad_references is not None:
-                grad_references += wide.sum(dim=0)[:, None] * others - wide.T @ points[rows]
+                grad_references += torch.addmm(wide.sum(dim=0)[:, None] * others, wide.T, points[rows], alpha=-1)
         if grad_references is not None:
             grad_references = grad_references.to(gradient.dtype)
         return grad_embeddings.to(gradient.dtype), grad_references, None

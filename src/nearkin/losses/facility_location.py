@@ -19,17 +19,16 @@ from nearkin.clustering.facilities import (
     Exchange,
     Problem,
     check_settings,
+    refuse_overflow,
     solve_facilities,
     solve_medoids,
+    solves_on_gpu,
 )
 from nearkin.errors import UserError
 from nearkin.losses.base import Loss
-from nearkin.losses.batch import Labels, check_finite, checked
+from nearkin.losses.batch import Labels, check_finite, checked, reads_data
 from nearkin.losses.closed_form import closed_form
-from nearkin.losses.distances import pairwise_distances
 from nearkin.losses.registry import register_loss
-
-LARGE = 512  # from this batch size on, a GPU computes the distances
 
 
 def facility_location_loss(
@@ -145,11 +144,9 @@ def _facility_location(
     normalize: bool,
     stochastic: float | None,
 ) -> tuple[Tensor, Tensor]:
-    """Computes value and gradient on the CPU in float64, because the search is hundreds of small sequential steps.
-
-    A batch on a GPU is copied to the CPU, and its gradient is copied back. In large batches,
-    the GPU computes the distances.
-    """
+    """Value and gradient. What the kernels do not cover is copied from a GPU to the host, and its gradient back."""
+    if solves_on_gpu(embeddings, exchange, margin, stochastic):
+        return _on_gpu(embeddings, labels, gamma, exchange_steps if exchange else 0, normalize)
     from nearkin.losses._facility_gradient import fill_distances, point_gradient, unit_points, vector_gradient
 
     on_host = embeddings.cpu()
@@ -158,11 +155,8 @@ def _facility_location(
     if normalize:
         points, lengths = unit_points(vectors)
     # Distances in single precision do not depend on the order of summation.
-    if embeddings.is_cuda and embeddings.dtype == torch.float32 and len(points) >= LARGE:
-        distances = symmetric_distances(torch.from_numpy(points).to(embeddings.device)).float()
-    else:
-        distances = torch.empty(len(points), len(points), dtype=embeddings.dtype)
-        fill_distances(points, distances.numpy())
+    distances = torch.empty(len(points), len(points), dtype=embeddings.dtype)
+    fill_distances(points, distances.numpy())
     problem = Problem.of(distances, labels.cpu().numpy())
     medoids = solve_medoids(problem)
     facilities, assignment, agreement, _ = solve_facilities(
@@ -187,7 +181,16 @@ def _facility_location(
     return embeddings.new_tensor(loss), torch.from_numpy(gradient).to(embeddings)
 
 
-def symmetric_distances(points: Tensor) -> Tensor:
-    """Distances within a batch (batch, dim), exactly symmetric; a matrix product alone need not be."""
-    distances = pairwise_distances(points)
-    return torch.maximum(distances, distances.T)
+def _on_gpu(embeddings: Tensor, labels: Tensor, gamma: float, rounds: int, normalize: bool) -> tuple[Tensor, Tensor]:
+    """Finds the same facilities as the host does. A batch with NaN has the loss NaN, because the host does not look."""
+    from nearkin.clustering._medoid_kernel import solve
+    from nearkin.losses._facility_kernels import distances_of, loss_and_gradient, unit_points
+
+    with torch.cuda.device_of(embeddings):
+        weight = torch.full((1,), gamma, dtype=torch.float64, device=embeddings.device)
+        points, lengths = unit_points(embeddings, normalize)
+        solution = solve(distances_of(points), labels.contiguous(), weight, rounds)
+        loss, gradient = loss_and_gradient(solution, weight, points, lengths, normalize)
+    if reads_data() and not normalize:  # distances of unit vectors are at most 2
+        refuse_overflow(loss.item())
+    return loss, gradient

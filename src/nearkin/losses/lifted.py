@@ -50,8 +50,10 @@ def lifted_structure_loss(
         if batch.references is not None:
             other_push = masked_logsumexp(margin - distances.T, negative.T)
         columns, valid = positive_columns(batch)  # each pair in both orders, which does not change the mean
-        violations = torch.logaddexp(push[:, None], other_push[columns]) + distances.gather(1, columns)
-        return F.relu(violations).where(valid, 0.0).square().sum() / valid.sum().clamp(min=1) / 2
+        # `gather`, because the gradient of an index sorts all indices on a GPU.
+        of_partners = other_push.expand_as(distances).gather(1, columns)
+        violations = torch.logaddexp(push[:, None], of_partners) + distances.gather(1, columns)
+        return F.relu(violations).masked_fill(~valid, 0.0).square().sum() / (2 * valid.sum().clamp(min=1))
 
 
 @register_loss("lifted")

@@ -62,7 +62,8 @@ def n_pairs_loss(
     batch = compared(embeddings, labels, **pairs)
     with full_precision(embeddings):
         # In float64, because the loss depends on differences between products that can be large.
-        anchors, partners = widened(batch.embeddings), widened(batch.others)
+        anchors = widened(batch.embeddings)
+        partners = anchors if batch.references is None else widened(batch.references)
         similarity = anchors @ partners.T
         negative = batch.negative
         of_negatives = masked_logsumexp(similarity, negative)
@@ -71,11 +72,11 @@ def n_pairs_loss(
         else:
             columns = torch.arange(len(positives), device=embeddings.device)[:, None]
             valid = torch.ones_like(columns, dtype=torch.bool)
-        # log(1 + Σ exp(S_ik − S_ij)) = −log σ(S_ij − log Σ exp S_ik)
-        terms = -F.logsigmoid(similarity.gather(1, columns) - of_negatives[:, None]).where(valid, 0.0)
-        data_term = terms.sum() / valid.sum().clamp(min=1)
+        # log(1 + Σ exp(S_ik − S_ij)) = softplus(log Σ exp S_ik − S_ij); linear where float64 cannot tell the difference
+        terms = F.softplus(of_negatives[:, None] - similarity.gather(1, columns), threshold=40)
+        data_term = terms.masked_fill(~valid, 0.0).sum() / valid.sum().clamp(min=1)
         vectors = anchors if batch.references is None else torch.cat([anchors, partners])
-        loss = data_term + regularization / 2 * vectors.square().sum() / len(vectors)
+        loss = data_term + regularization / (2 * len(vectors)) * vectors.square().sum()
         return loss.where(valid.any() & negative.any(), 0.0).to(batch.embeddings.dtype)
 
 

@@ -18,6 +18,7 @@ from nearkin.losses.distances import unit_length
 
 Triplets = tuple[Tensor, Tensor, Tensor]  # rows of the anchors, of their positives, and of their negatives
 IndicesTuple = Sequence[Tensor]  # pairs (anchors, positives, anchors, negatives), or Triplets
+SMALL_ON_GPU = 1024  # up to this size, a GPU computes padded rows faster than it launches the search for short ones
 
 
 class PairArguments(TypedDict, total=False):
@@ -114,17 +115,20 @@ def compared(
 def positive_columns(batch: Comparison) -> tuple[Tensor, Tensor]:
     """The columns of each anchor's positives in ascending order, (batch, most positives), and a mask of the valid ones.
 
-    Shorter rows are padded. If shapes must not depend on the data (see `reads_data`), every row has all columns.
+    Shorter rows are padded. Every row has all columns if shapes must not depend on the data (see `reads_data`), and for
+    small batches on a GPU.
 
     >>> columns, valid = positive_columns(compared(torch.zeros(3, 2), [0, 0, 0]))
     >>> columns.tolist(), valid.all().item()
     ([[1, 2], [0, 2], [0, 1]], True)
     """
-    if reads_data() and batch.chosen is None and batch.references is None:
-        return _others_of_class(batch.labels)
-    positive, width = batch.positive, len(batch.others)
-    if not reads_data():
+    width = len(batch.others)
+    if not reads_data() or (batch.labels.is_cuda and width <= SMALL_ON_GPU):
+        positive = batch.positive
         return torch.arange(width, device=positive.device).expand_as(positive), positive
+    if batch.chosen is None and batch.references is None:
+        return _others_of_class(batch.labels)
+    positive = batch.positive
     descending = torch.arange(width, 0, -1, device=positive.device, dtype=torch.int32)
     found = descending.where(positive, 0).topk(max(1, int(positive.sum(dim=1).max())), dim=1)
     return found.indices, found.values > 0
@@ -142,7 +146,7 @@ def _others_of_class(labels: Tensor) -> tuple[Tensor, Tensor]:
 
 def masked_logsumexp(values: Tensor, mask: Tensor) -> Tensor:
     """log Σ exp over the masked values of each row, (batch,); about the lowest finite number for an empty row."""
-    return values.where(mask, torch.finfo(values.dtype).min).logsumexp(dim=1)
+    return values.masked_fill(~mask, torch.finfo(values.dtype).min).logsumexp(dim=1)
 
 
 def refuse_pairs(

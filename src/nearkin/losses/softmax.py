@@ -10,14 +10,14 @@ from nearkin.losses.batch import Labels, checked_for_classes, full_precision, po
 from nearkin.losses.registry import register_loss
 
 
-def softmax_loss(embeddings: Tensor, labels: Labels, weight: Tensor, bias: Tensor) -> Tensor:
+def softmax_loss(embeddings: Tensor, labels: Labels, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """Cross-entropy of a linear classifier.
 
     Args:
         embeddings: (batch, dim).
         labels: (batch,) integers in 0…classes−1.
         weight: (classes, dim).
-        bias: (classes,).
+        bias: (classes,); None: no bias.
 
     Returns:
         A scalar.
@@ -28,7 +28,8 @@ def softmax_loss(embeddings: Tensor, labels: Labels, weight: Tensor, bias: Tenso
     """
     embeddings, labels, weight = checked_for_classes(embeddings, labels, weight)
     with full_precision(embeddings):
-        return F.cross_entropy(F.linear(embeddings, weight, bias.to(embeddings.dtype)), labels)
+        offsets = None if bias is None else bias.to(embeddings.dtype)
+        return F.cross_entropy(F.linear(embeddings, weight, offsets), labels)
 
 
 @register_loss("softmax")
@@ -36,7 +37,7 @@ class SoftmaxLoss(Loss):
     """Softmax loss (Rippel et al. 2016): cross-entropy of a linear classifier on the embeddings.
 
     Needs the number of classes in advance and labels in 0…classes−1; works with any batches. The classifier is part of
-    the loss: pass its parameters to the optimiser.
+    the loss: pass its parameters to the optimiser. Without a bias, it gives an embedding of any length the same class.
 
     >>> SoftmaxLoss(classes=3, dim=4)
     SoftmaxLoss(
@@ -46,10 +47,10 @@ class SoftmaxLoss(Loss):
 
     without_pairs = "it classifies item by item"
 
-    def __init__(self, classes: int, dim: int) -> None:
+    def __init__(self, classes: int, dim: int, bias: bool = True) -> None:
         super().__init__()
         positive_number(classes=classes, dim=dim)
-        self.classifier = nn.Linear(dim, classes)
+        self.classifier = nn.Linear(dim, classes, bias)
 
     def compute(self, embeddings: Tensor, labels: Labels) -> Tensor:
         return softmax_loss(embeddings, labels, self.classifier.weight, self.classifier.bias)

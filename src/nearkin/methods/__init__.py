@@ -14,6 +14,7 @@ from nearkin.methods.base import (
     Every,
     Groups,
     Method,
+    Phase,
     known_methods,
     make_method,
     method_class,
@@ -38,6 +39,7 @@ from nearkin.methods.plain import (  # isort: skip
     Triplet,
 )
 from nearkin.methods.loss_module import LossModule  # isort: skip
+from nearkin.methods.batches import takes_batches, with_batches  # isort: skip
 
 for _file in iter_modules(__path__):  # finds methods in files that are not imported above
     import_module(f"{__name__}.{_file.name}")
@@ -58,6 +60,7 @@ __all__ = [
     "Margin",
     "Method",
     "NPairs",
+    "Phase",
     "ProxyNCA",
     "Rank",
     "Softmax",
@@ -68,4 +71,6 @@ __all__ = [
     "method_class",
     "parse_method",
     "register",
+    "takes_batches",
+    "with_batches",
 ]

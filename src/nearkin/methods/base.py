@@ -18,7 +18,7 @@ from nearkin.evaluation import soft_knn_error
 from nearkin.evaluation.metrics import variant
 from nearkin.fields import checked_fields, parse_assignment
 from nearkin.methods.ranges import Range
-from nearkin.sampling import GroupSampler, LabelBatchSampler
+from nearkin.sampling import GroupSampler, LabelBatchSampler, enough_per_class
 from nearkin.space import Space
 
 
@@ -42,6 +42,19 @@ class Every:
     def __str__(self) -> str:
         number, unit = (self.epochs, "epoch") if self.epochs else (self.steps, "step")
         return f"every {unit}" if number == 1 else f"every {number} {unit}s"
+
+
+@dataclass(frozen=True)
+class Phase:
+    """A part of training for which the learning rate schedule starts again.
+
+    Attributes:
+        first_epoch: its first epoch, counted from 0; it ends where the next phase begins.
+        rate_factor: factor of all learning rates.
+    """
+
+    first_epoch: int
+    rate_factor: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -108,12 +121,15 @@ class Method(ABC):
     batch_unit: int = 2  # default batch sizes are multiples of this
     listed: bool = True  # False for a method that takes an object, which settings cannot describe
     in_all: bool = True  # whether a comparison of "all" methods includes it
+    representative_batches: bool = True  # False if a batch comes from one region of the space; batch norm cares
     needs_pairs: bool = True  # whether a batch must contain two items of a class
     normalize: str = "always"  # when the paper scales embeddings to unit length: always, at test, or never
     slices: int = 1  # number of learners that share the embedding, one slice of its dimensions each
     refresh_every: Every | None = None
+    refresh_on: str = "embeddings"  # or "features" of the backbone: the points of the space that ``on_refresh`` gets
+    phases: tuple[Phase, ...] = (Phase(0),)  # may depend on the number of epochs, which ``prepare`` gets
     loss: nn.Module
-    buffers: Mapping[str, float] = MappingProxyType({})  # values that ``read_out`` needs; saved with the model
+    buffers: Mapping[str, Tensor] = MappingProxyType({})  # what ``read_out`` needs; saved with the model
 
     def check(self, labels: npt.ArrayLike, dim: int, batch_size: int, normalize: str) -> None:  # noqa: ARG002
         """Raises an error before training starts if the settings cannot work with the data."""
@@ -136,6 +152,14 @@ class Method(ABC):
     @abstractmethod
     def sampler(self, labels: npt.ArrayLike, batch_size: int, seed: int) -> LabelBatchSampler:
         """Makes the batch sampler. May be called several times to try batch sizes; the last sampler is used."""
+
+    def part_sampler(self, labels: npt.ArrayLike, batch_size: int, seed: int) -> LabelBatchSampler:
+        """Makes the sampler for a part of the items. If it has few classes, batches have more items of each."""
+        return self.sampler(labels, batch_size, seed)
+
+    def items_per_class(self) -> int:
+        """Items of each class in a batch of classes × items, if such batches are chosen instead of the method's own."""
+        return 4
 
     def start_epoch(self, epoch: int) -> None:  # noqa: B027 (most methods do not change between epochs)
         """Sets what changes between epochs; it must depend only on the epoch (from 0) and the saved state."""
@@ -167,6 +191,10 @@ class Method(ABC):
             return {}
         return {"soft_knn_error": soft_knn_error(space, trained_on)}
 
+    def record(self) -> dict[str, float]:
+        """Values for the training record of an epoch; they must depend only on the saved state."""
+        return {}
+
     def groups(self) -> Groups | None:
         """The groups of the training split since the last refresh, for reports; None if it is not divided."""
         return None
@@ -182,6 +210,14 @@ class Method(ABC):
     def settings(self) -> dict[str, Any]:
         return {field.name: getattr(self, field.name) for field in fields(self)}  # type: ignore[arg-type]
 
+    def searched(self) -> dict[str, tuple[Any, Range]]:
+        """The settings that tuning searches, by name, with their values and ranges."""
+        return {name: (getattr(self, name), where) for name, where in self.ranges.items()}
+
+    def found(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        """The settings that give searched ones these values; leaves all other names as they are."""
+        return dict(values)
+
 
 class GroupedMethod(Method):
     """A method whose loss needs several items per class: batches of k classes × ``per_class`` items."""
@@ -194,8 +230,14 @@ class GroupedMethod(Method):
         if self.per_class < 2:
             raise UserError(f"method '{self.name}' needs at least two items per class in a batch; use per_class=2")
 
+    def items_per_class(self) -> int:
+        return self.per_class
+
     def sampler(self, labels: npt.ArrayLike, batch_size: int, seed: int) -> LabelBatchSampler:
         return GroupSampler(labels, batch_size, self.per_class, seed)
+
+    def part_sampler(self, labels: npt.ArrayLike, batch_size: int, seed: int) -> LabelBatchSampler:
+        return GroupSampler(labels, batch_size, enough_per_class(labels, batch_size, self.per_class), seed)
 
 
 _registry: dict[str, type[Method]] = {}
@@ -235,5 +277,15 @@ def parse_method(text: str) -> Method:
     >>> parse_method("rank:alpha=2.0,per_class=4").settings()["alpha"]
     2.0
     """
+    name, settings = parse_settings(text)
+    return make_method(name, **settings)
+
+
+def parse_settings(text: str) -> tuple[str, dict[str, Any]]:
+    """The name of a method and its settings from a string.
+
+    >>> parse_settings("rank:alpha=2.0,per_class=4")
+    ('rank', {'alpha': 2.0, 'per_class': 4})
+    """
     name, _, settings = text.partition(":")
-    return make_method(name, **dict(parse_assignment(part) for part in settings.split(",") if part))
+    return name, dict(parse_assignment(part) for part in settings.split(",") if part)

@@ -6,14 +6,19 @@ cluster uniformly and trains only its learner, with the loss and the batches of 
 At the end, all slices are trained together on all data.
 
 The paper leaves some choices open. Here, a slice is normalised on its own while its learner trains; in joint training,
-the embedding is normalised as a whole. Each learner has its own β or proxies, and joint training has new ones. Joint
-training takes the last tenth of the epochs. A cluster that cannot fill a batch borrows the items nearest to its mean.
+the embedding is normalised as a whole. Each learner has its own β or proxies; joint training starts from theirs. Joint
+training takes the last tenth of the epochs; the learning rate schedule starts again for it, lower than before, because
+a cosine would otherwise be almost at 0. A cluster with too few classes for a batch gives more items of each; one
+with too few items repeats them. Only if that is not enough, it borrows the fewest items that are, nearest to its mean.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import json
+import logging
+from bisect import bisect_left
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, ClassVar
 
@@ -25,12 +30,29 @@ from torch import Tensor, nn
 from nearkin.clustering import kmeans, match_clusters
 from nearkin.errors import UserError, unknown_name
 from nearkin.losses.batch import group_means
-from nearkin.methods.base import Batch, Embed, Every, Groups, Method, known_methods, make_method, parse_method, register
-from nearkin.methods.ranges import Between, OneOf
+from nearkin.methods.base import (
+    Batch,
+    Embed,
+    Every,
+    Groups,
+    Method,
+    Phase,
+    known_methods,
+    make_method,
+    parse_method,
+    parse_settings,
+    register,
+)
+from nearkin.methods.ranges import Between, OneOf, Range
 from nearkin.sampling import LabelBatchSampler, PartitionSampler
 from nearkin.space import Space
 
+log = logging.getLogger("nearkin")
+
 PARTITIONS = ("k-means", "random", "labels")
+CLUSTER_BY = ("embedding", "features")
+MUCH_BORROWED = 0.1
+WRAPPED = "wraps."  # starts the names of the wrapped method's settings in a search
 
 
 @register
@@ -44,9 +66,12 @@ class DivideAndConquer(Method):
         recluster_epochs: epochs between two clusterings (T).
         partition: "k-means" in the embedding space; or, fixed at the start as in Table 6, "random" or "labels" (whole
             classes, grouped by k-means on their mean embeddings).
+        cluster_by: what k-means sees: the whole "embedding" (3.3), or the "features" of the backbone at unit length, as
+            in the authors' code.
         split_embedding: give each learner its own slice; False draws batches from clusters but trains the whole
             embedding (Table 6).
-        finetune: share of the epochs that train all slices together, at the end.
+        finetune: share of the epochs that train all slices together, at the end; at least the last of several epochs.
+        finetune_rate_factor: learning rates of these epochs, relative to those before; the schedule starts again.
     """
 
     name = "divide-and-conquer"
@@ -54,18 +79,22 @@ class DivideAndConquer(Method):
     batches = "those of the wrapped method, from one cluster at a time"
     minimises = "the wrapped method's loss, on the cluster's slice of the embedding"
     readout = "nearest neighbours of the concatenated slices"
+    representative_batches = False
     ranges: ClassVar = {
         "learners": OneOf((2, 4, 8)),
         "recluster_epochs": OneOf((1, 2, 4)),
         "finetune": Between(0.0, 0.5),
+        "finetune_rate_factor": Between(0.03, 1.0, log=True),
     }
 
     wraps: str = "margin"
     learners: int = 4
     recluster_epochs: int = 2
     partition: str = "k-means"
+    cluster_by: str = "embedding"
     split_embedding: bool = True
     finetune: float = 0.1
+    finetune_rate_factor: float = 0.1
 
     def __post_init__(self) -> None:
         for name in ("learners", "recluster_epochs"):
@@ -73,16 +102,22 @@ class DivideAndConquer(Method):
                 raise UserError(f"{name} must be an integer >= 1, got {getattr(self, name)}")
         if not 0 <= self.finetune <= 1:
             raise UserError(f"finetune must be from 0 to 1, got {self.finetune}")
+        if self.finetune_rate_factor <= 0:
+            raise UserError(f"finetune_rate_factor must be a number > 0, got {self.finetune_rate_factor}")
         if self.partition not in PARTITIONS:
             raise unknown_name("partition", self.partition, PARTITIONS)
+        if self.cluster_by not in CLUSTER_BY:
+            raise unknown_name("cluster_by", self.cluster_by, CLUSTER_BY)
         self.slices = self.learners if self.split_embedding else 1
         self.joint_method = _wrapped(self.wraps)
         self.learner_methods = [_wrapped(self.wraps) for _ in range(self.slices)] if self.slices > 1 else []
         self.normalize, self.usual_batch = self.joint_method.normalize, self.joint_method.usual_batch
         self.needs_pairs, self.batch_unit = self.joint_method.needs_pairs, self.joint_method.batch_unit
         self.refresh_every = Every(epochs=self.recluster_epochs)
+        self.refresh_on = "features" if self.cluster_by == "features" else "embeddings"
         self.joint = False
         self.first_joint_epoch = 0
+        self.joined_at: int | None = None  # the first joint epoch, once the losses are joined
         self.cluster_of: Tensor | None = None  # (items,) the cluster of each item
 
     def check(self, labels: npt.ArrayLike, dim: int, batch_size: int, normalize: str) -> None:
@@ -103,10 +138,17 @@ class DivideAndConquer(Method):
         for method, method_dim in self._dimensions(dim):
             method.prepare(classes, method_dim, epochs)
         self.loss = nn.ModuleList(method.loss for method in [*self.learner_methods, self.joint_method])
-        self.first_joint_epoch = epochs - round(self.finetune * epochs)
+        fewest = int(self.finetune > 0 and epochs > 1)
+        self.first_joint_epoch = epochs - max(fewest, round(self.finetune * epochs))
+        self.phases = (Phase(0),)
+        if self.learners > 1 and self.first_joint_epoch < epochs:
+            self.phases += (Phase(self.first_joint_epoch, self.finetune_rate_factor),)
 
     def sampler(self, labels: npt.ArrayLike, batch_size: int, seed: int) -> LabelBatchSampler:
-        self.batch_sampler = PartitionSampler(labels, batch_size, self.joint_method.sampler, seed, self.needs_pairs)
+        wrapped = self.joint_method
+        self.batch_sampler = PartitionSampler(
+            labels, batch_size, wrapped.sampler, seed, self.needs_pairs, wrapped.part_sampler
+        )
         return self.batch_sampler
 
     def start_epoch(self, epoch: int) -> None:
@@ -117,13 +159,20 @@ class DivideAndConquer(Method):
         self.refresh_every = None if self.joint or is_final else Every(epochs=self.recluster_epochs)
         if self.joint:
             self.batch_sampler.unite()
+            if self.learner_methods and self.joined_at != self.first_joint_epoch:
+                join_parameters(self.joint_method.loss, [method.loss for method in self.learner_methods])
+                self.joined_at = self.first_joint_epoch
 
     def on_refresh(self, space: Space) -> None:
+        if self.cluster_by == "features":
+            space = replace(space, embeddings=nn.functional.normalize(space.embeddings, dim=1))
         clusters = self._partition(space).cpu()
         if self.cluster_of is not None:
             clusters = match_clusters(clusters, self.cluster_of, self.learners)
         self.cluster_of = clusters
         self.batch_sampler.divide(self._parts(space.to("cpu"), clusters))
+        if (share := self.record()["borrowed_share"]) > MUCH_BORROWED:
+            log.info("%.0f %% of the learners' items are borrowed from other clusters; use fewer learners", 100 * share)
 
     def step(self, embed: Embed, batch: Batch) -> Tensor:
         if self.joint or self.slices == 1:
@@ -140,16 +189,56 @@ class DivideAndConquer(Method):
     ) -> dict[str, float]:
         return self.joint_method.read_out(space, trained_on, recall_at, clustering)
 
+    @property
+    def buffers(self) -> Mapping[str, Tensor]:
+        return self.joint_method.buffers
+
+    @buffers.setter
+    def buffers(self, buffers: Mapping[str, Tensor]) -> None:
+        self.joint_method.buffers = buffers
+
+    def record(self) -> dict[str, float]:
+        """How many of a learner's items belong to other clusters, on average over the learners."""
+        parts = self.batch_sampler.parts
+        if self.cluster_of is None or len(parts) < self.learners:  # all items are trained together
+            return {"borrowed_share": 0.0}
+        cluster_of = self.cluster_of.numpy()
+        borrowed = [np.mean(cluster_of[items] != cluster) for cluster, items in enumerate(parts)]
+        return {"borrowed_share": round(float(np.mean(borrowed)), 4)}
+
+    def searched(self) -> dict[str, tuple[Any, Range]]:
+        """Also those of the wrapped method, as "wraps.margin", unless ``wraps`` gives them a value."""
+        given = parse_settings(self.wraps)[1]
+        wrapped = self.joint_method.searched().items()
+        return super().searched() | {f"{WRAPPED}{name}": found for name, found in wrapped if name not in given}
+
+    def found(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        """Writes values of "wraps.margin" into ``wraps``.
+
+        >>> DivideAndConquer(wraps="margin:beta=0.8").found({"learners": 2, "wraps.margin": 0.3})
+        {'learners': 2, 'wraps': 'margin:beta=0.8,margin=0.3'}
+        """
+        own = {name: value for name, value in values.items() if not name.startswith(WRAPPED)}
+        of_wrapped = {name.removeprefix(WRAPPED): value for name, value in values.items() if name not in own}
+        if not of_wrapped:
+            return own
+        wrapped, given = parse_settings(self.wraps)
+        words = {
+            name: value if isinstance(value, str) else json.dumps(value) for name, value in (given | of_wrapped).items()
+        }
+        return own | {"wraps": f"{wrapped}:{','.join(f'{name}={word}' for name, word in words.items())}"}
+
     def groups(self) -> Groups | None:
         return None if self.cluster_of is None else Groups("Partition", "learner", self.cluster_of.numpy())
 
     def state_dict(self) -> dict[str, Any]:
         parts = [torch.from_numpy(items) for items in self.batch_sampler.parts]
-        return super().state_dict() | {"groups": self.cluster_of, "parts": parts}
+        return super().state_dict() | {"groups": self.cluster_of, "parts": parts, "joined_at": self.joined_at}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         super().load_state_dict(state)
         self.cluster_of = None if state["groups"] is None else state["groups"].cpu()
+        self.joined_at = state.get("joined_at")  # older checkpoints do not have it
         self.batch_sampler.divide([items.cpu().numpy() for items in state["parts"]])
 
     def _dimensions(self, dim: int) -> list[tuple[Method, int]]:
@@ -169,20 +258,44 @@ class DivideAndConquer(Method):
         return kmeans(means, self.learners, self.batch_sampler.seed).assignment[class_of]
 
     def _parts(self, space: Space, clusters: Tensor) -> Sequence[npt.NDArray[np.int64]]:
-        """The items of each cluster; a cluster that cannot fill a batch also gets the items nearest to its mean."""
+        """The items of each cluster; one that cannot fill a batch also gets the fewest items nearest to its mean."""
         return [self._with_neighbours(space, clusters == cluster) for cluster in range(self.learners)]
 
     def _with_neighbours(self, space: Space, members: Tensor) -> npt.NDArray[np.int64]:
         items = members.nonzero().squeeze(1).numpy()
-        if self.batch_sampler.can_fill_a_batch(items):
+        fills = self.batch_sampler.can_fill_a_batch
+        if fills(items):
             return items
         mean = space.embeddings[members if members.any() else slice(None)].mean(0)
         distances = (space.embeddings - mean).square().sum(1).masked_fill(members, -1.0)  # members come first
         order = distances.argsort(stable=True).numpy()
-        count = max(self.batch_sampler.batch_size, len(items))
-        while count < len(order) and not self.batch_sampler.can_fill_a_batch(order[:count]):
-            count *= 2
-        return order[:count]
+        counts = range(len(items) + 1, len(order))
+        return order[: len(items) + 1 + bisect_left(counts, True, key=lambda count: fills(order[:count]))]
+
+
+@torch.no_grad()
+def join_parameters(joint: nn.Module, learners: Sequence[nn.Module]) -> None:
+    """Sets the parameters of a loss of the whole embedding from those of the losses of its slices.
+
+    A parameter of the same shape, such as β, becomes the mean of the learners'. One whose slices make up the whole,
+    such as proxies (classes, dim), is concatenated and divided by √K. If the slices of an embedding of unit length are
+    equally long, a dot product with it is then the mean of the learners' dot products. Others stay as they are.
+
+    >>> joint, learners = nn.Linear(4, 3), [nn.Linear(2, 3), nn.Linear(2, 3)]
+    >>> join_parameters(joint, learners)
+    >>> slices = nn.functional.normalize(torch.randn(2, 5, 2), dim=2)
+    >>> mean = torch.stack([learner(part) for learner, part in zip(learners, slices)]).mean(0)
+    >>> torch.allclose(joint(nn.functional.normalize(torch.cat([*slices], dim=1))), mean, atol=1e-6)
+    True
+    """
+    of_learners = [dict(learner.named_parameters()) for learner in learners]
+    for name, parameter in joint.named_parameters():
+        slices: list[Tensor] = [found[name] for found in of_learners]
+        differing = [axis for axis, size in enumerate(parameter.shape) if size != slices[0].shape[axis]]
+        if not differing:
+            parameter.copy_(torch.stack(slices).mean(0))
+        elif len(differing) == 1 and parameter.shape[differing[0]] == sum(part.shape[differing[0]] for part in slices):
+            parameter.copy_(torch.cat(slices, differing[0]) / len(slices) ** 0.5)
 
 
 def _wrapped(text: str) -> Method:

@@ -9,30 +9,37 @@ The paper leaves some choices open. Here, a cluster that has not been drawn yet 
 keeps a small probability. A batch is drawn by losses that are at least 33 steps old, because batches are read ahead.
 Small classes get fewer clusters, so that a cluster has at least ``per_cluster`` items on average. Each batch has a
 weight of 0.05 in the running average of σ².
+
+Once the training items are separated, the paper's loss is 0 and learning stops. Three settings that are not in the
+paper let it go on: impostors from the whole index (``candidates``), a soft hinge (``hinge``), and a growing α
+(``active_share``).
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from nearkin.clustering import GroupedKMeans, choose_clusters, kmeans_per_group, nearest_in_other_groups
-from nearkin.errors import UserError
+from nearkin.data.loader import to_device
+from nearkin.errors import UserError, unknown_name
 from nearkin.evaluation import nearest_cluster_error
 from nearkin.losses import MagnetLoss
 from nearkin.losses.batch import group_means, numbered
 from nearkin.methods.base import Batch, Embed, Every, Groups, Method, register
 from nearkin.methods.ranges import Between, OneOf
-from nearkin.models.model import to_device
 from nearkin.sampling import ClusterIndex, LabelBatchSampler, NeighbourhoodSampler
 from nearkin.space import Space
 
 BATCH_WEIGHT = 0.05  # weight of a new batch in the running average of σ²
+ALPHA_STEP = 0.05  # the change of α in a step whose items all have a loss, or none of them
+CANDIDATES = ("batch", "index")
 
 
 @register
@@ -47,6 +54,13 @@ class Magnet(Method):
         choose_clusters: choose each class's number of clusters, from 1 to ``clusters``, at each refresh.
         refresh_epochs: epochs between two refreshes of the cluster index.
         refresh_steps: steps between two refreshes; 0 counts epochs instead.
+        variance: σ² as in "eq4", or squared once more as in "eq5", or "none" for 1.
+        scaling: factor of squared distances in units of the variance; one reading of "global scaling" in Table 1.
+        candidates: impostors of an item: the clusters of its "batch", or all clusters of the "index"; those that are
+            not in the batch stay where they were at the last refresh.
+        hinge: "hard" is max(0, x) as in the paper; "soft" is log(1 + eˣ), which never stops pushing.
+        active_share: α grows during training so that this share of the items has a loss > 0; 0 keeps α as it is.
+        nearest_clusters: number of nearest clusters that vote at test time (L in Eq. 6).
     """
 
     name = "magnet"
@@ -55,8 +69,13 @@ class Magnet(Method):
     minimises = "distance to the item's cluster relative to clusters of other classes, in units of the variance"
     readout = "nearest neighbours; k-nearest-cluster on known classes"
     normalize = "never"
+    representative_batches = False
     frozen_rate = finetune_rate = 1e-4
-    ranges: ClassVar = {"alpha": Between(0.1, 10.0, log=True), "clusters": OneOf((1, 2, 4))}
+    ranges: ClassVar = {
+        "alpha": Between(-2.0, 10.0),
+        "scaling": Between(1.0, 16.0, log=True),
+        "clusters": OneOf((1, 2, 4)),
+    }
 
     alpha: float = 1.0
     per_cluster: int = 4
@@ -64,17 +83,28 @@ class Magnet(Method):
     choose_clusters: bool = False
     refresh_epochs: int = 1
     refresh_steps: int = 0
+    variance: str = "eq4"
+    scaling: float = 1.0
+    candidates: str = "batch"
+    hinge: str = "hard"
+    active_share: float = 0.0
+    nearest_clusters: int = 128
 
     def __post_init__(self) -> None:
-        for name, least in (("clusters", 1), ("refresh_epochs", 1), ("refresh_steps", 0)):
+        for name, least in (("clusters", 1), ("refresh_epochs", 1), ("refresh_steps", 0), ("nearest_clusters", 1)):
             if getattr(self, name) < least:
                 raise UserError(f"{name} must be an integer >= {least}, got {getattr(self, name)}")
         if self.per_cluster < 2:
             raise UserError(
                 "method 'magnet' needs at least two items per cluster to measure the variance; use per_cluster=2"
             )
-        self.loss = MagnetLoss(self.alpha, reduction="none")
+        if self.candidates not in CANDIDATES:
+            raise unknown_name("candidates", self.candidates, CANDIDATES)
+        if not 0 <= self.active_share < 1:
+            raise UserError(f"active_share must be a number >= 0 and < 1, got {self.active_share}")
+        self.loss: MagnetLoss = MagnetLoss(self.alpha, self.variance, "none", self.hinge, self.scaling)
         self._mean_variance: Tensor | None = None
+        self._impostors: dict[str, Tensor] = {}  # with candidates="index": all centroids and their classes
         self.refresh_every = (
             Every(steps=self.refresh_steps) if self.refresh_steps else Every(epochs=self.refresh_epochs)
         )
@@ -96,13 +126,17 @@ class Magnet(Method):
         found = self._index(space)
         impostors = nearest_in_other_groups(found.centroids, found.group_of, self.batch_sampler.clusters_in_batch - 1)
         self.batch_sampler.refresh(ClusterIndex(found.assignment.cpu().numpy(), impostors.cpu().numpy()))
+        if self.candidates == "index":
+            self._impostors = {"centroids": found.centroids, "centroid_labels": found.group_of}
 
     def step(self, embed: Embed, batch: Batch) -> Tensor:
         items = batch.items.numpy()
         clusters = to_device(torch.from_numpy(self.batch_sampler.index.cluster_of[items]), batch.labels.device)
         embeddings = embed(batch.inputs)
-        losses: Tensor = self.loss(embeddings, batch.labels, clusters=clusters)
+        losses: Tensor = self.loss(embeddings, batch.labels, clusters=clusters, **self._impostors)
         self.batch_sampler.losses.record(batch.step, items, losses)
+        if self.active_share:
+            self._grow_alpha(losses.detach())
         self._update_variance(_variance(embeddings.detach().double(), clusters))
         return losses.mean()
 
@@ -117,8 +151,12 @@ class Magnet(Method):
         if trained_on is None:
             return scores
         found = self._index(trained_on)
-        variance = self.buffers.get("variance") or _variance(trained_on.embeddings.double(), found.assignment).item()
-        error = nearest_cluster_error(space, found.centroids, found.group_of, variance)
+        variance = self._mean_variance
+        if variance is None:
+            variance = _variance(trained_on.embeddings.double(), found.assignment)
+        sigma = variance.item()
+        spread = {"eq4": sigma, "eq5": sigma**2, "none": 1.0}[self.variance] / self.scaling
+        error = nearest_cluster_error(space, found.centroids, found.group_of, spread, self.nearest_clusters)
         return scores | {"nearest_cluster_error": error}
 
     def groups(self) -> Groups:
@@ -133,13 +171,33 @@ class Magnet(Method):
         return kmeans_per_group(space.embeddings, space.labels, most)
 
     @property
-    def buffers(self) -> Mapping[str, float]:
-        return {} if self._mean_variance is None else {"variance": self._mean_variance.item()}
+    def buffers(self) -> Mapping[str, Tensor]:
+        found = {} if self._mean_variance is None else {"variance": self._mean_variance}
+        alpha = {"alpha": torch.as_tensor(self.loss.alpha, dtype=torch.float64)} if self.active_share else {}
+        return found | alpha
 
     @buffers.setter
-    def buffers(self, buffers: Mapping[str, float]) -> None:
+    def buffers(self, buffers: Mapping[str, Tensor]) -> None:
         found = buffers.get("variance")
-        self._mean_variance = None if found is None else torch.tensor(found, dtype=torch.float64)
+        self._mean_variance = None if found is None else torch.as_tensor(found, dtype=torch.float64).mean()
+        self.loss.alpha = buffers.get("alpha", self.alpha)
+
+    def record(self) -> dict[str, float]:
+        return {name: value.item() for name, value in self.buffers.items()}
+
+    def state_dict(self) -> dict[str, Any]:
+        return super().state_dict() | {"impostors": self._impostors}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        super().load_state_dict(state)
+        self._impostors = state.get("impostors", {})  # not in checkpoints of older versions
+
+    def _grow_alpha(self, losses: Tensor) -> None:
+        """Moves α up while fewer than ``active_share`` of the items have a loss > 0, and down to ``alpha`` at most."""
+        before = torch.as_tensor(self.loss.alpha, dtype=torch.float64).to(losses.device, non_blocking=True)
+        active = losses > (0.0 if self.hinge == "hard" else math.log(2))  # a soft hinge of 0
+        missing = self.active_share - active.double().mean()
+        self.loss.alpha = (before + ALPHA_STEP * missing).clamp(min=self.alpha)
 
     def _update_variance(self, variance: Tensor) -> None:
         """Updates the running average of σ² for Eq. 6 on the device, without waiting for it."""

@@ -1,12 +1,20 @@
-"""The usual baselines, and any loss of pytorch-metric-learning: each is only a loss and a sampler."""
+"""The usual baselines, and any loss of pytorch-metric-learning: each is only a loss and a sampler.
+
+``softmax`` also has a read-out of its own: on known classes, its classifier is what papers report.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy.typing as npt
+import torch
+from torch import Tensor
 
+from nearkin.errors import UserError
+from nearkin.evaluation import classifier_error
 from nearkin.fields import arguments_of
 from nearkin.losses import (
     ContrastiveLoss,
@@ -23,6 +31,7 @@ from nearkin.losses.pml import pml_losses
 from nearkin.methods.base import GroupedMethod, Method, register
 from nearkin.methods.ranges import Between, OneOf
 from nearkin.sampling import LabelBatchSampler, PairSampler, RandomBatchSampler
+from nearkin.space import Space
 
 
 @register
@@ -92,6 +101,9 @@ class NPairs(Method):
 
     def __post_init__(self) -> None:
         self.loss = NPairsLoss(self.regularization)
+
+    def items_per_class(self) -> int:
+        return 2
 
     def sampler(self, labels: npt.ArrayLike, batch_size: int, seed: int) -> LabelBatchSampler:
         return PairSampler(labels, batch_size, seed)
@@ -217,21 +229,57 @@ class ProxyNCA(Method):
 @register
 @dataclass
 class Softmax(Method):
-    """Softmax classification of the training classes, by a linear layer on the embedding."""
+    """Softmax classification of the training classes, by a linear layer on the embedding.
+
+    The layer has no bias. The class of an embedding then does not depend on its length, so the classifier can also read
+    embeddings that are scaled to unit length at test time.
+    """
 
     name = "softmax"
     paper = "the classification baseline of the five papers"
     batches = "random"
     finetune_rate = 1e-3
     minimises = "cross-entropy of a linear classifier"
+    readout = "nearest neighbours; its classifier on known classes"
     normalize = "test"
     needs_pairs = False
 
     def prepare(self, classes: int, dim: int, epochs: int) -> None:  # noqa: ARG002
-        self.loss = SoftmaxLoss(classes, dim)
+        self.loss: SoftmaxLoss = SoftmaxLoss(classes, dim, bias=False)
 
     def sampler(self, labels: npt.ArrayLike, batch_size: int, seed: int) -> LabelBatchSampler:
         return RandomBatchSampler(labels, batch_size, seed)
+
+    def read_out(
+        self,
+        space: Space,
+        trained_on: Space | None,
+        recall_at: Sequence[int] = (1, 2, 4, 8),
+        clustering: str | None = "kmeans",
+    ) -> dict[str, float]:
+        scores = super().read_out(space, trained_on, recall_at, clustering)
+        weight = self.buffers.get("classifier")
+        if trained_on is None or weight is None:
+            return scores
+        classes = trained_on.labels.unique()  # ascending, as the loss numbers them
+        if weight.shape != (len(classes), space.dim):  # trained on merged classes
+            return scores
+        return scores | {"classifier_error": classifier_error(space, weight.to(space.embeddings), classes)}
+
+    @property
+    def buffers(self) -> Mapping[str, Tensor]:
+        return {"classifier": self.loss.classifier.weight.detach()} if hasattr(self, "loss") else {}
+
+    @buffers.setter
+    def buffers(self, buffers: Mapping[str, Tensor]) -> None:
+        if (weight := buffers.get("classifier")) is None:
+            return
+        if weight.ndim != 2:
+            raise UserError(f"the saved classifier must have shape (classes, dim), got {tuple(weight.shape)}")
+        if not hasattr(self, "loss"):  # read from a run
+            self.prepare(len(weight), weight.shape[1], epochs=0)
+        with torch.no_grad():
+            self.loss.classifier.weight.copy_(weight)
 
 
 @register

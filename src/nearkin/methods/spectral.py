@@ -20,7 +20,7 @@ from nearkin.evaluation import evaluate
 from nearkin.losses import SpectralClusteringLoss
 from nearkin.methods.base import Method, register
 from nearkin.methods.ranges import OneOf
-from nearkin.sampling import ClassRatioSampler, LabelBatchSampler, RandomBatchSampler
+from nearkin.sampling import ClassRatioSampler, LabelBatchSampler, RandomBatchSampler, fitting_ratio
 from nearkin.space import Space
 
 WITH_SC = "with_sc_"
@@ -68,10 +68,17 @@ class Spectral(Method):
     def most_dimensions(self, batch_size: int) -> int:
         return max(1, batch_size // 4)
 
+    def items_per_class(self) -> int:
+        return max(2, round(1 / (self.class_ratio or 1 / 16)))  # many, because batches are large
+
     def sampler(self, labels: npt.ArrayLike, batch_size: int, seed: int) -> LabelBatchSampler:
         if self.class_ratio:
             return ClassRatioSampler(labels, batch_size, self.class_ratio, self.class_ratio, seed)
         return RandomBatchSampler(labels, batch_size, seed)
+
+    def part_sampler(self, labels: npt.ArrayLike, batch_size: int, seed: int) -> LabelBatchSampler:
+        ratio = fitting_ratio(labels, batch_size, self.class_ratio)
+        return replace(self, class_ratio=ratio).sampler(labels, batch_size, seed)
 
     def read_out(
         self,

@@ -8,18 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.functional import normalize as unit_length
 
 from nearkin.data.dataset import Dataset
 from nearkin.data.items import Items, Vectors
-from nearkin.data.loader import Draw, input_batches, sequential
+from nearkin.data.loader import Draw, input_batches, sequential, to_device
 from nearkin.errors import UserError
 from nearkin.models.feature_cache import FeatureCache, item_keys
-from nearkin.models.model import EmbeddingModel, Head, device_of, evaluating, to_device
+from nearkin.models.model import EmbeddingModel, Head, device_of, evaluating
 from nearkin.progress import track
 from nearkin.space import Space
 
@@ -38,6 +39,7 @@ def embed_dataset(
     seed: int = 0,
     use_cache: bool = True,
     autocast: torch.dtype | None = None,
+    head: bool = True,
 ) -> Space:
     """Embeds all items of a dataset in one pass, in evaluation mode and full precision, on the model's device.
 
@@ -51,7 +53,8 @@ def embed_dataset(
         augment: the augmentation, one of ``nearkin.data.transforms.AUGMENTATIONS``.
         seed: random seed of the views.
         use_cache: whether to read backbone features from the cache, and to add them.
-        autocast: compute in this lower precision instead; only without the cache.
+        autocast: compute in this lower precision instead; only without the cache and without augmentation.
+        head: False: the space of the backbone's features instead; only without the cache.
 
     >>> from nearkin.models import ModelSpec
     >>> vectors = Vectors(np.eye(3, dtype=np.float32))
@@ -62,6 +65,8 @@ def embed_dataset(
     """
     items = dataset.items
     _check_views(items, views, augment)
+    if autocast is not None and (use_cache or augment != "none"):
+        raise UserError("autocast needs use_cache=False and no augmentation, which are computed in full precision")
     if augment != "none":
         assert isinstance(model, EmbeddingModel)
         embeddings = _mean_of_views(model, items, batch_size, workers, views, augment, seed)
@@ -70,7 +75,9 @@ def embed_dataset(
         embeddings = _from_features(model, items, batch_size, workers, "embedding", model.spec.dim, finish)
     else:
         draws = sequential(len(items), batch_size)
-        embeddings = _finite(torch.cat([*_outputs(model, items, draws, model, workers=workers, autocast=autocast)]))
+        backbone = partial(model, head=False) if isinstance(model, EmbeddingModel) else nn.Identity()
+        forward = model if head else backbone  # the items of a head alone are features
+        embeddings = _finite(torch.cat([*_outputs(model, items, draws, forward, workers=workers, autocast=autocast)]))
     return space_of(embeddings.to(device_of(model)), dataset)
 
 

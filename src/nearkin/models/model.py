@@ -169,8 +169,10 @@ class EmbeddingModel(nn.Module):
         result: Tensor = self.backbone(x)
         return result
 
-    def forward(self, x: Tensor, learner: int | None = None) -> Tensor:
-        embeddings: Tensor = self.head(self.features(x), learner)
+    def forward(self, x: Tensor, learner: int | None = None, head: bool = True) -> Tensor:
+        """Embeddings (batch, dim), the slice of one learner, or the backbone's features without the head."""
+        features = self.features(x)
+        embeddings: Tensor = self.head(features, learner) if head else features
         return embeddings
 
     def train(self, mode: bool = True) -> EmbeddingModel:
@@ -224,13 +226,6 @@ def device_of(model: nn.Module) -> torch.device:
     """The device of a model's parameters or buffers; the CPU if it has none."""
     first = next(chain(model.parameters(), model.buffers()), None)
     return torch.device("cpu") if first is None else first.device
-
-
-def to_device(tensor: Tensor, device: torch.device) -> Tensor:
-    """Copies a tensor to a device without waiting for it; from pinned memory, where that helps."""
-    if device.type == "cuda" and not tensor.is_cuda:
-        tensor = tensor.pin_memory()
-    return tensor.to(device, non_blocking=True)
 
 
 def default_device() -> str:

@@ -34,8 +34,7 @@ def save_model(model: EmbeddingModel, folder: str | Path) -> None:
     """Writes ``model.safetensors`` and ``model.json``, each atomically."""
     folder = Path(folder).expanduser()
     sweep(folder)
-    weights = {name: tensor.contiguous() for name, tensor in model.state_dict().items()}
-    write_bytes(folder / "model.safetensors", save(weights))
+    write_tensors(folder / "model.safetensors", model.state_dict())
     write_json(folder / "model.json", {"format": FORMAT, "spec": model.spec.to_json()})
 
 
@@ -65,11 +64,21 @@ def restore_weights(model: EmbeddingModel, folder: Path) -> None:
 
 def saved_weights(folder: Path) -> dict[str, Tensor]:
     """The tensors of a model folder, memory-mapped: a huge file takes no memory until it is used."""
+    return read_tensors(_file(folder, "model.safetensors"))
+
+
+def write_tensors(file: Path, tensors: Mapping[str, Tensor]) -> None:
+    """Writes a safetensors file atomically."""
+    write_bytes(file, save({name: tensor.contiguous() for name, tensor in tensors.items()}))
+
+
+def read_tensors(file: Path) -> dict[str, Tensor]:
+    """The tensors of a safetensors file, memory-mapped."""
     try:
-        return load_file(check_regular(_file(folder, "model.safetensors"), follow=False))
+        return load_file(check_regular(file, follow=False))
     except Exception as error:  # safetensors and torch raise many kinds of errors
         reason = str(error).split("\n")[0]
-        raise UserError(f"model.safetensors cannot be read ({reason}); copy the whole folder again") from error
+        raise UserError(f"{file.name} cannot be read ({reason}); copy the whole folder again") from error
 
 
 def read_spec(path: str | Path) -> ModelSpec:

@@ -9,7 +9,7 @@ from functools import cached_property
 import numpy as np
 
 from nearkin.errors import UserError
-from nearkin.sampling.base import Indices, LabelBatchSampler, Labels, Members
+from nearkin.sampling.base import Indices, LabelBatchSampler, Labels, Members, class_numbers
 
 
 class GroupSampler(LabelBatchSampler):
@@ -58,10 +58,26 @@ class GroupSampler(LabelBatchSampler):
                 while (group := queue.popleft()) in chosen:
                     skipped.append(group)
                 queue.extendleft(reversed(skipped))
-                items = self.members[group]
-                chosen[group] = rng.choice(items, min(self.per_class, len(items), missing), replace=False)
+                chosen[group] = self.draw(group, missing, rng)
                 missing -= len(chosen[group])
             yield np.concatenate(list(chosen.values()))
+
+    def draw(self, group: int, most: int, rng: np.random.Generator) -> Indices:
+        """Random items of a class: n, or fewer if it has fewer or ``most`` is less."""
+        items = self.members[group]
+        return rng.choice(items, min(self.per_class, len(items), most), replace=False)
+
+
+def enough_per_class(labels: Labels, batch_size: int, per_class: int) -> int:
+    """The smallest number >= ``per_class`` with which the classes fill a batch, or the size of the largest class.
+
+    >>> enough_per_class([0] * 9 + [1] * 3, batch_size=8, per_class=2)
+    5
+    """
+    sizes = np.bincount(class_numbers(labels))
+    while np.minimum(sizes, per_class).sum() < batch_size and per_class < sizes.max():
+        per_class += 1
+    return per_class
 
 
 class PairSampler(GroupSampler):

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from nearkin.errors import UserError
-from nearkin.sampling.base import Indices, LabelBatchSampler, Labels, Members
+from nearkin.sampling.base import Indices, LabelBatchSampler, Labels, Members, class_numbers
 
 
 class ClassRatioSampler(LabelBatchSampler):
@@ -65,3 +65,12 @@ class ClassRatioSampler(LabelBatchSampler):
                 pass
             chosen[smallest] = group
         return chosen
+
+
+def fitting_ratio(labels: Labels, batch_size: int, ratio: float) -> float:
+    """The ratio of classes to items, or less if there are too few classes.
+
+    >>> fitting_ratio([0, 0, 0, 1, 1, 1], batch_size=4, ratio=0.75)
+    0.5
+    """
+    return min(ratio, len(np.unique(class_numbers(labels))) / batch_size)

@@ -121,13 +121,21 @@ def _default_training(
         usual["backbone_learning_rate"] = BACKBONE_SHARE * rate if pretrained else rate
     if not training.loss_learning_rate:
         usual["loss_learning_rate"] = rate
-    if training.evaluate_every < 0:
-        usual["evaluate_every"] = max(1, training.epochs // EVALUATIONS)
+    usual["evaluate_every"] = evaluation_interval(training)
     if not training.keep:
         usual["keep"] = "best-on-validation" if has_validation and training.evaluate_every else "last"
     if training.patience < 0:
         usual["patience"] = PATIENCE if usual.get("keep", training.keep) == "best-on-validation" else 0
     return replace(training, **usual)
+
+
+def evaluation_interval(training: TrainingSettings) -> int:
+    """Epochs between evaluations, with the default filled in.
+
+    >>> evaluation_interval(TrainingSettings(epochs=100)), evaluation_interval(TrainingSettings(evaluate_every=3))
+    (5, 3)
+    """
+    return training.evaluate_every if training.evaluate_every >= 0 else max(1, training.epochs // EVALUATIONS)
 
 
 def with_warmup(settings: Settings, steps: int) -> Settings:

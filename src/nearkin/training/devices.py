@@ -124,12 +124,14 @@ def embed_dataset(
     workers: int | None,
     use_cache: bool = False,
     full_precision: bool = True,
+    head: bool = True,
 ) -> Space:
     """Embeds a dataset with all processes; each of them gets the whole space, on its device.
 
     Args:
         use_cache: whether to use the cache of backbone features.
         full_precision: False: in the precision of training.
+        head: False: the space of the backbone's features.
     """
     share = -(-len(dataset) // fabric.world_size)
     start = fabric.global_rank * share
@@ -143,5 +145,6 @@ def embed_dataset(
         workers=workers,
         use_cache=use_cache,
         autocast=torch.bfloat16 if mixed else None,
+        head=head,
     )
     return space_of(gathered(fabric, space.embeddings.to(fabric.device))[: len(dataset)], dataset)

@@ -24,19 +24,20 @@ from torch import Tensor, nn
 
 from nearkin.data import Dataset, ImageFiles, Splits
 from nearkin.data.items import Indices
-from nearkin.data.loader import Draw, input_batches, keep_workers
+from nearkin.data.loader import Draw, input_batches, keep_workers, to_device
 from nearkin.data.summary import counted
 from nearkin.errors import UserError
 from nearkin.evaluation import describe, evaluate
 from nearkin.losses.batch import unchecked
 from nearkin.methods import Batch, Method
 from nearkin.models import EmbeddingModel
-from nearkin.models.model import Head, to_device
+from nearkin.models.model import Head
 from nearkin.progress import Advance, bar
 from nearkin.sampling import share_of
 from nearkin.space import Space
 from nearkin.training import optimise
 from nearkin.training.baseline import unit_space
+from nearkin.training.batch_norm import estimate_statistics, learning_norms, random_draws
 from nearkin.training.card import write_card
 from nearkin.training.checkpoint import Position, Stateful, load_checkpoint
 from nearkin.training.compiling import check_compile, compile_backbone, should_compile
@@ -51,7 +52,15 @@ from nearkin.training.devices import (
 )
 from nearkin.training.metrics_logger import MetricsLogger, check_loggers
 from nearkin.training.microbatch import micro_batched
-from nearkin.training.model_selection import PRIMARY, check_keep, check_measurable, choice_in_words, monitored_split
+from nearkin.training.model_selection import (
+    PRIMARY,
+    check_choice,
+    check_keep,
+    check_measurable,
+    choice_in_words,
+    held_out_splits,
+    monitored_split,
+)
 from nearkin.training.monitoring import COLLAPSED, READ_EVERY, StepMonitor, collapse_advice, stop_requests
 from nearkin.training.objects import Callback, Objects
 from nearkin.training.prepare import build_model, load_splits
@@ -73,17 +82,30 @@ def train(settings: Settings, folder: str | Path | Run, tested: bool = True, **o
     return make_trainer(settings, run, tested=tested, **objects).train()
 
 
-def resume(folder: str | Path, tested: bool = True, epochs: int | None = None, **objects: Unpack[Objects]) -> Run:
+def resume(
+    folder: str | Path,
+    tested: bool = True,
+    epochs: int | None = None,
+    stop_after: int | None = None,
+    **objects: Unpack[Objects],
+) -> Run:
     """Continues a run from its last checkpoint; the weights end up as if it had never stopped.
 
-    ``epochs``: a new number of epochs; the learning rates continue as if the run had started with it.
+    Args:
+        epochs: a new number of epochs; the learning rates continue as if the run had started with it.
+        stop_after: a new epoch to stop after; the learning rates stay those of all epochs.
     """
     run = Run.open(folder)
     settings = run.settings()
     if method := objects.get("method"):
         check_same_method(method, settings)
     if epochs is None:
-        return make_trainer(settings, run, resumed=True, tested=tested, **objects).train()
+        later = stop_after not in (None, settings.training.stop_after)
+        settings = settings.changed(training={"stop_after": stop_after}) if later else settings
+        trainer = make_trainer(settings, run, resumed=True, tested=tested, **objects)
+        if later:
+            run.change_settings(settings)
+        return trainer.train()
     begun = run.checkpoint_file.is_file()
     done = load_checkpoint(run.checkpoint_file, {}, torch.device("cpu")).epoch if begun else 0
     if epochs <= done:  # before the trainer opens the run's files
@@ -116,14 +138,20 @@ def make_trainer(
     check_compile(settings.training)
     device_and_precision(settings.training)
     torch.manual_seed(settings.training.seed)  # before any weights are made
-    method = objects.get("method") or settings.make_method()
+    method = settings.make_method(objects.get("method"))
     if not resumed:
         run.check_free()
     splits = load_splits(settings.data, settings.training.seed, objects.get("dataset"))
     backbone = run.backbone = objects.get("backbone")
     settings = resolved(settings, splits, method, backbone)
+    # Before weights are loaded.
+    held_out = held_out_splits(splits, tested)
+    check_measurable(held_out)
+    check_choice(settings.training, held_out)
+    method.sampler(splits.train.labels, settings.training.batch_size, settings.training.seed)  # raises if it cannot
     model = build_model(settings, splits.train, method.slices, backbone)
-    return Trainer(splits, method, model, settings, run, resumed, tested, objects.get("callbacks", ()))
+    others = objects.get("callbacks", ()), objects.get("trial")
+    return Trainer(splits, method, model, settings, run, resumed, tested, *others)
 
 
 class Trainer:
@@ -138,6 +166,7 @@ class Trainer:
         resumed: whether to continue from the run's checkpoint.
         tested: whether to evaluate the test split.
         callbacks: functions called after every epoch.
+        trial: a run with the same settings that never used the test split; this run takes over its training.
     """
 
     def __init__(
@@ -150,12 +179,12 @@ class Trainer:
         resumed: bool = False,
         tested: bool = True,
         callbacks: Sequence[Callback] = (),
+        trial: Run | None = None,
     ) -> None:
         self.method, self.model, self.settings, self.run = method, model, settings, run
-        self.callbacks = callbacks
+        self.callbacks, self.trial = callbacks, trial
         self.fabric = make_fabric(settings.training, method.slices)
-        self.held_out = {"validation": splits.validation, "test": splits.test if tested else None}
-        check_measurable(self.held_out)
+        self.held_out = held_out_splits(splits, tested)
         self.training = settings.training
         self.last_epoch = min(self.training.stop_after or self.training.epochs, self.training.epochs)
         enough = 256 if self.fabric.device.type == "cuda" else 1  # images without gradient that keep a device busy
@@ -214,6 +243,8 @@ class Trainer:
             self._compile()
             if self.position.records == 0:
                 self._measure_start()
+                if self.trial:
+                    self._take_over(self.trial)
             total = self.last_epoch * len(self.sampler)
             with stop_requests() as stop_requested, bar("training", total, done=self.position.step) as advance:
                 while self.position.epoch < self.last_epoch and not self._out_of_patience():
@@ -251,6 +282,20 @@ class Trainer:
                     self.position.best = scores[PRIMARY]
                     self._save_model()
         self.start = None
+
+    def _take_over(self, trial: Run) -> None:
+        """Copies the records, the kept model and the checkpoint of a run that differs only in never being tested."""
+        for record in trial.metrics:
+            if record["kind"] in ("training", "evaluation"):
+                self.position.records += 1
+                self.metrics.add(record)
+        trial.restore_model(self.model)
+        self.method.buffers = trial.read_buffers()
+        self._save_model()
+        records = self.position.records
+        position = load_checkpoint(trial.checkpoint_file, self._stateful(), self.fabric.device)
+        self.position, self.saved = replace(position, records=records), False
+        self._save_checkpoint()
 
     def _check_trainable(self) -> None:
         frozen = self.settings.model.freeze_backbone or next(self.model.backbone.parameters(), None) is None
@@ -308,9 +353,11 @@ class Trainer:
             spread=self.position.spread,
             items_per_second=round((len(self.sampler) - first) * self.sampler.batch_size / seconds, 1),
             refresh_share=round(self.refresh_seconds / seconds, 4),
+            **self.method.record(),
         )
         if self.position.spread < COLLAPSED:
             log.warning(collapse_advice(self.position.spread))
+        self._estimate_batch_norm()
         scores = self._choose_model(loss)
         self._save_checkpoint()
         for callback in self.callbacks:
@@ -335,15 +382,33 @@ class Trainer:
     def _refresh(self) -> None:
         """Embeds the training split with the current model and passes it to the method."""
         started = time.monotonic()
-        self.method.on_refresh(self._space(self.train_set, fast=True))
+        self._estimate_batch_norm()
+        head = self.method.refresh_on == "embeddings"
+        self.method.on_refresh(self._space(self.train_set, fast=True, head=head))
         if self.fabric.world_size > 1:  # GPU sums may differ in the last digit between processes
             for stateful in (self.method, self.sampler):
                 stateful.load_state_dict(self.fabric.broadcast(stateful.state_dict()))
         self.refresh_seconds += time.monotonic() - started
 
+    def _estimate_batch_norm(self) -> None:
+        """Estimates batch norm's statistics from random items, if the method's batches are not a sample of the data."""
+        if self.method.representative_batches or self.learner is not self.model:
+            return
+        if not (norms := learning_norms(self.model)):
+            return
+        # Every process uses the same items, which depend only on the position.
+        batch_size = self.training.micro_batch or self.training.batch_size // self.fabric.world_size
+        draws = random_draws(len(self.train_set), batch_size, (self.training.seed, self.position.step))
+        augment, pin = self.settings.data.augment, self.fabric.device.type == "cuda"
+        inputs = input_batches(self.train_set.items, self.preprocess, draws, augment, self.workers, pin)
+        eager = torch.compiler.set_stance("force_eager") if self.restore_eager else nullcontext()
+        with eager, self.fabric.autocast():
+            estimate_statistics(self.model, norms, (to_device(batch, self.fabric.device) for batch in inputs))
+
     def _step(self, batch: Batch) -> None:
         seed_device(self.fabric.device, self._seed(self.position.batch) + 1 + self.fabric.global_rank)  # dropout
-        optimise.set_rates(self.optimizer, optimise.rate_factor(self.position.step, len(self.sampler), self.training))
+        place = (self.position.step, len(self.sampler))
+        optimise.set_rates(self.optimizer, optimise.rate_factor(*place, self.training, self.method.phases))
         self.optimizer.zero_grad()  # before the forward pass, whose CUDA graph reuses the memory of gradients
         with unchecked() if self.read_every > 1 else nullcontext():
             loss = self.method.step(self._embed, batch)
@@ -397,14 +462,19 @@ class Trainer:
         step = self.position.step - self.position.batch + batch
         return self.method.refresh_every is not None and self.method.refresh_every.due(self.position.epoch, batch, step)
 
-    def _space(self, dataset: Dataset, as_features: bool = False, final: bool = False, fast: bool = False) -> Space:
-        """Embeds a dataset with the current model; ``fast``: as compiled, and in the precision of training."""
+    def _space(
+        self, dataset: Dataset, as_features: bool = False, final: bool = False, fast: bool = False, head: bool = True
+    ) -> Space:
+        """Embeds a dataset with the current model.
+
+        ``fast``: as compiled, and in the precision of training. ``head``: False for the backbone's features.
+        """
         files = isinstance(dataset.items, ImageFiles) and self.learner is self.model
         kept = final and files and self.fabric.world_size == 1  # `evaluate` and `report` need the same again
         learner = self.model.head if as_features else self.learner
         eager = self.restore_eager and not fast  # in full precision, it would be compiled once more
         with torch.compiler.set_stance("force_eager") if eager else nullcontext():
-            return embed_dataset(self.fabric, learner, dataset, self.embed_batch, self.workers, kept, not fast)
+            return embed_dataset(self.fabric, learner, dataset, self.embed_batch, self.workers, kept, not fast, head)
 
     def _measure(self, split: str, kind: str, start: DatasetSplits | None = None) -> dict[str, float]:
         """Evaluates a split and logs the scores; none if there is no such split. Skips clustering during training.

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from nearkin.data import Dataset
+from nearkin.data import Dataset, Splits
 from nearkin.data.summary import counted
 from nearkin.errors import UserError, unknown_name
 from nearkin.evaluation import EvaluationResult, describe
@@ -29,8 +29,13 @@ def check_keep(keep: str) -> None:
         raise unknown_name("keep", keep, KEEP)
 
 
-def monitored_split(training: TrainingSettings, splits: Mapping[str, Dataset | None]) -> str:
-    """The split to evaluate during training; raises if ``keep`` needs scores that are missing."""
+def held_out_splits(splits: Splits, tested: bool) -> dict[str, Dataset | None]:
+    """The splits to evaluate, by name; without ``tested``, not the test split."""
+    return {"validation": splits.validation, "test": splits.test if tested else None}
+
+
+def check_choice(training: TrainingSettings, splits: Mapping[str, Dataset | None]) -> None:
+    """Raises if ``keep`` needs scores that are missing."""
     keep = training.keep
     if keep == "last" and training.patience:
         raise UserError("patience needs validation classes; hold some out with validation=0.1")
@@ -40,6 +45,11 @@ def monitored_split(training: TrainingSettings, splits: Mapping[str, Dataset | N
         raise UserError("there is no test split to choose the model on; choose another split")
     if keep == "best-on-validation" and splits["validation"] is None:
         raise UserError("there are no validation classes to choose the model on; hold some out with validation=0.1")
+
+
+def monitored_split(training: TrainingSettings, splits: Mapping[str, Dataset | None]) -> str:
+    """The split to evaluate during training."""
+    keep = training.keep
     if keep == "best-on-test":
         log.warning("the model is chosen on the test split, as in many papers, so its test scores are optimistic")
     return "test" if keep == "best-on-test" or splits["validation"] is None else "validation"

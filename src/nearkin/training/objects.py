@@ -29,6 +29,7 @@ class Objects(TypedDict, total=False):
     method: Method
     backbone: nn.Module
     callbacks: Sequence[Callback]
+    trial: Run  # a run with the same settings that never used the test split; the new run takes over its training
 
 
 def take_objects(

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -10,6 +12,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from nearkin.errors import UserError, unknown_name
+from nearkin.methods import Phase
 from nearkin.training.settings import TrainingSettings
 
 OPTIMIZERS = ("adam", "adamw", "sgd", "rmsprop")
@@ -57,17 +60,31 @@ def set_rates(optimizer: Optimizer, factor: float) -> None:
         group["lr"] = group["rate"] * factor
 
 
-def rate_factor(step: int, steps_per_epoch: int, settings: TrainingSettings) -> float:
-    """The factor of the learning rates at a step, counted from 0.
+def rate_factor(
+    step: int, steps_per_epoch: int, settings: TrainingSettings, phases: Sequence[Phase] = (Phase(0),)
+) -> float:
+    """The factor of the learning rates at a step, counted from 0. The schedule starts again with every phase.
 
     >>> two_epochs = TrainingSettings(epochs=2, warmup_steps=0)
     >>> rate_factor(0, 10, two_epochs), rate_factor(20, 10, two_epochs)
     (1.0, 0.0)
+    >>> rate_factor(10, 10, two_epochs, [Phase(0), Phase(1, rate_factor=0.3)])
+    0.3
     """
-    total = settings.epochs * steps_per_epoch
-    if step < settings.warmup_steps:
-        return (step + 1) / settings.warmup_steps
-    done = (step - settings.warmup_steps) / max(1, total - settings.warmup_steps)
+    starts = [phase.first_epoch * steps_per_epoch for phase in phases]
+    ends = [*starts[1:], settings.epochs * steps_per_epoch]
+    now = bisect_right(starts, step) - 1
+    warmup = settings.warmup_steps if starts[now] == 0 else 0  # a later phase starts from trained weights
+    return phases[now].rate_factor * _scheduled(
+        step - starts[now], ends[now] - starts[now], warmup, steps_per_epoch, settings
+    )
+
+
+def _scheduled(step: int, steps: int, warmup: int, steps_per_epoch: int, settings: TrainingSettings) -> float:
+    """The factor at a step of a phase, counted from its start."""
+    if step < warmup:
+        return (step + 1) / warmup
+    done = (step - warmup) / max(1, steps - warmup)
     match settings.schedule:
         case "constant":
             return 1.0

@@ -10,13 +10,13 @@ from itertools import chain, count
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor, nn
+from torch import Tensor, nn, tensor
 
 from nearkin.errors import Interrupted, UserError
 from nearkin.files import UNFINISHED, cannot_write, read_json, read_text, sweep, write_json, write_text
 from nearkin.methods import Method
 from nearkin.models import Embedder, EmbeddingModel
-from nearkin.models.saved import restore_weights, save_model
+from nearkin.models.saved import read_tensors, restore_weights, save_model, write_tensors
 from nearkin.training.checkpoint import Position, Stateful, save_checkpoint
 from nearkin.training.records import as_line, read_records
 from nearkin.training.settings import Settings
@@ -50,7 +50,7 @@ class Run:
         self.model_folder = folder / "model"
         self.scores_file = folder / "scores.json"
         self.digest_file = folder / "data.sha256"
-        self.buffers_file = folder / "readout.json"
+        self.buffers_file = folder / "readout.safetensors"
 
     def __repr__(self) -> str:
         verdict = self.scores["verdict"].partition(". ")[0] if self.scores_file.is_file() else "not finished"
@@ -104,9 +104,9 @@ class Run:
         return Embedder.load(self.folder, deepcopy(self.backbone))
 
     def change_settings(self, settings: Settings) -> None:
-        """Writes new settings for a run that continues with them, and deletes its scores."""
+        """Deletes the scores of a run that continues, and writes its new settings."""
+        self.scores_file.unlink(missing_ok=True)  # first: new settings next to old scores would look finished
         write_text(self.config_file, settings.to_toml())
-        self.scores_file.unlink(missing_ok=True)
 
     def settings(self) -> Settings:
         return Settings.read(self.config_file)
@@ -157,16 +157,19 @@ class Run:
         kept = self.metrics[:count]
         write_text(self.metrics_file, "".join(map(as_line, kept)))
 
-    def read_buffers(self) -> dict[str, float]:
+    def read_buffers(self) -> dict[str, Tensor]:
         """What the method's read-out needs besides the model, if anything."""
-        return read_json(self.buffers_file, dict) if self.buffers_file.is_file() else {}
+        older = self.folder / "readout.json"  # written by earlier versions, whose read-outs needed only numbers
+        if older.is_file() and not self.buffers_file.is_file():
+            return {name: tensor(float(value)) for name, value in read_json(older, dict).items()}
+        return read_tensors(self.buffers_file) if self.buffers_file.is_file() else {}
 
-    def save_model(self, model: EmbeddingModel, buffers: Mapping[str, float]) -> None:
+    def save_model(self, model: EmbeddingModel, buffers: Mapping[str, Tensor]) -> None:
         """Saves the model, and what the method's read-out needs besides it."""
         save_model(model, self.model_folder)
         self.__dict__.pop("model", None)  # cached from an earlier epoch
         if buffers:
-            write_json(self.buffers_file, dict(buffers))
+            write_tensors(self.buffers_file, buffers)
 
     def has_model(self) -> bool:
         return self.model_folder.is_dir()
@@ -227,7 +230,7 @@ class MemoryRun(Run):
         self.records: list[dict[str, Any]] = []
         self.results: dict[str, Any] = {}
         self.weights: dict[str, Tensor] = {}
-        self.buffers: dict[str, float] = {}
+        self.buffers: dict[str, Tensor] = {}
 
     def create(self, settings: Settings, data_digest: str) -> None:
         """Writes nothing."""
@@ -245,7 +248,7 @@ class MemoryRun(Run):
     def metrics(self) -> list[dict[str, Any]]:
         return self.records
 
-    def read_buffers(self) -> dict[str, float]:
+    def read_buffers(self) -> dict[str, Tensor]:
         return self.buffers
 
     @property
@@ -255,10 +258,9 @@ class MemoryRun(Run):
         model.load_state_dict(self.weights)
         return Embedder(model.cpu())
 
-    def save_model(self, model: EmbeddingModel, buffers: Mapping[str, float]) -> None:
+    def save_model(self, model: EmbeddingModel, buffers: Mapping[str, Tensor]) -> None:
         self.trained = model
-        self.weights = {name: value.detach().cpu().clone() for name, value in model.state_dict().items()}
-        self.buffers = dict(buffers)
+        self.weights, self.buffers = _copies(model.state_dict()), _copies(buffers)
 
     def has_model(self) -> bool:
         return bool(self.weights)
@@ -278,6 +280,10 @@ class MemoryRun(Run):
 
     def stopped(self, step: int | None = None) -> BaseException:  # noqa: ARG002
         return KeyboardInterrupt()
+
+
+def _copies(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {name: each.detach().cpu().clone() for name, each in tensors.items()}
 
 
 def _made(folder: Path) -> bool:

@@ -11,7 +11,7 @@ from nearkin.data.transforms import AUGMENTATIONS
 from nearkin.errors import UserError, unknown_name
 from nearkin.fields import checked_fields
 from nearkin.files import read_toml
-from nearkin.methods import Method, make_method, method_class
+from nearkin.methods import Method, make_method, method_class, with_batches
 
 HEAD_INIT = ("svd", "random", "init")
 
@@ -29,7 +29,7 @@ class DataSettings:
         validation: fraction of the training classes held out to choose the best epoch; 0: none; -1: 0.1, or up to 0.2
             if there are few classes, unless there is a validation split or ``keep`` does not need one.
         collapse_pairs: merge random pairs of classes into one for training; the test split keeps its classes.
-        augment: none, crop-flip or resized-crop-flip; empty: crop-flip for files, none for arrays.
+        augment: none, crop-flip, rescaled-crop-flip or resized-crop-flip; empty: crop-flip for files, none for arrays.
         unreadable: what to do with images that cannot be decoded: skip or stop.
         check_counts: whether to require a benchmark dataset to be complete.
         workers: number of processes that decode images; -1: the number of cores, up to 16.
@@ -112,6 +112,12 @@ class TrainingSettings:
         epochs: number of epochs; -1: 10 to 100, so that training sees about 100,000 items; 10 for a pretrained
             backbone without validation classes.
         batch_size: batch size, over all devices; 0: the method's, or the largest that the data allow.
+        batches: how batches are drawn: own (as the method does), groups (k classes × n items), neighbourhoods (a class
+            and its nearest classes, n items of each) or clusters (as own, but from one cluster of the space at a time).
+        batch_refresh_epochs: epochs between two refreshes of neighbourhoods or clusters.
+        batch_hard_share: share of the classes in a neighbourhood, besides the first, that are nearest to it; the rest
+            are random.
+        batch_clusters: number of clusters that batches are drawn from.
         micro_batch: items to embed at a time on a device; the gradient is that of the whole batch; 0: all of them.
         optimizer: adam, adamw, sgd or rmsprop.
         learning_rate: learning rate of the head (and of everything, if the next two are 0); 0: the method's for a
@@ -140,6 +146,10 @@ class TrainingSettings:
 
     epochs: int = -1
     batch_size: int = 0
+    batches: str = "own"
+    batch_refresh_epochs: int = 2
+    batch_hard_share: float = 0.5
+    batch_clusters: int = 4
     micro_batch: int = 0
     optimizer: str = "adamw"
     learning_rate: float = 0.0
@@ -214,8 +224,11 @@ class Settings:
             method_settings=method,
         )
 
-    def make_method(self) -> Method:
-        return make_method(self.method, **self.method_settings)
+    def make_method(self, given: Method | None = None) -> Method:
+        """The method, with the batches of these settings; ``given``: an object that the settings cannot describe."""
+        method, chosen = given or make_method(self.method, **self.method_settings), self.training
+        own = (chosen.batch_refresh_epochs, chosen.batch_hard_share, chosen.batch_clusters)
+        return with_batches(method, chosen.batches, *own)
 
     def to_tables(self) -> dict[str, dict[str, Any]]:
         return {
@@ -290,6 +303,8 @@ def by_section(method: str | type[Method], values: dict[str, Any]) -> dict[str, 
     for name, value in values.items():
         if name not in section_of:
             raise unknown_name("setting", name, section_of)
+        if name == "epochs" and value == TrainingSettings.epochs:
+            raise UserError(f"epochs must be an integer >= 0, got {value}; leave it out for the default")
         tables.setdefault(section_of[name], {})[name] = value
     return tables
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from nearkin.data import Splits
 from nearkin.data.splits import default_split
 from nearkin.data.summary import counted, describe_splits, labelled
+from nearkin.methods.batches import OWN
 from nearkin.models.backbones.own import MODULE
 from nearkin.training.settings import DataSettings, ModelSettings, Settings
 
@@ -39,13 +40,14 @@ def describe_run(splits: Splits, settings: Settings, fabric: Fabric, steps: int)
     where = fabric.device.type + (f" in {fabric.world_size} processes" if fabric.world_size > 1 else "")
     most = "at most " if training.patience > 0 else ""
     amount = f"{counted(steps, 'step')} per epoch, {most}{counted(training.epochs, 'epoch')}"
+    method = settings.method + ("" if training.batches == OWN else f" with batches from {training.batches}")
     data, *details = describe_splits(splits)
     lines = [
         data,
         labelled("  split", _split(splits, settings.data)),
         *details,
         labelled("model", _model(settings.model)),
-        labelled("training", f"{settings.method} on {where}, batch size {training.batch_size:,}, {amount}"),
+        labelled("training", f"{method} on {where}, batch size {training.batch_size:,}, {amount}"),
     ]
     return "\n".join(lines)
 

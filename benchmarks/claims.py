@@ -1,0 +1,227 @@
+"""The methods under the conditions of their papers' claims: the runs behind docs/claims.md and docs/results.md.
+
+    python benchmarks/claims.py cub known --data DATA --weights FILE --jobs 12 --out claims.json
+    python benchmarks/claims.py cub --rows rank margin --seeds 0 1 2 --data DATA --weights FILE --out claims.json
+
+DATA and FILE are as in benchmarks/real_data.py. Every run trains EfficientNet-lite0 on all training classes and keeps
+its last epoch, so nothing is chosen on the test split. Rows are added to the JSON file as soon as they are finished.
+
+    cub        the methods, and batches that look at the space, on CUB
+    halves     batches that look at the space on Cars and Flowers
+    known      Flowers with known classes: 20 images per class for training, 5,129 others for testing
+    learners   divide and conquer on CUB: 1, 2, 4 and 8 learners, other partitions, one embedding
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from nearkin.experiments.pool import Job, run_jobs
+from nearkin.experiments.runs import Task, provenance_of, seconds_of
+from nearkin.files import atomic_path, write_json
+from nearkin.training import Run
+from nearkin.training.settings import make_settings
+
+COMMON: dict[str, Any] = {
+    "backbone": "tf_efficientnet_lite0",
+    "dim": 512,
+    "validation": 0.0,
+    "keep": "last",
+    "evaluate_every": 0,
+    "micro_batch": 128,  # for the large batches of spectral; those of the others are smaller
+    "keep_decoded": True,
+}
+SHOWN = ("recall@1", "map@r", "nmi_arithmetic", "soft_knn_error", "nearest_cluster_error", "classifier_error")
+KNOWN_TRAIN, KNOWN_SEARCH = 20, 10  # images per class that are trained on, and that options were chosen on
+
+
+@dataclass(frozen=True)
+class Row:
+    """One row of a table: a method and its settings."""
+
+    name: str
+    method: str
+    settings: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Section:
+    datasets: tuple[str, ...]
+    rows: tuple[Row, ...]
+    settings: dict[str, Any] = field(default_factory=dict)
+
+
+def batch_rows() -> Iterator[Row]:
+    for method in ("rank", "triplet", "margin", "proxy-nca"):
+        yield Row(method, method)
+        for batches in ("neighbourhoods", "clusters"):
+            yield Row(f"{method}, {batches}", method, {"batches": batches})
+
+
+def learner_rows() -> Iterator[Row]:
+    for learners in (1, 2, 4, 8):
+        yield Row(f"{learners} learners", "divide-and-conquer", {"learners": learners})
+    for partition in ("random", "labels"):
+        yield Row(f"4 learners, {partition}", "divide-and-conquer", {"learners": 4, "partition": partition})
+    yield Row("4 clusters, one embedding", "divide-and-conquer", {"learners": 4, "split_embedding": False})
+
+
+# Magnet's loss with a fixed variance, impostors from the whole index and a wide margin; found on a validation split of
+# Flowers with known classes, with a head on frozen features.
+WIDE = {"clusters": 1, "variance": "none", "scaling": 20.0, "alpha": 8.0, "candidates": "index"}
+CUB = (
+    Row("rank", "rank"),
+    Row("margin", "margin"),
+    Row("divide-and-conquer around margin", "divide-and-conquer"),
+    Row("divide-and-conquer around rank", "divide-and-conquer", {"wraps": "rank"}),
+    Row("spectral", "spectral"),
+    Row("spectral, rate 1.6e-3", "spectral", {"learning_rate": 1.6e-3}),
+    Row("spectral, d = 100", "spectral", {"dim": 100}),
+    Row("facility-location", "facility-location"),
+    Row("facility-location, d = 64", "facility-location", {"dim": 64}),
+    Row("rank, d = 64", "rank", {"dim": 64}),
+    Row("triplet, d = 64", "triplet", {"dim": 64}),
+    Row("margin, d = 64", "margin", {"dim": 64}),
+    Row("magnet", "magnet"),
+    Row("magnet, refreshed every 3 epochs", "magnet", {"refresh_epochs": 3}),
+    Row("magnet, wide", "magnet", WIDE),
+    Row("magnet, wide, batches of 128", "magnet", WIDE | {"batch_size": 128}),
+    Row("magnet, wide, rate 3e-4", "magnet", WIDE | {"learning_rate": 3e-4}),
+    *(row for row in batch_rows() if row.name not in ("rank", "margin")),
+    Row("softmax", "softmax"),
+    Row("npairs", "npairs"),
+    Row("multi-similarity (PML)", "pml", {"loss_name": "MultiSimilarityLoss"}),
+    Row("Proxy-Anchor (PML)", "pml", {"loss_name": "ProxyAnchorLoss", "loss_learning_rate": 4e-2}),
+)
+KNOWN = (
+    Row("softmax", "softmax"),
+    Row("triplet", "triplet"),
+    Row("rank", "rank"),
+    Row("margin", "margin"),
+    Row("magnet", "magnet", {"clusters": 1}),
+    Row("magnet, wide", "magnet", WIDE),
+    Row("magnet, wide, soft hinge", "magnet", WIDE | {"hinge": "soft"}),
+    Row("magnet, wide, batch only", "magnet", WIDE | {"candidates": "batch"}),
+    Row("magnet, wide, α = 16, scaling 40", "magnet", WIDE | {"alpha": 16.0, "scaling": 40.0}),
+)
+SECTIONS = {
+    "cub": Section(("cub",), CUB),
+    "halves": Section(("cars", "flowers"), tuple(batch_rows())),
+    "known": Section(("flowers-known",), KNOWN, {"batch_size": 48}),
+    "learners": Section(("cub",), tuple(learner_rows())),
+}
+
+
+def sources(data: Path) -> dict[str, dict[str, Any]]:
+    halves = {"split": "first-half"}
+    return {
+        "cub": {"source": "cub200", "root": str(data)},
+        "cars": {"source": str(data / "cars196_train_boxes"), **halves},
+        "flowers": {"source": str(data / "flowers102"), **halves},
+        "flowers-known": {"source": str(data / "flowers-known.csv")},
+    }
+
+
+def write_known_classes(data: Path) -> None:
+    """Writes a split of Flowers within every class, without the images that options were chosen on."""
+    rng = np.random.default_rng(0)
+    rows = [("path", "label", "split")]
+    for folder in sorted(path for path in (data / "flowers102").iterdir() if path.is_dir()):
+        files = [f"flowers102/{folder.name}/{file.name}" for file in sorted(folder.iterdir())]
+        order = rng.permutation(len(files))
+        rows += [(files[number], folder.name, "train") for number in order[:KNOWN_TRAIN]]
+        rows += [(files[number], folder.name, "test") for number in order[KNOWN_TRAIN + KNOWN_SEARCH :]]
+    with atomic_path(data / "flowers-known.csv") as partial, partial.open("w", newline="") as stream:
+        csv.writer(stream).writerows(rows)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("sections", nargs="+", choices=list(SECTIONS))
+    parser.add_argument("--data", type=Path, required=True, help="folder with the datasets")
+    parser.add_argument("--weights", type=Path, required=True, help="ImageNet weights of tf_efficientnet_lite0")
+    parser.add_argument("--rows", nargs="+", help="only these rows")
+    parser.add_argument("--datasets", nargs="+", help="only these datasets")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0])
+    parser.add_argument("--epochs", type=int, default=20)
+    parser.add_argument("--jobs", type=int, default=1, help="number of runs in parallel")
+    parser.add_argument("--runs", type=Path, default=Path("runs/claims"), help="folder for the runs")
+    parser.add_argument("--out", type=Path, required=True, help="JSON file that rows are added to")
+    given = parser.parse_args()
+    data, weights = given.data.absolute(), str(given.weights.absolute())
+    if (data / "flowers102").is_dir():
+        write_known_classes(data)
+    jobs = [
+        one_run(section, dataset, row, seed, given.epochs, data, weights, given.runs, given.out)
+        for seed in given.seeds
+        for section in given.sections
+        for row in SECTIONS[section].rows
+        for dataset in SECTIONS[section].datasets
+        if (not given.rows or row.name in given.rows) and (not given.datasets or dataset in given.datasets)
+    ]
+    run_jobs(jobs, len(jobs), given.jobs)
+    print(table(json.loads(given.out.read_text()), given.sections))
+
+
+def one_run(
+    section: str, dataset: str, row: Row, seed: int, epochs: int, data: Path, weights: str, runs: Path, out: Path
+) -> Job:
+    name = f"{section}-{dataset}-{row.name}-{epochs}-{seed}".replace(" ", "_").replace("/", "_")
+    flat = COMMON | {"weights": weights, "epochs": epochs, "seed": seed} | SECTIONS[section].settings
+    flat |= sources(data)[dataset] | row.settings
+    run = Run(runs / name)
+    reason = yield Task(name, make_settings(flat.pop("source"), row.method, flat), run.folder)
+    found: dict[str, Any] = {"section": section, "dataset": dataset, "name": row.name, "seed": seed}
+    if reason is None:
+        scores, training = run.scores, run.settings().training
+        found |= {"epochs": epochs, "batch_size": training.batch_size, "learning_rate": training.learning_rate}
+        found |= {"method": row.method, "settings": row.settings, "seconds": seconds_of(run)}
+        found |= {
+            "backbone": shown(scores["backbone"]),
+            "before": shown(scores["before"]),
+            "after": shown(scores["after"]),
+            "made": provenance_of([run]),
+        }
+    else:
+        found["failed"] = reason
+    add(out, found)
+    print(section, dataset, row.name, found.get("after", found.get("failed")), flush=True)
+
+
+def shown(scores: dict[str, float]) -> dict[str, float]:
+    return {name: round(scores[name], 5) for name in SHOWN if name in scores}
+
+
+def add(file: Path, row: dict[str, Any]) -> None:
+    """Adds a row to the file, or replaces the same one."""
+    rows = json.loads(file.read_text()) if file.is_file() else []
+    key = ("section", "dataset", "name", "epochs", "seed")
+    rows = [old for old in rows if any(old.get(name) != row.get(name) for name in key)]
+    write_json(file, [*rows, row])
+
+
+def table(rows: list[dict[str, Any]], sections: list[str]) -> str:
+    """One line per row and dataset, the mean over the seeds, in %."""
+    groups: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
+    for row in rows:
+        if row["section"] in sections and "after" in row:
+            groups.setdefault((row["section"], row["dataset"], row["name"], row["epochs"]), []).append(row)
+    columns = [name for name in SHOWN if any(name in row["after"] for row in rows if "after" in row)]
+    lines = [f"| section | dataset | | epochs | seeds | {' | '.join(columns)} |", "|---" * (5 + len(columns)) + "|"]
+    for key, each in groups.items():
+        values = [[row["after"].get(name, np.nan) for row in each] for name in columns]
+        cells = ["" if np.isnan(value).all() else f"{100 * np.mean(value):.1f}" for value in values]
+        lines.append(f"| {' | '.join(map(str, key))} | {len(each)} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    main()

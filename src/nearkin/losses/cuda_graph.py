@@ -1,0 +1,158 @@
+"""A loss as a CUDA graph, which launches all kernels of a pass at once.
+
+A loss consists of dozens of small kernels. For batches of a few hundred items, launching them takes longer than running
+them. ``torch.cuda.make_graphed_callables`` records the kernels of the forward and of the backward pass.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from nearkin.errors import UserError
+from nearkin.losses.batch import Labels, checked_ids, full_precision, once_differentiable, unchecked
+
+
+def graphed(
+    loss: nn.Module, batch_size: int, dim: int, device: torch.device | str = "cuda", **more: Tensor
+) -> nn.Module:
+    """Records a loss as a CUDA graph, for batches of a constant size in your own training loop.
+
+    The result is called like the loss and has the same parameters. It does not check whether embeddings are finite and
+    labels in range. A batch of another shape is computed by the loss itself. On other devices than CUDA, the loss is
+    returned as it is.
+
+    Record the loss before the first batch is loaded, and call ``backward`` before the next batch: a graph keeps only
+    the latest one. There are no second derivatives.
+
+    Args:
+        loss: a loss that does not read data on the host; facility location, spectral and the losses of
+            pytorch-metric-learning do. It is moved to the device.
+        batch_size: the number of items in a batch.
+        dim: the number of dimensions of their embeddings, in single or half precision.
+        device: where the embeddings are.
+        more: an example of each further argument, for instance ``clusters=torch.zeros(128, dtype=torch.long)``.
+
+    Returns:
+        A module; its attribute ``loss`` is the loss itself.
+
+    >>> from nearkin.losses import RankApproximationLoss
+    >>> loss = graphed(RankApproximationLoss(), batch_size=128, dim=512)  # doctest: +SKIP
+    >>> loss(network(images), labels).backward()  # doctest: +SKIP
+    """
+    for name, value in (("batch_size", batch_size), ("dim", dim)):
+        if value < 1:
+            raise UserError(f"{name} must be an integer >= 1, got {value}")
+    device = torch.device(device)
+    if device.type != "cuda":
+        return loss.to(device)
+    if not torch.cuda.is_available():
+        raise UserError(
+            "a CUDA graph needs a CUDA device, and none was found; pass device='cpu' to use the loss as it is"
+        )
+    with torch.cuda.device(device):
+        embeddings = torch.randn(batch_size, dim, generator=torch.Generator())
+        labels = torch.zeros(batch_size, dtype=torch.long)  # valid for every loss
+        batch = {"embeddings": embeddings, "labels": labels, **more}
+        return GraphedLoss(loss.to("cuda"), {name: example.to("cuda") for name, example in batch.items()})
+
+
+class GraphedLoss(nn.Module):
+    """A recorded loss; see `graphed`. ``batch`` contains an example of each input, on the device."""
+
+    def __init__(self, loss: nn.Module, batch: dict[str, Tensor]) -> None:
+        super().__init__()
+        self.loss = loss
+        self.calls = 0
+        self.device = batch["embeddings"].device
+        self.shapes = {name: tensor.shape for name, tensor in batch.items() if name != "labels"}
+        inputs = [tensor.detach().clone().requires_grad_(tensor.is_floating_point()) for tensor in batch.values()]
+        # The memory of the parameters in tensors of their own: recording a parameter itself would tie its later
+        # gradients to the stream of the recording.
+        parameters = {name: each.detach().requires_grad_() for name, each in loss.named_parameters()}
+
+        def step(embeddings: Tensor, labels: Tensor, *others: Tensor) -> Tensor:
+            more = dict(zip(list(batch)[2:], others, strict=False))  # the parameters come last
+            with unchecked():
+                value: Tensor = functional_call(loss, parameters, (embeddings, labels), more)
+                return value
+
+        with torch.enable_grad(), full_precision(inputs[0]):
+            self.replay = _recorded(step, (*inputs, *parameters.values()))
+
+    def forward(self, embeddings: Tensor, labels: Labels, *others: Any, **more: Any) -> Tensor:
+        """Computes the loss of a batch, like the recorded loss; see `Loss.forward`."""
+        given = {"embeddings": embeddings, **{name: value for name, value in more.items() if value is not None}}
+        if others or not self._fits(given):
+            value: Tensor = self.loss(embeddings, labels, *others, **more)
+            return value
+        with unchecked():
+            labels = checked_ids(labels, embeddings, "labels")
+        further = [given[name].to(self.device) for name in list(self.shapes)[1:]]
+        inputs = _Inputs.apply(self, embeddings, labels, *further, *self.loss.parameters())  # type: ignore[no-untyped-call]
+        return self.replay(*inputs).clone()  # the next call overwrites the value in the graph
+
+    def _fits(self, given: dict[str, Any]) -> bool:
+        shapes = {name: each.shape for name, each in given.items() if isinstance(each, Tensor)}
+        if shapes != self.shapes or len(given) > len(shapes):
+            return False
+        embeddings = given["embeddings"]
+        return embeddings.device == self.device and embeddings.dtype in (torch.float32, torch.bfloat16, torch.float16)
+
+
+class _Inputs(torch.autograd.Function):
+    """The inputs of a graph. Their gradients are copied, because the next call overwrites those in the graph.
+
+    Without copies, gradients of parameters would not accumulate: https://github.com/pytorch/pytorch/issues/181723
+    """
+
+    @staticmethod
+    def forward(ctx: Any, graphed: GraphedLoss, *inputs: Tensor) -> tuple[Tensor, ...]:
+        graphed.calls += 1
+        ctx.graphed, ctx.call = graphed, graphed.calls
+        ctx.set_materialize_grads(False)
+        return tuple(each.view_as(each) for each in inputs)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
+        if ctx.call != ctx.graphed.calls:
+            raise UserError(
+                "a graphed loss keeps only its latest batch; call backward() before the next batch, "
+                "or make one graphed loss for each"
+            )
+        return None, *(None if each is None else each.clone() for each in gradients)
+
+
+def _recorded(step: Callable[..., Tensor], inputs: tuple[Tensor, ...]) -> Callable[..., Tensor]:
+    """Records a step that takes these inputs, which become the memory that every replay reads."""
+    try:
+        with _without_reads():
+            step(*inputs)
+    except RuntimeError as error:
+        if "synchronizing" not in str(error):
+            raise
+        raise UserError(
+            "this loss reads data on the host, which a CUDA graph cannot do; use it without graphed"
+        ) from error
+    replay: Any = torch.cuda.make_graphed_callables(step, inputs, allow_unused_input=True)
+    return replay  # type: ignore[no-any-return]
+
+
+@contextmanager
+def _without_reads() -> Iterator[None]:
+    """Operations that wait for the GPU raise an error, before a recording that they would break."""
+    before = torch.cuda.get_sync_debug_mode()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that not all such operations are detected
+        torch.cuda.set_sync_debug_mode("error")
+        try:
+            yield
+        finally:
+            torch.cuda.set_sync_debug_mode(before)
