@@ -9,6 +9,7 @@ are those of scikit-learn (AMI with its default, the arithmetic mean).
 
 from __future__ import annotations
 
+import math
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
@@ -68,10 +69,8 @@ def expected_information(class_sizes: Integers, cluster_sizes: Integers) -> Floa
     >>> expected_information(np.array([2, 2]), np.array([1, 3])).round(4).tolist()
     [0.6931, 0.1699]
     """
-    from scipy.special import gammaln  # slow to import
-
     m = int(class_sizes.sum())
-    log_factorial = gammaln(np.arange(m + 1) + 1.0)
+    log_factorial = np.array([math.lgamma(n + 1) for n in range(m + 1)])  # scipy's takes 0.2 s to import
     sizes, of_cluster = np.unique(cluster_sizes, return_inverse=True)
     size = sizes[:, None]
     total = np.zeros(len(sizes))
