@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from provenance import made
 
 from nearkin.experiments.pool import Job, run_jobs
 from nearkin.experiments.runs import Task, provenance_of, seconds_of
@@ -168,7 +169,7 @@ def main() -> None:
         if (not given.rows or row.name in given.rows) and (not given.datasets or dataset in given.datasets)
     ]
     run_jobs(jobs, len(jobs), given.jobs)
-    print(table(json.loads(given.out.read_text()), given.sections))
+    print(table(json.loads(given.out.read_text())["rows"], given.sections))
 
 
 def one_run(
@@ -202,10 +203,10 @@ def shown(scores: dict[str, float]) -> dict[str, float]:
 
 def add(file: Path, row: dict[str, Any]) -> None:
     """Adds a row to the file, or replaces the same one."""
-    rows = json.loads(file.read_text()) if file.is_file() else []
+    rows = json.loads(file.read_text())["rows"] if file.is_file() else []
     key = ("section", "dataset", "name", "epochs", "seed")
     rows = [old for old in rows if any(old.get(name) != row.get(name) for name in key)]
-    write_json(file, [*rows, row])
+    write_json(file, {"made": made(), "rows": [*rows, row]})
 
 
 def table(rows: list[dict[str, Any]], sections: list[str]) -> str:

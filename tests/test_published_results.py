@@ -255,6 +255,13 @@ def test_the_defaults_stand_there_as_they_were_measured() -> None:
             assert one["after"]["map@r"] >= one["backbone"]["map@r"]  # as the text says
 
 
+def test_methods_trained_on_all_classes_stand_there_as_they_were_measured() -> None:
+    rows = by_name(table("CUB-200-2011, trained on all classes", "| all training classes, % | Recall@1 |"))
+    found = {row["name"]: row["after"] for row in raw("claims")["rows"]}
+    found["backbone alone"] = raw("claims")["rows"][0]["backbone"]
+    assert rows == {name: percent(*(scores[each] for each in SCORES)) for name, scores in found.items()}
+
+
 def test_heads_on_two_more_datasets_stand_there_as_they_were_measured() -> None:
     rows = by_name(table("A head on frozen features", "| head alone, % | Cars Recall@1 | MAP@R | epoch |"))
     found = {(row["dataset"], row["method"]): row for row in raw("defaults")["check-head"]["rows"]}
