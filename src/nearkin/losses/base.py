@@ -14,10 +14,12 @@ from nearkin.losses.pairs import IndicesTuple, refuse_pairs
 class Loss(nn.Module):
     """Base class of losses. Trainers, miners and wrappers of pytorch-metric-learning can call it.
 
-    A subclass defines ``compute``. If its formula does not compare pairs, it sets ``without_pairs`` to the reason.
+    A subclass defines ``compute``. If its formula does not compare pairs, it sets ``without_pairs`` to the reason; if
+    `graphed` cannot record it, ``without_graph``.
     """
 
     without_pairs: ClassVar[str] = ""
+    without_graph: ClassVar[str] = ""
     compute: Callable[..., Tensor]  # takes embeddings and labels; also the pair arguments, unless without_pairs is set
 
     def forward(

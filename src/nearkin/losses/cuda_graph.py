@@ -32,8 +32,8 @@ def graphed(
     the latest one. There are no second derivatives.
 
     Args:
-        loss: a loss that does not read data on the host; facility location, spectral and the losses of
-            pytorch-metric-learning do. It is moved to the device.
+        loss: any loss but facility location, whose γ may change, and those that read data on the host: spectral and
+            the losses of pytorch-metric-learning. It is moved to the device.
         batch_size: the number of items in a batch.
         dim: the number of dimensions of their embeddings, in single or half precision.
         device: where the embeddings are.
@@ -49,6 +49,8 @@ def graphed(
     for name, value in (("batch_size", batch_size), ("dim", dim)):
         if value < 1:
             raise UserError(f"{name} must be an integer >= 1, got {value}")
+    if why := getattr(loss, "without_graph", ""):
+        raise UserError(f"this loss cannot be recorded as a CUDA graph, because {why}; use it without graphed")
     device = torch.device(device)
     if device.type != "cuda":
         return loss.to(device)
@@ -132,6 +134,7 @@ class _Inputs(torch.autograd.Function):
 
 def _recorded(step: Callable[..., Tensor], inputs: tuple[Tensor, ...]) -> Callable[..., Tensor]:
     """Records a step that takes these inputs, which become the memory that every replay reads."""
+    step(*inputs)  # the first call may read what later ones have in memory
     try:
         with _without_reads():
             step(*inputs)

@@ -103,6 +103,7 @@ class FacilityLocationLoss(Loss):
         self.stochastic = stochastic
 
     without_pairs = "it compares clusterings of the whole batch"
+    without_graph = "its γ may change between batches"
 
     def compute(self, embeddings: Tensor, labels: Labels) -> Tensor:
         return facility_location_loss(
