@@ -10,6 +10,8 @@ import pytest
 from nearkin.errors import UserError
 from nearkin.experiments.provenance import commit_of, note_commit
 
+IDENTITY = ("-c", "user.name=one", "-c", "user.email=one@example.org")
+
 
 def checkout(root: Path) -> Path:
     """A repository with one commit; returns its package."""
@@ -17,8 +19,7 @@ def checkout(root: Path) -> Path:
     package.mkdir(parents=True)
     (package / "__init__.py").write_text("version = 1\n")
     (root / ".gitignore").write_text("COMMIT\n")
-    identity = ("-c", "user.name=one", "-c", "user.email=one@example.org")
-    for command in (["init", "-q"], ["add", "-A"], [*identity, "commit", "-qm", "first"]):
+    for command in (["init", "-q"], ["add", "-A"], [*IDENTITY, "commit", "-qm", "first"]):
         subprocess.run(["git", "-C", str(root), *command], check=True)
     return package
 
@@ -46,3 +47,13 @@ def test_changes_are_told_in_a_checkout_too(tmp_path: Path) -> None:
     note_commit(package)
     (tmp_path / "one" / ".git").rename(tmp_path / "elsewhere")
     assert commit_of(package) == f"{commit}-dirty"
+
+
+def test_files_copied_over_an_older_checkout_have_the_noted_commit(tmp_path: Path) -> None:
+    old, new = checkout(tmp_path / "old"), checkout(tmp_path / "new")
+    (new / "__init__.py").write_text("version = 2\n")
+    subprocess.run(["git", "-C", str(new), *IDENTITY, "commit", "-qam", "second"], check=True)
+    note_commit(new)
+    (old / "__init__.py").write_text("version = 2\n")
+    (tmp_path / "old" / "COMMIT").write_text((tmp_path / "new" / "COMMIT").read_text())
+    assert commit_of(old) == commit_of(new)

@@ -55,7 +55,10 @@ def hardware(device: str = "auto") -> str:
 
 def commit_of(package: Path) -> str | None:
     """The commit of a package in src/, such as ``237546a``, or ``237546a-dirty`` with changes; None if unknown."""
-    return _commit_in_git(package) or _noted_commit(package)
+    in_git, noted = _commit_in_git(package), _noted_commit(package)
+    # Files may be copied over an older checkout: git calls them changed, and the note knows better.
+    knows_better = noted is not None and not noted.endswith(DIRTY)
+    return noted if in_git is None or (in_git.endswith(DIRTY) and knows_better) else in_git
 
 
 def note_commit(package: Path = PACKAGE) -> Path:

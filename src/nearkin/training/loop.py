@@ -148,7 +148,10 @@ def make_trainer(
     held_out = held_out_splits(splits, tested)
     check_measurable(held_out)
     check_choice(settings.training, held_out)
-    method.sampler(splits.train.labels, settings.training.batch_size, settings.training.seed)  # raises if it cannot
+    labels, batch_size = splits.train.dense_labels, settings.training.batch_size
+    if settings.model.dim:  # without a head, the backbone says how many there are
+        method.check(labels, settings.model.dim, batch_size, settings.model.normalize)
+    method.sampler(labels, batch_size, settings.training.seed)  # raises if it cannot fill a batch
     model = build_model(settings, splits.train, method.slices, backbone)
     others = objects.get("callbacks", ()), objects.get("trial")
     return Trainer(splits, method, model, settings, run, resumed, tested, *others)
