@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
 from reference.samplers import neighbourhood
 from torch import Tensor
 
+from nearkin.api import make_settings
 from nearkin.losses import magnet_loss
 from nearkin.methods import Batch, make_method
 from nearkin.methods.magnet import ALPHA_STEP, BATCH_WEIGHT, Magnet
 from nearkin.space import Space
+from nearkin.training import Run
+from nearkin.training.loop import make_trainer
 
 LABELS = np.repeat([4, 7, 9], [24, 24, 6])
 
@@ -94,6 +99,17 @@ def test_impostors_can_come_from_the_whole_index() -> None:
     centroids = torch.stack([space().embeddings[cluster_of == cluster].mean(0) for cluster in range(5)])
     form = {"variance": "eq5", "hinge": "soft", "centroids": centroids, "centroid_labels": class_of(method)}
     assert loss.item() == pytest.approx(magnet_loss(embeddings, batch.labels, clusters, **form).item())  # type: ignore[arg-type]
+
+
+def test_classes_are_numbered_in_the_index_as_in_the_batches(vectors: str, tmp_path: Path) -> None:
+    """Also if the training split does not have every class."""
+    changes = {"candidates": "index", "batch_size": 8, "epochs": 1, "evaluate_every": 0, "dim": 4, "backbone": "mlp"}
+    run = make_trainer(make_settings(vectors, "magnet", changes), Run(tmp_path / "run"))
+    assert len(run.train_set.present_classes) <= run.train_set.labels.max()
+    run.train()
+    assert isinstance(run.method, Magnet)
+    of_centroids = run.method._impostors["centroid_labels"].numpy()
+    np.testing.assert_array_equal(of_centroids[run.method.batch_sampler.index.cluster_of], run.labels)
 
 
 def test_alpha_grows_while_too_few_items_have_a_loss() -> None:

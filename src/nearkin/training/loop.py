@@ -383,11 +383,11 @@ class Trainer:
                 yield Batch(inputs, labels, torch.from_numpy(items), self.position.step)
 
     def _refresh(self) -> None:
-        """Embeds the training split with the current model and passes it to the method."""
+        """Embeds the training split with the current model and passes it to the method, with the labels of batches."""
         started = time.monotonic()
         self._estimate_batch_norm()
-        head = self.method.refresh_on == "embeddings"
-        self.method.on_refresh(self._space(self.train_set, fast=True, head=head))
+        space = self._space(self.train_set, fast=True, head=self.method.refresh_on == "embeddings")
+        self.method.on_refresh(replace(space, labels=torch.from_numpy(self.labels).to(space.labels.device)))
         if self.fabric.world_size > 1:  # GPU sums may differ in the last digit between processes
             for stateful in (self.method, self.sampler):
                 stateful.load_state_dict(self.fabric.broadcast(stateful.state_dict()))
