@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from nearkin.api import make_settings
-from nearkin.methods import Batch, make_method
+from nearkin.methods import Batch, Phase, make_method
 from nearkin.methods.divide_and_conquer import DivideAndConquer
 from nearkin.space import Space
 from nearkin.training import Run
@@ -319,3 +319,27 @@ def test_one_learner_is_the_wrapped_method_itself(vectors: Path, tmp_path: Path)
     assert len(run.model.head.project) == 1
     (items,) = method_of(run).batch_sampler.parts
     assert len(items) == len(run.train_set)
+
+
+@pytest.mark.parametrize("partition", ["k-means", "random"])
+def test_a_run_that_trains_on_after_joint_epochs_divides_the_items_again(
+    vectors: Path, tmp_path: Path, partition: str
+) -> None:
+    trainer(vectors, tmp_path / "run", epochs=3, partition=partition).train()
+    begun = Run.open(tmp_path / "run")
+    run = make_trainer(begun.settings().changed(training={"epochs": 6}), begun, resumed=True)
+    take_step, parts = run._step, {}
+
+    def noted(batch: Batch) -> None:
+        parts[run.position.epoch] = len(method_of(run).batch_sampler.parts)
+        take_step(batch)
+
+    run._step = noted  # type: ignore[method-assign]
+    run.train()
+    assert parts == {3: 4, 4: 4, 5: 1}
+
+
+def test_without_epochs_before_them_joint_epochs_have_the_full_learning_rate() -> None:
+    method = make_method("divide-and-conquer", finetune=1.0)
+    method.prepare(classes=4, dim=8, epochs=5)
+    assert method.phases == (Phase(0),)

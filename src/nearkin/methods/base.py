@@ -165,7 +165,7 @@ class Method(ABC):
         """Sets what changes between epochs; it must depend only on the epoch (from 0) and the saved state."""
 
     def on_refresh(self, space: Space) -> None:  # noqa: B027 (most methods need no refresh)
-        """Rebuilds a cluster index or a partition from fresh embeddings of the training split, with labels of batches."""
+        """Rebuilds what comes from the whole space; ``space``: the training split, with the labels of batches."""
 
     def step(self, embed: Embed, batch: Batch) -> Tensor:
         """Computes the loss of one batch."""

@@ -141,7 +141,7 @@ class DivideAndConquer(Method):
         fewest = int(self.finetune > 0 and epochs > 1)
         self.first_joint_epoch = epochs - max(fewest, round(self.finetune * epochs))
         self.phases = (Phase(0),)
-        if self.learners > 1 and self.first_joint_epoch < epochs:
+        if self.learners > 1 and 0 < self.first_joint_epoch < epochs:
             self.phases += (Phase(self.first_joint_epoch, self.finetune_rate_factor),)
 
     def sampler(self, labels: npt.ArrayLike, batch_size: int, seed: int) -> LabelBatchSampler:
@@ -155,8 +155,10 @@ class DivideAndConquer(Method):
         for method in [*self.learner_methods, self.joint_method]:
             method.start_epoch(epoch)
         self.joint = epoch >= self.first_joint_epoch
-        is_final = self.cluster_of is not None and self.partition != "k-means"
-        self.refresh_every = None if self.joint or is_final else Every(epochs=self.recluster_epochs)
+        is_final = self._divided and self.partition != "k-means"
+        # A run that trains on after joint epochs starts by dividing the items again.
+        every = Every(epochs=self.recluster_epochs if self._divided else 1)
+        self.refresh_every = None if self.joint or is_final else every
         if self.joint:
             self.batch_sampler.unite()
             if self.learner_methods and self.joined_at != self.first_joint_epoch:
@@ -199,11 +201,10 @@ class DivideAndConquer(Method):
 
     def record(self) -> dict[str, float]:
         """How many of a learner's items belong to other clusters, on average over the learners."""
-        parts = self.batch_sampler.parts
-        if self.cluster_of is None or len(parts) < self.learners:  # all items are trained together
+        if self.cluster_of is None or not self._divided:
             return {"borrowed_share": 0.0}
         cluster_of = self.cluster_of.numpy()
-        borrowed = [np.mean(cluster_of[items] != cluster) for cluster, items in enumerate(parts)]
+        borrowed = [np.mean(cluster_of[items] != cluster) for cluster, items in enumerate(self.batch_sampler.parts)]
         return {"borrowed_share": round(float(np.mean(borrowed)), 4)}
 
     def searched(self) -> dict[str, tuple[Any, Range]]:
@@ -240,6 +241,11 @@ class DivideAndConquer(Method):
         self.cluster_of = None if state["groups"] is None else state["groups"].cpu()
         self.joined_at = state.get("joined_at")  # older checkpoints do not have it
         self.batch_sampler.divide([items.cpu().numpy() for items in state["parts"]])
+
+    @property
+    def _divided(self) -> bool:
+        """Whether batches come from clusters; not before the first refresh, and not in joint epochs."""
+        return self.cluster_of is not None and len(self.batch_sampler.parts) == self.learners
 
     def _dimensions(self, dim: int) -> list[tuple[Method, int]]:
         """Each wrapped method with its number of dimensions."""
