@@ -21,6 +21,7 @@ from nearkin.data import ImageFiles, LazyImages, Vectors, as_dataset
 from nearkin.errors import UserError
 from nearkin.experiments import run_report
 from nearkin.experiments.run_report import gather, write_report
+from nearkin.methods import DivideAndConquer
 from nearkin.space import Space
 
 QUICK: dict[str, Any] = {"epochs": 2, "batch_size": 16, "dim": 8, "device": "cpu"}
@@ -271,6 +272,20 @@ def test_groups_of_the_method_are_shown(blots: str, tmp_path: Path, method: str,
         else:
             sizes = [int(size) for size in re.findall(r"learner \d+ (\d+) items of", text)]
             assert len(sizes) == 4 and sum(sizes) == 48
+
+
+def test_groups_are_found_again_in_the_space_that_the_method_divides(
+    blots: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = nearkin.train(blots, "divide-and-conquer", tmp_path / "run", **QUICK, cluster_by="features")
+    run.checkpoint_file.unlink()
+    seen: list[Space] = []
+    on_refresh = DivideAndConquer.on_refresh
+    monkeypatch.setattr(
+        DivideAndConquer, "on_refresh", lambda self, space: on_refresh(self, seen.append(space) or space)
+    )
+    write_report(run.folder, figures=False)
+    assert [space.dim for space in seen] == [run.model.model.width]
 
 
 def test_thumbnails_of_an_object_are_read_one_after_the_other() -> None:
