@@ -182,6 +182,7 @@ def test_batches_can_be_compared_side_by_side(nearkin: Command, vectors: str, tm
         ("rank:dim=4", {}, "dim is the same for all rows of a comparison; leave it out of 'rank:dim=4'"),
         ("rank:seed=4", {}, "seed is the same for all rows"),
         ("rank:epochs=4", {}, "epochs is the same for all rows"),
+        ("rank:stop_after=4", {}, "stop_after is the same for all rows"),
         ("rank:batchs=own", {}, "did you mean 'batches'"),
         ("rank:batches", {}, "write NAME=VALUE"),
     ],

@@ -33,6 +33,7 @@ PROTOCOLS: dict[str, dict[str, Any]] = {
 }
 NEXT_METHOD = re.compile(r",(?!\s*\w+=)")  # a comma, but not one between the settings of a method
 NOT_FREE = ("keep", "seed", "validation")  # set by the protocol and the number of seeds
+SAME_EPOCHS = ("epochs", "stop_after", "evaluate_every", "patience")  # all rows train and choose equally
 
 
 @dataclass(frozen=True)
@@ -181,7 +182,7 @@ def own_settings(method: str) -> dict[str, Any]:
     own = dict(parse_assignment(text) for text in texts.split(",") if text)
     for section, table in by_section(name, own).items():
         for setting in table:
-            if section in ("data", "model") or setting in (*NOT_FREE, "epochs"):
+            if section in ("data", "model") or setting in (*NOT_FREE, *SAME_EPOCHS):
                 raise UserError(f"{setting} is the same for all rows of a comparison; leave it out of '{method}'")
     return own
 
