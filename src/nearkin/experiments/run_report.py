@@ -216,8 +216,7 @@ def _grouping(run: Run, settings: Settings, train: Dataset, embedder: Embedder) 
     source = "from the last checkpoint"
     if found is None:
         method.sampler(train.dense_labels, settings.training.batch_size, settings.training.seed)
-        head = method.refresh_on == "embeddings"
-        method.on_refresh(embed_dataset(embedder.model, train, use_cache=head, head=head))
+        method.on_refresh(embed_dataset(embedder.model, train, head=method.refresh_on == "embeddings"))
         found = method.groups()
         source = "found for this report by the method, with the kept model"
     if found is None:

@@ -54,7 +54,7 @@ def embed_dataset(
         seed: random seed of the views.
         use_cache: whether to read backbone features from the cache, and to add them.
         autocast: compute in this lower precision instead; only without the cache and without augmentation.
-        head: False: the space of the backbone's features instead; only without the cache.
+        head: False: the space of the backbone's features instead, without the cache; only without augmentation.
 
     >>> from nearkin.models import ModelSpec
     >>> vectors = Vectors(np.eye(3, dtype=np.float32))
@@ -62,6 +62,8 @@ def embed_dataset(
     >>> space = embed_dataset(EmbeddingModel(ModelSpec("linear", dim=2, features=3)), dataset)
     >>> space.embeddings.shape, space.labels.tolist()
     (torch.Size([3, 2]), [0, 1, 1])
+    >>> embed_dataset(EmbeddingModel(ModelSpec("linear", dim=2, features=3)), dataset, head=False).dim
+    3
     """
     items = dataset.items
     _check_views(items, views, augment)
@@ -70,7 +72,7 @@ def embed_dataset(
     if augment != "none":
         assert isinstance(model, EmbeddingModel)
         embeddings = _mean_of_views(model, items, batch_size, workers, views, augment, seed)
-    elif use_cache and isinstance(model, EmbeddingModel):
+    elif use_cache and head and isinstance(model, EmbeddingModel):
         finish = lambda rows: embed_rows(model, rows)  # noqa: E731
         embeddings = _from_features(model, items, batch_size, workers, "embedding", model.spec.dim, finish)
     else:
