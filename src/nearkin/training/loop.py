@@ -390,7 +390,8 @@ class Trainer:
         self.method.on_refresh(replace(space, labels=torch.from_numpy(self.labels).to(space.labels.device)))
         if self.fabric.world_size > 1:  # GPU sums may differ in the last digit between processes
             for stateful in (self.method, self.sampler):
-                stateful.load_state_dict(self.fabric.broadcast(stateful.state_dict()))
+                state = self.fabric.broadcast(stateful.state_dict())  # tensors on the first process's GPU
+                stateful.load_state_dict(self.fabric.to_device(state))
         self.refresh_seconds += time.monotonic() - started
 
     def _estimate_batch_norm(self) -> None:
