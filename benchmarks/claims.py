@@ -10,6 +10,7 @@ its last epoch, so nothing is chosen on the test split. Rows are added to the JS
     halves     batches that look at the space on Cars and Flowers
     known      Flowers with known classes: 20 images per class for training, 5,129 others for testing
     learners   divide and conquer on CUB: 1, 2, 4 and 8 learners, other partitions, one embedding
+    halves-head, known-head   the same as halves and known, but only a head on frozen features; without a GPU in minutes
 """
 
 from __future__ import annotations
@@ -40,6 +41,7 @@ COMMON: dict[str, Any] = {
     "micro_batch": 128,  # for the large batches of spectral; those of the others are smaller
     "keep_decoded": True,
 }
+HEAD: dict[str, Any] = {"freeze_backbone": True, "keep_decoded": False, "micro_batch": 0}
 SHOWN = ("recall@1", "map@r", "nmi_arithmetic", "soft_knn_error", "nearest_cluster_error", "classifier_error")
 KNOWN_TRAIN, KNOWN_SEARCH = 20, 10  # images per class that are trained on, and that options were chosen on
 
@@ -118,6 +120,8 @@ SECTIONS = {
     "halves": Section(("cars", "flowers"), tuple(batch_rows())),
     "known": Section(("flowers-known",), KNOWN, {"batch_size": 48}),
     "learners": Section(("cub",), tuple(learner_rows())),
+    "halves-head": Section(("flowers", "cars"), tuple(batch_rows()), HEAD),
+    "known-head": Section(("flowers-known",), KNOWN, HEAD | {"batch_size": 48, "learning_rate": 1e-3}),
 }
 
 

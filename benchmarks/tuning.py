@@ -58,14 +58,14 @@ def search(out: Path, rows: Mapping[str, Row], rungs: Sequence[Rung], jobs: int)
     return found
 
 
-def table(found: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
+def table(found: Mapping[str, Sequence[Mapping[str, Any]]], seeds: Sequence[int]) -> str:
     """One line per method and seed: epochs of both searches, then MAP@R with the defaults and with what they found."""
     kinds = (DEFAULTS, FULL, HALVING)
     heads = ["method, seed", *(f"epochs, {kind}" for kind in kinds[1:])]
     heads += [f"{split}, {kind}" for split in ("validation", "test") for kind in kinds]
     lines = [heads, ["---"] * len(heads)]
     for name in found[FULL][0]:
-        for seed, (full, halving) in enumerate(zip(found[FULL], found[HALVING], strict=True)):
+        for seed, full, halving in zip(seeds, found[FULL], found[HALVING], strict=False):
             of = {DEFAULTS: full[name]["defaults"], FULL: full[name], HALVING: halving[name]}
             scores = [f"{of[kind][split]:.4f}" for split in ("validation", "test") for kind in kinds]
             lines.append([f"{name}, {seed}", *(str(of[kind]["epochs"]) for kind in kinds[1:]), *scores])
@@ -78,7 +78,7 @@ def main() -> None:
     parser.add_argument("--methods", nargs="+", default=METHODS)
     parser.add_argument("--trials", type=int, default=9)
     parser.add_argument("--epochs", type=int, default=27)
-    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--jobs", type=int, default=1, help="number of runs in parallel")
     parser.add_argument("--runs", type=Path, default=Path("runs/tuning"), help="folder for the runs")
     parser.add_argument("--out", type=Path, help="also write the results as JSON")
@@ -87,16 +87,18 @@ def main() -> None:
     schemes = {FULL: [Rung(given.trials, given.epochs)], HALVING: rungs}
     rows = rows_of(list(given.methods), given.data, {"epochs": given.epochs, "logger": "none"}, "fair", Objects())
     found: dict[str, list[dict[str, dict[str, Any]]]] = {kind: [] for kind in schemes}
-    for seed in range(given.seeds):
+    for done, seed in enumerate(given.seeds, start=1):
         for kind, of_kind in schemes.items():
             seeded = {name: row.changed({"seed": seed}) for name, row in rows.items()}
             out = given.runs / f"{kind.replace(' ', '-')}-{seed}"
             found[kind].append(search(out, seeded, of_kind, given.jobs))
             assert all(each["epochs"] == epochs_of(of_kind) for each in found[kind][-1].values())
-        print(f"{seed + 1} of {given.seeds} seeds\n{table(found)}\n", flush=True)
+        print(f"{done} of {len(given.seeds)} seeds\n{table(found, given.seeds)}\n", flush=True)
         if given.out:
             plans = {kind: [vars(rung) for rung in of_kind] for kind, of_kind in schemes.items()}
-            write_json(given.out, {"made": made("cpu"), "data": given.data, "rungs": plans, **found})
+            write_json(
+                given.out, {"made": made("cpu"), "data": given.data, "rungs": plans, "seeds": given.seeds, **found}
+            )
 
 
 if __name__ == "__main__":

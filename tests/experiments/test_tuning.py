@@ -80,29 +80,31 @@ def tuned(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tuned]:
 @pytest.mark.parametrize(
     ("trials", "training", "rungs"),
     [
-        (9, {"epochs": 30}, [(9, 4), (3, 10), (1, 30)]),
-        (20, {"epochs": 100}, [(20, 15), (7, 35), (3, 100)]),  # evaluated every five epochs
-        (5, {"epochs": 30, "stop_after": 9}, [(5, 1), (2, 3), (1, 9)]),
+        (9, {"epochs": 30}, [(9, 4), (4, 10), (2, 30)]),
+        (20, {"epochs": 100}, [(20, 15), (8, 35), (4, 100)]),  # evaluated every five epochs
+        (5, {"epochs": 30, "stop_after": 9}, [(5, 1), (3, 3), (2, 9)]),
         (5, {"epochs": 30, "evaluate_every": 40}, [(5, 30)]),
         (5, {"epochs": 1}, [(5, 1)]),
-        (3, {"epochs": 9}, [(3, 1), (1, 9)]),
+        (3, {"epochs": 9}, [(3, 1), (2, 9)]),
         (1, {"epochs": 9}, [(1, 9)]),
     ],
 )
-def test_a_third_of_the_trials_goes_on_after_each_rung(
+def test_a_third_of_the_trials_and_the_defaults_go_on_after_each_rung(
     trials: int, training: dict[str, int], rungs: list[tuple[int, int]]
 ) -> None:
     assert plan(trials, TrainingSettings(**training)) == [Rung(*rung) for rung in rungs]
 
 
 def test_all_methods_train_the_epochs_of_the_plan_and_go_on_from_checkpoints(tuned: Tuned) -> None:
-    budget = 5 * 1 + 2 * (3 - 1) + 1 * (9 - 3)
+    budget = 5 * 1 + 3 * (3 - 1) + 2 * (9 - 3)
     for method, tried in trials(tuned.out).items():
         taken = sorted(tuned.steps[f"tune/{method}-{number}"] / STEPS for number in range(5))
-        assert taken == [1, 1, 1, 3, 9] and sum(taken) == budget
-        assert sorted(len(trial["scores"]) for trial in tried) == [1, 1, 1, 2, 3]
-        first = sorted((trial["scores"][0] for trial in tried), reverse=True)
-        assert first[:2] == sorted((trial["scores"][0] for trial in tried if trial["scores"][1:]), reverse=True)
+        assert taken == [1, 1, 3, 9, 9] and sum(taken) == budget
+        assert sorted(len(trial["scores"]) for trial in tried) == [1, 1, 2, 3, 3]
+        defaults, *others = tried
+        assert len(defaults["scores"]) == 3
+        first = sorted((trial["scores"][0] for trial in others), reverse=True)
+        assert first[:2] == sorted((trial["scores"][0] for trial in others if trial["scores"][1:]), reverse=True)
     assert tuned.result.tuning_epochs == budget
     assert f"5 trials, {budget} epochs in all" in tuned.result.legend
 
@@ -114,7 +116,7 @@ def test_the_best_trial_on_validation_is_used_for_all_seeds(tuned: Tuned) -> Non
         for number, trial in enumerate(tried):
             records = Run(tuned.out / "tune" / f"{method}-{number}").metrics
             assert trial["scores"][-1] == max(record["map@r"] for record in records if record["kind"] == "evaluation")
-        best = next(trial for trial in tried if len(trial["scores"]) == 3)
+        best = max((trial for trial in tried if len(trial["scores"]) == 3), key=lambda trial: trial["scores"][-1])
         assert json.loads((tuned.out / "chosen.json").read_text())[method] == best
         assert tuned.result.chosen[method] == best["settings"]
         for seed in range(2):
@@ -153,7 +155,7 @@ def test_a_stopped_search_goes_on_to_the_same_trials(
     """Stopped beyond the random trials, where the next trial depends on all earlier scores, and in the second rung."""
     quick, save = QUICK | {"epochs": 3}, Trainer._save_or_stop
     whole = compare(vectors, ["triplet"], out=tmp_path / "whole", seeds=1, **quick, tune=8)
-    assert sum(steps.values()) == (8 * 1 + 3 * 2) * STEPS
+    assert sum(steps.values()) == (8 * 1 + 4 * 2) * STEPS
     steps.clear()
     last = max(number for number, trial in enumerate(trials(tmp_path / "whole")["triplet"]) if trial["scores"][1:])
     for trial, at in ((7, 2), (last, STEPS + 2)):
@@ -172,7 +174,7 @@ def test_a_stopped_search_goes_on_to_the_same_trials(
         compare(vectors, ["triplet"], out=tmp_path / "cut", seeds=1, **quick, tune=8)
     assert compare(vectors, ["triplet"], out=tmp_path / "cut", seeds=1, **quick, tune=8).scores == whole.scores
     assert trials(tmp_path / "cut") == trials(tmp_path / "whole")
-    assert sum(steps.values()) == (8 * 1 + 3 * 2) * STEPS  # no step was taken twice
+    assert sum(steps.values()) == (8 * 1 + 4 * 2) * STEPS  # no step was taken twice
 
 
 def test_a_trial_that_fails_after_its_first_rung_leaves_its_place_empty() -> None:

@@ -38,7 +38,8 @@ def compare(
         int,
         typer.Option(
             help="Number of tuning trials per method. All train for 1/9 of the epochs, the best third for 1/3, and the "
-            "best ninth for all: the same epochs for every method, about 1/4 of training every trial to the end."
+            "best ninth and the defaults for all: the same epochs for every method, about 1/3 of training every trial "
+            "to the end."
         ),
     ] = 0,
     concatenate: Annotated[

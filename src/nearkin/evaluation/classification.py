@@ -120,7 +120,7 @@ def classifier_error(space: Space, weight: Tensor, classes: Tensor) -> float:
         weight: (C, D) one row per class; the row with the largest dot product wins.
         classes: (C,) the label of each row.
 
-    >>> classifier_error(Space.of([[1.0, 0.0], [0.0, 2.0]], [5, 5]), torch.eye(2), torch.tensor([5, 7]))
+    >>> classifier_error(Space.of([[1.0, 0.0], [0.0, 2.0]], [0, 0]), torch.eye(2), torch.tensor([0, 1]))
     0.5
     """
     return error_rate(classes.to(weight.device)[(space.embeddings @ weight.T).argmax(1)], space.labels)

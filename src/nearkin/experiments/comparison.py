@@ -79,7 +79,7 @@ def compare(
             ``jobs=1``.
         tune: number of tuning trials per method, for its learning rate and its own settings, scored on validation
             classes with seed 0; 0: no tuning. All trials train for a ninth of the epochs, the best third of them for a
-            third, and the best ninth for all epochs, so 9 trials cost less than 3 full runs.
+            third, and the best ninth and the defaults for all epochs, so 9 trials cost less than 4 full runs.
         concatenate: also evaluate the concatenated embeddings of all seeds.
         out: folder for the runs and the results (HTML, JSON, Markdown and LaTeX); by default
             ``runs/compare-<data>``.

@@ -1,8 +1,9 @@
 """Tunes the settings of every method by successive halving, scored only on validation classes.
 
 All trials train for a ninth of the epochs. The best third of them continues to a third of the epochs, and the best
-third of those to the end (Jamieson and Talwalkar 2016, with a reduction factor of 3). A trial continues from its
-checkpoint, with the learning rates of the full number of epochs, so the last ones end up as if they had never stopped.
+third of those to the end (Jamieson and Talwalkar 2016, with a reduction factor of 3). The defaults, which come first,
+always continue beside them, so the winner is never worse than they are. A trial continues from its checkpoint, with the
+learning rates of the full number of epochs, so the last ones end up as if they had never stopped.
 Every method gets the same number of epochs, known in advance.
 
 The settings come from Optuna's tree-structured Parzen estimator with a fixed seed, one trial after the other, starting
@@ -37,8 +38,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("nearkin")
 
+DEFAULTS = 0  # the number of the trial with the default settings
 RANDOM_TRIALS = 5  # after the defaults, before the search uses the scores
-REDUCTION = 3  # the best third of the trials continues to the next rung
+REDUCTION = 3  # the best third of the trials continues to the next rung, beside the defaults
 
 
 @dataclass(frozen=True)
@@ -61,25 +63,27 @@ class Trial:
 def plan(trials: int, training: TrainingSettings) -> list[Rung]:
     """The rungs: all trials, a third and a ninth of them, for a ninth, a third and all of the epochs, rounded up.
 
-    A rung ends with an evaluation that a full run has too. With few epochs or trials, there are fewer rungs.
+    The defaults come in addition. A rung ends with an evaluation that a full run has too. With few epochs or trials,
+    there are fewer rungs.
 
     >>> plan(15, TrainingSettings(epochs=27))
-    [Rung(trials=15, epochs=3), Rung(trials=5, epochs=9), Rung(trials=2, epochs=27)]
-    >>> plan(2, TrainingSettings(epochs=27))
-    [Rung(trials=2, epochs=3), Rung(trials=1, epochs=27)]
+    [Rung(trials=15, epochs=3), Rung(trials=6, epochs=9), Rung(trials=3, epochs=27)]
+    >>> plan(3, TrainingSettings(epochs=27))
+    [Rung(trials=3, epochs=3), Rung(trials=2, epochs=27)]
     """
     last = min(training.stop_after or training.epochs, training.epochs)
     every = max(1, evaluation_interval(training))
     ends = {min(last, every * math.ceil(last / (every * REDUCTION**power))) for power in range(3)}
-    rungs = [Rung(math.ceil(trials / REDUCTION**place), end) for place, end in enumerate(sorted(ends))]
+    counts = [trials, *(min(trials, 1 + math.ceil(trials / REDUCTION**place)) for place in range(1, len(ends)))]
+    rungs = [Rung(count, end) for count, end in zip(counts, sorted(ends), strict=True)]
     return list({rung.trials: rung for rung in rungs}.values())  # there is nothing to choose between equal numbers
 
 
 def epochs_of(rungs: Sequence[Rung]) -> int:
     """The epochs that all trials of a method train together.
 
-    >>> epochs_of(plan(15, TrainingSettings(epochs=27)))  # 15 × 3 + 5 × (9 − 3) + 2 × (27 − 9)
-    111
+    >>> epochs_of(plan(15, TrainingSettings(epochs=27)))  # 15 × 3 + 6 × (9 − 3) + 3 × (27 − 9)
+    135
     """
     return sum(rung.trials * (rung.epochs - before.epochs) for before, rung in pairwise([Rung(0, 0), *rungs]))
 
@@ -87,17 +91,21 @@ def epochs_of(rungs: Sequence[Rung]) -> int:
 def in_words(rungs: Sequence[Rung]) -> str:
     """The plan and its cost, for a message.
 
-    >>> in_words(plan(9, TrainingSettings(epochs=27)))
-    '9 trials for 3 epochs; the best 3 continue to 9, the best 1 to 27; 63 epochs per method instead of 9 × 27 = 243'
+    >>> print(in_words(plan(9, TrainingSettings(epochs=27))).replace("; ", "\\n"))
+    9 trials for 3 epochs
+    the defaults and the best 3 continue to 9, the best 1 to 27
+    87 epochs per method instead of 9 × 27 = 243
     """
     first, *others = rungs
     steps = [
-        f"the best {rung.trials} {'' if place else 'continue '}to {rung.epochs}" for place, rung in enumerate(others)
+        f"the best {rung.trials - 1} {'' if place else 'continue '}to {rung.epochs}"
+        for place, rung in enumerate(others)
     ]
     full = f"{first.trials} × {rungs[-1].epochs} = {first.trials * rungs[-1].epochs}"
     start = f"{counted(first.trials, 'trial')} for {counted(first.epochs, 'epoch')}"
     cost = f"{counted(epochs_of(rungs), 'epoch')} per method"
-    return "; ".join([start, *([", ".join(steps), f"{cost} instead of {full}"] if others else [cost])])
+    continued = [f"the defaults and {', '.join(steps)}", f"{cost} instead of {full}"] if others else [cost]
+    return "; ".join([start, *continued])
 
 
 def ranges_of(settings: Settings, given: Collection[str]) -> dict[str, Range]:
@@ -187,9 +195,9 @@ def best(trials: Sequence[Trial], rungs: Sequence[Rung]) -> int | None:
 
 
 def _training_in(trials: Sequence[Trial], rungs: Sequence[Rung], rung: int) -> list[int]:
-    """The trials that train in a rung: the best of the rung before."""
-    ranked = _ranking(trials, rungs, rung - 1) if rung else list(range(len(trials)))
-    return ranked[: rungs[rung].trials]
+    """The trials that train in a rung: the defaults, and the best of the rung before."""
+    ranked = _ranking(trials, rungs, rung - 1) if rung else range(len(trials))
+    return sorted(ranked, key=lambda number: number != DEFAULTS)[: rungs[rung].trials]
 
 
 def _ranking(trials: Sequence[Trial], rungs: Sequence[Rung], rung: int) -> list[int]:
