@@ -183,7 +183,7 @@ def own_settings(method: str) -> dict[str, Any]:
     for section, table in by_section(name, own).items():
         for setting in table:
             if section in ("data", "model") or setting in (*NOT_FREE, *SAME_EPOCHS):
-                raise UserError(f"{setting} is the same for all rows of a comparison; leave it out of {name}'s")
+                raise UserError(f"{setting} is the same for all rows of a comparison; leave it out of '{method}'")
     return own
 
 
