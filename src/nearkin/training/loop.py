@@ -223,6 +223,7 @@ class Trainer:
         self.wrapped, self.optimizer = self.fabric.setup(embedding, optimise.make_optimizer(groups, self.training))
         self.position = Position()
         self.monitor = StepMonitor(self.fabric.device)
+        self.estimated_at = -1  # the step after which batch norm's statistics were estimated
         self.saved = False  # whether the run has the current weights
         self.evaluator = SplitEvaluator(self.fabric, self.method)
         if resumed:
@@ -398,6 +399,8 @@ class Trainer:
         """Estimates batch norm's statistics from random items, if the method's batches are not a sample of the data."""
         if self.method.representative_batches or self.learner is not self.model:
             return
+        if self.estimated_at == self.position.step:  # a refresh follows the end of an epoch
+            return
         if not (norms := learning_norms(self.model)):
             return
         # Every process uses the same items, which depend only on the position.
@@ -408,6 +411,7 @@ class Trainer:
         eager = torch.compiler.set_stance("force_eager") if self.restore_eager else nullcontext()
         with eager, self.fabric.autocast():
             estimate_statistics(self.model, norms, (to_device(batch, self.fabric.device) for batch in inputs))
+        self.estimated_at = self.position.step
 
     def _step(self, batch: Batch) -> None:
         seed_device(self.fabric.device, self._seed(self.position.batch) + 1 + self.fabric.global_rank)  # dropout
