@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from defaults import sources
 from provenance import made
 
 from nearkin.experiments.pool import Job, run_jobs
@@ -125,16 +126,6 @@ SECTIONS = {
 }
 
 
-def sources(data: Path) -> dict[str, dict[str, Any]]:
-    halves = {"split": "first-half"}
-    return {
-        "cub": {"source": "cub200", "root": str(data)},
-        "cars": {"source": str(data / "cars196_train_boxes"), **halves},
-        "flowers": {"source": str(data / "flowers102"), **halves},
-        "flowers-known": {"source": str(data / "flowers-known.csv")},
-    }
-
-
 def write_known_classes(data: Path) -> None:
     """Writes a split of Flowers within every class, without the images that options were chosen on."""
     rng = np.random.default_rng(0)
@@ -161,11 +152,11 @@ def main() -> None:
     parser.add_argument("--runs", type=Path, default=Path("runs/claims"), help="folder for the runs")
     parser.add_argument("--out", type=Path, required=True, help="JSON file that rows are added to")
     given = parser.parse_args()
-    data, weights = given.data.absolute(), str(given.weights.absolute())
-    if (data / "flowers102").is_dir():
-        write_known_classes(data)
+    given.data, given.weights = given.data.absolute(), given.weights.absolute()
+    if (given.data / "flowers102").is_dir():
+        write_known_classes(given.data)
     jobs = [
-        one_run(section, dataset, row, seed, given.epochs, data, weights, given.runs, given.out)
+        one_run(section, dataset, row, seed, given)
         for seed in given.seeds
         for section in given.sections
         for row in SECTIONS[section].rows
@@ -176,18 +167,17 @@ def main() -> None:
     print(table(json.loads(given.out.read_text())["rows"], given.sections))
 
 
-def one_run(
-    section: str, dataset: str, row: Row, seed: int, epochs: int, data: Path, weights: str, runs: Path, out: Path
-) -> Job:
-    name = f"{section}-{dataset}-{row.name}-{epochs}-{seed}".replace(" ", "_").replace("/", "_")
-    flat = COMMON | {"weights": weights, "epochs": epochs, "seed": seed} | SECTIONS[section].settings
-    flat |= sources(data)[dataset] | row.settings
-    run = Run(runs / name)
+def one_run(section: str, dataset: str, row: Row, seed: int, given: argparse.Namespace) -> Job:
+    name = f"{section}-{dataset}-{row.name}-{given.epochs}-{seed}".replace(" ", "_")
+    data = sources(given.data) | {"flowers-known": {"source": str(given.data / "flowers-known.csv")}}
+    flat = COMMON | {"weights": str(given.weights), "epochs": given.epochs, "seed": seed}
+    flat |= SECTIONS[section].settings | data[dataset] | row.settings
+    run = Run(given.runs / name)
     reason = yield Task(name, make_settings(flat.pop("source"), row.method, flat), run.folder)
     found: dict[str, Any] = {"section": section, "dataset": dataset, "name": row.name, "seed": seed}
     if reason is None:
         scores, training = run.scores, run.settings().training
-        found |= {"epochs": epochs, "batch_size": training.batch_size, "learning_rate": training.learning_rate}
+        found |= {"epochs": given.epochs, "batch_size": training.batch_size, "learning_rate": training.learning_rate}
         found |= {"method": row.method, "settings": row.settings, "seconds": seconds_of(run)}
         found |= {
             "backbone": shown(scores["backbone"]),
@@ -197,7 +187,7 @@ def one_run(
         }
     else:
         found["failed"] = reason
-    add(out, found)
+    add(given.out, found)
     print(section, dataset, row.name, found.get("after", found.get("failed")), flush=True)
 
 
