@@ -108,10 +108,10 @@ def test_tuning_is_set_beside_the_defaults() -> None:
 
 def test_halving_is_set_beside_training_every_trial_to_the_end() -> None:
     found = raw("tuning")
-    rows = by_name(table("Tuning for a quarter of the epochs", "| method, seed | epochs, all to the end |"))
-    searches = list(zip(found["all to the end"], found["halving"], strict=True))
-    assert rows.keys() == {f"{name}, {seed}" for seed, (full, _) in enumerate(searches) for name in full}
-    for seed, (full, halving) in enumerate(searches):
+    rows = by_name(table("Tuning for a third of the epochs", "| method, seed | epochs, all to the end |"))
+    searches = list(zip(found["seeds"], found["all to the end"], found["halving"], strict=True))
+    assert rows.keys() == {f"{name}, {seed}" for seed, full, _ in searches for name in full}
+    for seed, full, halving in searches:
         for name in full:
             of = (full[name]["defaults"], full[name], halving[name])
             scores = [f"{each[split]:.4f}" for split in ("validation", "test") for each in of]
@@ -257,9 +257,20 @@ def test_the_defaults_stand_there_as_they_were_measured() -> None:
 
 def test_methods_trained_on_all_classes_stand_there_as_they_were_measured() -> None:
     rows = by_name(table("CUB-200-2011, trained on all classes", "| all training classes, % | Recall@1 |"))
-    found = {row["name"]: row["after"] for row in raw("claims")["rows"]}
-    found["backbone alone"] = raw("claims")["rows"][0]["backbone"]
+    of_cub = [row for row in raw("claims")["rows"] if row["section"] == "cub"]
+    found = {row["name"]: row["after"] for row in of_cub} | {"backbone alone": of_cub[0]["backbone"]}
     assert rows == {name: percent(*(scores[each] for each in SCORES)) for name, scores in found.items()}
+
+
+def test_known_classes_of_flowers_stand_there_as_they_were_measured() -> None:
+    rows = by_name(table("Magnet on known classes of Flowers", "| known classes, % | kNC error |"))
+    columns = ("nearest_cluster_error", "classifier_error", "soft_knn_error", "recall@1", "map@r")
+    of_known = [row for row in raw("claims")["rows"] if row["section"] == "known-head"]
+    assert rows.keys() == {row["name"] for row in of_known}
+    for name, cells in rows.items():
+        runs = [row["after"] for row in of_known if row["name"] == name]
+        seeds = [[100 * run[column] for run in runs if column in run] for column in columns]
+        assert cells == [f"{np.mean(each):.1f} ± {np.std(each, ddof=1):.1f}" if each else "" for each in seeds]
 
 
 def test_heads_on_two_more_datasets_stand_there_as_they_were_measured() -> None:
