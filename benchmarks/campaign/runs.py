@@ -55,7 +55,7 @@ def damage(file: Path, rng: Random, home: Path) -> None:
     if rng.random() < 0.06:
         damaged_entry(file, rng, home)
         return
-    content = file.read_bytes() if file.is_file() else b"{}"
+    content = file.read_bytes() if file.is_file() else _usual(file)
     if rng.random() < 0.2:
         content = damaged(content, rng, first=rng.choice((None, 200)))
     elif file.suffix == ".toml":
@@ -74,6 +74,16 @@ def damage(file: Path, rng: Random, home: Path) -> None:
     else:
         content = damaged(content, rng)
     file.write_bytes(content)
+
+
+def _usual(file: Path) -> bytes:
+    """The content of a file that the specimens do not have."""
+    if file.suffix != ".safetensors":
+        return b"{}"
+    import torch
+    from safetensors.torch import save
+
+    return bytes(save({"variance": torch.tensor(0.5, dtype=torch.float64)}))
 
 
 def _checkpoint(content: bytes, rng: Random, home: Path) -> bytes:
