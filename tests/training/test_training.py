@@ -102,7 +102,7 @@ def test_an_interrupted_run_continues_to_the_same_weights(tmp_path: Path, step: 
     assert resumed.scores_file.read_text() == whole.scores_file.read_text()
 
 
-@pytest.mark.parametrize("method", ["rank", "magnet", "divide-and-conquer"])
+@pytest.mark.parametrize("method", ["magnet", "divide-and-conquer"])
 def test_a_killed_run_continues_to_the_same_weights(tmp_path: Path, method: str) -> None:
     """SIGKILL between checkpoints, in another process, so that nothing can be cleaned up."""
     quick = {name: value for name, value in QUICK.items() if name != "per_class"}
