@@ -16,9 +16,8 @@ from torch import nn
 from nearkin.data import Splits
 from nearkin.errors import UserError, unknown_name
 from nearkin.experiments.runs import Task, full_tables
-from nearkin.fields import parse_assignment
 from nearkin.files import read_json
-from nearkin.methods import LossModule, Method, known_methods, make_method, method_class, takes_batches
+from nearkin.methods import LossModule, Method, known_methods, make_method, method_class, parse_settings, takes_batches
 from nearkin.training import Run, Settings
 from nearkin.training.defaults import resolved
 from nearkin.training.objects import Objects, batches_of, copied, kind_of, module_digest
@@ -178,8 +177,7 @@ def own_settings(method: str) -> dict[str, Any]:
     >>> own_settings("rank:batches=neighbourhoods,per_class=4")
     {'batches': 'neighbourhoods', 'per_class': 4}
     """
-    name, _, texts = method.partition(":")
-    own = dict(parse_assignment(text) for text in texts.split(",") if text)
+    name, own = parse_settings(method)
     for section, table in by_section(name, own).items():
         for setting in table:
             if section in ("data", "model") or setting in (*NOT_FREE, *SAME_EPOCHS):

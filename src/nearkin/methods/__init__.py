@@ -19,6 +19,7 @@ from nearkin.methods.base import (
     make_method,
     method_class,
     parse_method,
+    parse_settings,
     register,
 )
 
@@ -70,6 +71,7 @@ __all__ = [
     "make_method",
     "method_class",
     "parse_method",
+    "parse_settings",
     "register",
     "takes_batches",
     "with_batches",

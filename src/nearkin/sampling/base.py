@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from itertools import islice
+from itertools import count, islice
 from typing import Any
 
 import numpy as np
@@ -58,6 +58,15 @@ class LabelBatchSampler(Sampler[list[int]], ABC):
     def batches_from(self, position: int, rng: np.random.Generator) -> Iterator[Indices]:
         """The same batches without the first ``position`` of them."""
         return islice(self.batches(rng), position, None)
+
+    def independent_draws(self, position: int, rng: np.random.Generator) -> Iterator[tuple[int, np.random.Generator]]:
+        """Step and generator of each batch from ``position`` on, for batches that do not depend on earlier ones.
+
+        Steps count from 0 over all epochs.
+        """
+        first, root = self.epoch * len(self), int(rng.integers(2**63))
+        for number in count(position):
+            yield first + number, np.random.default_rng((root, number))
 
     def set_epoch(self, epoch: int) -> None:
         """Moves to the first batch of an epoch."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import count
 from typing import Any
 
 import numpy as np
@@ -62,10 +61,8 @@ class ClassNeighbourhoodSampler(GroupSampler):
         return self.batches_from(0, rng)
 
     def batches_from(self, position: int, rng: np.random.Generator) -> Iterator[Indices]:
-        first, root = self.epoch * len(self), int(rng.integers(2**63))
-        for number in count(position):
-            batch_rng = np.random.default_rng((root, number))  # does not depend on earlier batches
-            classes = self._classes(self.seed_of(first + number), batch_rng)
+        for step, batch_rng in self.independent_draws(position, rng):
+            classes = self._classes(self.seed_of(step), batch_rng)
             chosen: dict[int, Indices] = {}
             missing = self.batch_size
             while missing:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import count
 from typing import Any
 
 import numpy as np
@@ -71,10 +70,8 @@ class NeighbourhoodSampler(LabelBatchSampler):
         return self.batches_from(0, rng)
 
     def batches_from(self, position: int, rng: np.random.Generator) -> Iterator[Indices]:
-        first, root = self.epoch * len(self), int(rng.integers(2**63))
-        for number in count(position):
-            batch_rng = np.random.default_rng((root, number))  # does not depend on earlier batches
-            chosen = self.neighbourhood(self.losses.known_at(first + number).draw(batch_rng))
+        for step, batch_rng in self.independent_draws(position, rng):
+            chosen = self.neighbourhood(self.losses.known_at(step).draw(batch_rng))
             shares = np.diff(np.linspace(0, self.batch_size, len(chosen) + 1).round().astype(int))
             drawn = [
                 np.resize(batch_rng.choice(items, min(share, len(items)), replace=False), share)
