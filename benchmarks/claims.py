@@ -5,12 +5,17 @@
 
 DATA and FILE are as in benchmarks/real_data.py. Every run trains EfficientNet-lite0 on all training classes and keeps
 its last epoch, so nothing is chosen on the test split. Rows are added to the JSON file as soon as they are finished.
+Stopped runs in `--runs` are continued. The number of epochs is that of the section, unless `--epochs` is given.
 
-    cub        the methods, and batches that look at the space, on CUB
-    halves     batches that look at the space on Cars and Flowers
-    known      Flowers with known classes: 20 images per class for training, 5,129 others for testing
-    learners   divide and conquer on CUB: 1, 2, 4 and 8 learners, other partitions, one embedding
+    cub          the methods, and batches that look at the space, on CUB
+    known        Flowers with known classes: 20 images per class for training, 5,129 others for testing
+    learners     divide and conquer on CUB, 80 epochs: 1, 2, 4 and 8 learners
+    partitions   the same with other partitions, and with one embedding for all learners
+    facilities   facility location on CUB: ratios of classes to items, and embeddings without unit length
+    halves       batches that look at the space on Cars and Flowers
     halves-head, known-head   the same as halves and known, but only a head on frozen features; without a GPU in minutes
+
+All but `cub` train on images of 160 pixels: it takes half the time, and the images of Cars and Flowers are no larger.
 """
 
 from __future__ import annotations
@@ -18,7 +23,7 @@ from __future__ import annotations
 import argparse
 import csv
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -60,6 +65,7 @@ class Row:
 class Section:
     datasets: tuple[str, ...]
     rows: tuple[Row, ...]
+    epochs: int
     settings: dict[str, Any] = field(default_factory=dict)
 
 
@@ -70,22 +76,20 @@ def batch_rows() -> Iterator[Row]:
             yield Row(f"{method}, {batches}", method, {"batches": batches})
 
 
-def learner_rows() -> Iterator[Row]:
-    for learners in (1, 2, 4, 8):
-        yield Row(f"{learners} learners", "divide-and-conquer", {"learners": learners})
-    for partition in ("random", "labels"):
-        yield Row(f"4 learners, {partition}", "divide-and-conquer", {"learners": 4, "partition": partition})
-    yield Row("4 clusters, one embedding", "divide-and-conquer", {"learners": 4, "split_embedding": False})
-
-
 # Magnet's loss with a fixed variance, impostors from the whole index and a wide margin; found on a validation split of
 # Flowers with known classes, with a head on frozen features.
-WIDE = {"clusters": 1, "variance": "none", "scaling": 20.0, "alpha": 8.0, "candidates": "index"}
+WIDE: dict[str, Any] = {"clusters": 1, "variance": "none", "scaling": 20.0, "alpha": 8.0, "candidates": "index"}
+DIVIDE = "divide-and-conquer"
 CUB = (
     Row("rank", "rank"),
     Row("margin", "margin"),
-    Row("divide-and-conquer around margin", "divide-and-conquer"),
-    Row("divide-and-conquer around rank", "divide-and-conquer", {"wraps": "rank"}),
+    Row("divide-and-conquer around margin", DIVIDE),
+    Row("divide-and-conquer around rank", DIVIDE, {"wraps": "rank"}),
+    Row("divide-and-conquer around triplet", DIVIDE, {"wraps": "triplet"}),
+    Row("divide-and-conquer around proxy-nca", DIVIDE, {"wraps": "proxy-nca"}),
+    Row("divide-and-conquer, 2 learners", DIVIDE, {"learners": 2}),
+    Row("divide-and-conquer, joint quarter", DIVIDE, {"finetune": 0.25, "finetune_rate_factor": 0.3}),
+    Row("divide-and-conquer, joint half", DIVIDE, {"finetune": 0.5, "finetune_rate_factor": 1.0}),
     Row("spectral", "spectral"),
     Row("spectral, rate 1.6e-3", "spectral", {"learning_rate": 1.6e-3}),
     Row("spectral, d = 100", "spectral", {"dim": 100}),
@@ -94,6 +98,8 @@ CUB = (
     Row("rank, d = 64", "rank", {"dim": 64}),
     Row("triplet, d = 64", "triplet", {"dim": 64}),
     Row("margin, d = 64", "margin", {"dim": 64}),
+    Row("lifted, d = 64", "lifted", {"dim": 64}),
+    Row("npairs, d = 64", "npairs", {"dim": 64}),
     Row("magnet", "magnet"),
     Row("magnet, refreshed every 3 epochs", "magnet", {"refresh_epochs": 3}),
     Row("magnet, wide", "magnet", WIDE),
@@ -101,6 +107,7 @@ CUB = (
     Row("magnet, wide, rate 3e-4", "magnet", WIDE | {"learning_rate": 3e-4}),
     *(row for row in batch_rows() if row.name not in ("rank", "margin")),
     Row("softmax", "softmax"),
+    Row("lifted", "lifted"),
     Row("npairs", "npairs"),
     Row("multi-similarity (PML)", "pml", {"loss_name": "MultiSimilarityLoss"}),
     Row("Proxy-Anchor (PML)", "pml", {"loss_name": "ProxyAnchorLoss", "loss_learning_rate": 4e-2}),
@@ -116,13 +123,35 @@ KNOWN = (
     Row("magnet, wide, batch only", "magnet", WIDE | {"candidates": "batch"}),
     Row("magnet, wide, α = 16, scaling 40", "magnet", WIDE | {"alpha": 16.0, "scaling": 40.0}),
 )
+KNOWN_FINETUNED = (
+    *KNOWN,
+    Row("magnet, rate 3e-4", "magnet", {"clusters": 1, "learning_rate": 3e-4}),  # its default is 1e-4
+    Row("magnet, wide, rate 3e-4", "magnet", WIDE | {"learning_rate": 3e-4}),
+    Row("magnet, wide, soft hinge, rate 3e-4", "magnet", WIDE | {"hinge": "soft", "learning_rate": 3e-4}),
+)
+LEARNERS = tuple(Row(f"{learners} learners", DIVIDE, {"learners": learners}) for learners in (1, 2, 4, 8))
+PARTITIONS = (
+    *(
+        Row(f"4 learners, {partition}", DIVIDE, {"learners": 4, "partition": partition})
+        for partition in ("random", "labels")
+    ),
+    Row("4 clusters, one embedding", DIVIDE, {"learners": 4, "split_embedding": False}),
+)
+FACILITIES = (
+    *(Row(f"class ratio {ratio}", "facility-location", {"class_ratio": ratio}) for ratio in (0.25, 0.5, 0.75)),
+    Row("not normalised", "facility-location", {"normalize": "never"}),
+)
+SMALL: dict[str, Any] = {"image_size": 160}
+CURVE = {"evaluate_every": 8}
 SECTIONS = {
-    "cub": Section(("cub",), CUB),
-    "halves": Section(("cars", "flowers"), tuple(batch_rows())),
-    "known": Section(("flowers-known",), KNOWN, {"batch_size": 48}),
-    "learners": Section(("cub",), tuple(learner_rows())),
-    "halves-head": Section(("flowers", "cars"), tuple(batch_rows()), HEAD),
-    "known-head": Section(("flowers-known",), KNOWN, HEAD | {"batch_size": 48, "learning_rate": 1e-3}),
+    "cub": Section(("cub",), CUB, 16),
+    "known": Section(("flowers-known",), KNOWN_FINETUNED, 40, SMALL | {"batch_size": 48, "evaluate_every": 5}),
+    "learners": Section(("cub",), LEARNERS, 80, SMALL | CURVE),
+    "partitions": Section(("cub",), PARTITIONS, 80, SMALL | CURVE),
+    "facilities": Section(("cub",), FACILITIES, 16, SMALL | {"dim": 64}),
+    "halves": Section(("cars", "flowers"), tuple(batch_rows()), 20, SMALL),
+    "halves-head": Section(("flowers", "cars"), tuple(batch_rows()), 20, HEAD),
+    "known-head": Section(("flowers-known",), KNOWN, 40, HEAD | {"batch_size": 48, "learning_rate": 1e-3}),
 }
 
 
@@ -147,7 +176,7 @@ def main() -> None:
     parser.add_argument("--rows", nargs="+", help="only these rows")
     parser.add_argument("--datasets", nargs="+", help="only these datasets")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0])
-    parser.add_argument("--epochs", type=int, default=20)
+    parser.add_argument("--epochs", type=int, help="instead of those of the section")
     parser.add_argument("--jobs", type=int, default=1, help="number of runs in parallel")
     parser.add_argument("--runs", type=Path, default=Path("runs/claims"), help="folder for the runs")
     parser.add_argument("--out", type=Path, required=True, help="JSON file that rows are added to")
@@ -168,16 +197,17 @@ def main() -> None:
 
 
 def one_run(section: str, dataset: str, row: Row, seed: int, given: argparse.Namespace) -> Job:
-    name = f"{section}-{dataset}-{row.name}-{given.epochs}-{seed}".replace(" ", "_")
+    epochs = given.epochs or SECTIONS[section].epochs
+    name = f"{section}-{dataset}-{row.name}-{epochs}-{seed}".replace(" ", "_")
     data = sources(given.data) | {"flowers-known": {"source": str(given.data / "flowers-known.csv")}}
-    flat = COMMON | {"weights": str(given.weights), "epochs": given.epochs, "seed": seed}
+    flat = COMMON | {"weights": str(given.weights), "epochs": epochs, "seed": seed}
     flat |= SECTIONS[section].settings | data[dataset] | row.settings
     run = Run(given.runs / name)
     reason = yield Task(name, make_settings(flat.pop("source"), row.method, flat), run.folder)
-    found: dict[str, Any] = {"section": section, "dataset": dataset, "name": row.name, "seed": seed}
+    found: dict[str, Any] = {"section": section, "dataset": dataset, "name": row.name, "epochs": epochs, "seed": seed}
     if reason is None:
         scores, training = run.scores, run.settings().training
-        found |= {"epochs": given.epochs, "batch_size": training.batch_size, "learning_rate": training.learning_rate}
+        found |= {"batch_size": training.batch_size, "learning_rate": training.learning_rate}
         found |= {"method": row.method, "settings": row.settings, "seconds": seconds_of(run)}
         found |= {
             "backbone": shown(scores["backbone"]),
@@ -185,13 +215,15 @@ def one_run(section: str, dataset: str, row: Row, seed: int, given: argparse.Nam
             "after": shown(scores["after"]),
             "made": provenance_of([run]),
         }
+        if curve := [{"step": record["step"]} | shown(record) for record in run.evaluations()]:
+            found["curve"] = curve
     else:
         found["failed"] = reason
     add(given.out, found)
     print(section, dataset, row.name, found.get("after", found.get("failed")), flush=True)
 
 
-def shown(scores: dict[str, float]) -> dict[str, float]:
+def shown(scores: Mapping[str, Any]) -> dict[str, float]:
     return {name: round(scores[name], 5) for name in SHOWN if name in scores}
 
 
