@@ -11,11 +11,14 @@ Stopped runs in `--runs` are continued. The number of epochs is that of the sect
     known        Flowers with known classes: 20 images per class for training, 5,129 others for testing
     learners     divide and conquer on CUB, 80 epochs: 1, 2, 4 and 8 learners
     partitions   the same with other partitions, and with one embedding for all learners
-    facilities   facility location on CUB: ratios of classes to items, and embeddings without unit length
+    facilities   facility location on CUB, d = 64: ratios of classes to items, and embeddings without unit length
     halves       batches that look at the space on Cars and Flowers
-    halves-head, known-head   the same as halves and known, but only a head on frozen features; without a GPU in minutes
+    species      all species of CUB, new images: do neighbours share a family (the last word of a species' name)?
+    pairs        the same, trained on random pairs of species and evaluated on single ones
 
 All but `cub` train on images of 160 pixels: it takes half the time, and the images of Cars and Flowers are no larger.
+`--head` trains only a head on frozen features of 224 pixels, in minutes without a GPU. Its rows are those of the
+section "known-head", and so on.
 """
 
 from __future__ import annotations
@@ -23,7 +26,7 @@ from __future__ import annotations
 import argparse
 import csv
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -32,6 +35,7 @@ import numpy as np
 from defaults import sources
 from provenance import made
 
+import nearkin
 from nearkin.experiments.pool import Job, run_jobs
 from nearkin.experiments.runs import Task, provenance_of, seconds_of
 from nearkin.files import atomic_path, write_json
@@ -47,7 +51,7 @@ COMMON: dict[str, Any] = {
     "micro_batch": 128,  # for the large batches of spectral; those of the others are smaller
     "keep_decoded": True,
 }
-HEAD: dict[str, Any] = {"freeze_backbone": True, "keep_decoded": False, "micro_batch": 0}
+HEAD: dict[str, Any] = {"freeze_backbone": True, "keep_decoded": False, "micro_batch": 0, "image_size": 0}
 SHOWN = ("recall@1", "map@r", "nmi_arithmetic", "soft_knn_error", "nearest_cluster_error", "classifier_error")
 KNOWN_TRAIN, KNOWN_SEARCH = 20, 10  # images per class that are trained on, and that options were chosen on
 
@@ -67,6 +71,8 @@ class Section:
     rows: tuple[Row, ...]
     epochs: int
     settings: dict[str, Any] = field(default_factory=dict)
+    head: dict[str, Any] = field(default_factory=dict)  # other settings if only a head is trained
+    attributes: bool = False
 
 
 def batch_rows() -> Iterator[Row]:
@@ -122,15 +128,13 @@ KNOWN = (
     Row("magnet, wide, soft hinge", "magnet", WIDE | {"hinge": "soft"}),
     Row("magnet, wide, batch only", "magnet", WIDE | {"candidates": "batch"}),
     Row("magnet, wide, α = 16, scaling 40", "magnet", WIDE | {"alpha": 16.0, "scaling": 40.0}),
-)
-KNOWN_FINETUNED = (
-    *KNOWN,
     Row("magnet, rate 3e-4", "magnet", {"clusters": 1, "learning_rate": 3e-4}),  # its default is 1e-4
     Row("magnet, wide, rate 3e-4", "magnet", WIDE | {"learning_rate": 3e-4}),
     Row("magnet, wide, soft hinge, rate 3e-4", "magnet", WIDE | {"hinge": "soft", "learning_rate": 3e-4}),
 )
 LEARNERS = tuple(Row(f"{learners} learners", DIVIDE, {"learners": learners}) for learners in (1, 2, 4, 8))
 PARTITIONS = (
+    Row("4 learners", DIVIDE, {"learners": 4}),
     *(
         Row(f"4 learners, {partition}", DIVIDE, {"learners": 4, "partition": partition})
         for partition in ("random", "labels")
@@ -141,21 +145,31 @@ FACILITIES = (
     *(Row(f"class ratio {ratio}", "facility-location", {"class_ratio": ratio}) for ratio in (0.25, 0.5, 0.75)),
     Row("not normalised", "facility-location", {"normalize": "never"}),
 )
+HIDDEN = (  # rows that search for what the labels do not name; a pair of species needs two clusters
+    Row("softmax", "softmax"),
+    Row("triplet", "triplet"),
+    Row("magnet", "magnet", {"clusters": 2}),
+    Row("magnet, wide", "magnet", WIDE | {"clusters": 2}),
+)
 SMALL: dict[str, Any] = {"image_size": 160}
 CURVE = {"evaluate_every": 8}
 SECTIONS = {
     "cub": Section(("cub",), CUB, 16),
-    "known": Section(("flowers-known",), KNOWN_FINETUNED, 40, SMALL | {"batch_size": 48, "evaluate_every": 5}),
+    "known": Section(
+        ("flowers-known",), KNOWN, 40, SMALL | {"batch_size": 48, "evaluate_every": 5}, {"learning_rate": 1e-3}
+    ),
     "learners": Section(("cub",), LEARNERS, 80, SMALL | CURVE),
     "partitions": Section(("cub",), PARTITIONS, 80, SMALL | CURVE),
     "facilities": Section(("cub",), FACILITIES, 16, SMALL | {"dim": 64}),
     "halves": Section(("cars", "flowers"), tuple(batch_rows()), 20, SMALL),
-    "halves-head": Section(("flowers", "cars"), tuple(batch_rows()), 20, HEAD),
-    "known-head": Section(("flowers-known",), KNOWN, 40, HEAD | {"batch_size": 48, "learning_rate": 1e-3}),
+    "species": Section(("cub-known",), HIDDEN, 20, SMALL, {"learning_rate": 1e-3}, attributes=True),
+    "pairs": Section(
+        ("cub-known",), HIDDEN, 20, SMALL | {"collapse_pairs": True}, {"learning_rate": 1e-3}, attributes=True
+    ),
 }
 
 
-def write_known_classes(data: Path) -> None:
+def write_known_flowers(data: Path) -> None:
     """Writes a split of Flowers within every class, without the images that options were chosen on."""
     rng = np.random.default_rng(0)
     rows = [("path", "label", "split")]
@@ -164,7 +178,24 @@ def write_known_classes(data: Path) -> None:
         order = rng.permutation(len(files))
         rows += [(files[number], folder.name, "train") for number in order[:KNOWN_TRAIN]]
         rows += [(files[number], folder.name, "test") for number in order[KNOWN_TRAIN + KNOWN_SEARCH :]]
-    with atomic_path(data / "flowers-known.csv") as partial, partial.open("w", newline="") as stream:
+    write_table(data / "flowers-known.csv", rows)
+
+
+def write_known_birds(data: Path) -> None:
+    """Writes the classification split of CUB, with the family of every species."""
+    folder = data / "CUB_200_2011"
+    lines = ((folder / name).read_text().split() for name in ("images.txt", "train_test_split.txt"))
+    images, in_train = (dict(zip(words[::2], words[1::2], strict=True)) for words in lines)
+    rows = [("path", "label", "split", "family")]
+    for number, path in images.items():
+        species = path.partition("/")[0]
+        split = "train" if in_train[number] == "1" else "test"
+        rows.append((f"CUB_200_2011/images/{path}", species, split, species.rpartition("_")[2]))
+    write_table(data / "cub-known.csv", rows)
+
+
+def write_table(file: Path, rows: Sequence[Sequence[str]]) -> None:
+    with atomic_path(file) as partial, partial.open("w", newline="") as stream:
         csv.writer(stream).writerows(rows)
 
 
@@ -176,6 +207,7 @@ def main() -> None:
     parser.add_argument("--rows", nargs="+", help="only these rows")
     parser.add_argument("--datasets", nargs="+", help="only these datasets")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0])
+    parser.add_argument("--head", action="store_true", help="train only a head on frozen features")
     parser.add_argument("--epochs", type=int, help="instead of those of the section")
     parser.add_argument("--jobs", type=int, default=1, help="number of runs in parallel")
     parser.add_argument("--runs", type=Path, default=Path("runs/claims"), help="folder for the runs")
@@ -183,7 +215,9 @@ def main() -> None:
     given = parser.parse_args()
     given.data, given.weights = given.data.absolute(), given.weights.absolute()
     if (given.data / "flowers102").is_dir():
-        write_known_classes(given.data)
+        write_known_flowers(given.data)
+    if (given.data / "CUB_200_2011").is_dir():
+        write_known_birds(given.data)
     jobs = [
         one_run(section, dataset, row, seed, given)
         for seed in given.seeds
@@ -193,18 +227,22 @@ def main() -> None:
         if (not given.rows or row.name in given.rows) and (not given.datasets or dataset in given.datasets)
     ]
     run_jobs(jobs, len(jobs), given.jobs)
-    print(table(json.loads(given.out.read_text())["rows"], given.sections))
+    shown_sections = [f"{section}-head" if given.head else section for section in given.sections]
+    print(table(json.loads(given.out.read_text())["rows"], shown_sections))
 
 
 def one_run(section: str, dataset: str, row: Row, seed: int, given: argparse.Namespace) -> Job:
-    epochs = given.epochs or SECTIONS[section].epochs
-    name = f"{section}-{dataset}-{row.name}-{epochs}-{seed}".replace(" ", "_")
-    data = sources(given.data) | {"flowers-known": {"source": str(given.data / "flowers-known.csv")}}
-    flat = COMMON | {"weights": str(given.weights), "epochs": epochs, "seed": seed}
-    flat |= SECTIONS[section].settings | data[dataset] | row.settings
+    plan, label = SECTIONS[section], f"{section}-head" if given.head else section
+    epochs = given.epochs or plan.epochs
+    name = f"{label}-{dataset}-{row.name}-{epochs}-{seed}".replace(" ", "_")
+    data = sources(given.data)
+    data |= {known: {"source": str(given.data / f"{known}.csv")} for known in ("flowers-known", "cub-known")}
+    flat = COMMON | {"weights": str(given.weights), "epochs": epochs, "seed": seed} | plan.settings
+    flat |= HEAD | plan.head if given.head else {}
+    flat |= data[dataset] | row.settings
     run = Run(given.runs / name)
     reason = yield Task(name, make_settings(flat.pop("source"), row.method, flat), run.folder)
-    found: dict[str, Any] = {"section": section, "dataset": dataset, "name": row.name, "epochs": epochs, "seed": seed}
+    found: dict[str, Any] = {"section": label, "dataset": dataset, "name": row.name, "epochs": epochs, "seed": seed}
     if reason is None:
         scores, training = run.scores, run.settings().training
         found |= {"batch_size": training.batch_size, "learning_rate": training.learning_rate}
@@ -217,10 +255,18 @@ def one_run(section: str, dataset: str, row: Row, seed: int, given: argparse.Nam
         }
         if curve := [{"step": record["step"]} | shown(record) for record in run.evaluations()]:
             found["curve"] = curve
+        if plan.attributes:
+            found |= hidden(run)
     else:
         found["failed"] = reason
     add(given.out, found)
-    print(section, dataset, row.name, found.get("after", found.get("failed")), flush=True)
+    print(label, dataset, row.name, found.get("after", found.get("failed")), flush=True)
+
+
+def hidden(run: Run) -> dict[str, Any]:
+    """The scores on single species, and the share of the nearest images that are of the same family."""
+    found = nearkin.evaluate(run, split="test", recall_at=1, attributes=True)
+    return {"after": shown(found.scores), "family": {size: each["family"] for size, each in found.attributes.items()}}
 
 
 def shown(scores: Mapping[str, Any]) -> dict[str, float]:
