@@ -17,6 +17,7 @@ Stopped runs in `--runs` are continued. The number of epochs is that of the sect
     pairs        the same, trained on random pairs of species and evaluated on single ones
 
 All but `cub` train on images of 160 pixels: it takes half the time, and the images of Cars and Flowers are no larger.
+The curves of `learners` and `known` are drawn into docs/images/ if `--draw` is given.
 `--head` trains only a head on frozen features of 224 pixels, in minutes without a GPU. Its rows are those of the
 section "known-head", and so on.
 """
@@ -33,6 +34,7 @@ from typing import Any
 
 import numpy as np
 from defaults import sources
+from methods import draw
 from provenance import made
 
 import nearkin
@@ -52,7 +54,8 @@ COMMON: dict[str, Any] = {
     "keep_decoded": True,
 }
 HEAD: dict[str, Any] = {"freeze_backbone": True, "keep_decoded": False, "micro_batch": 0, "image_size": 0}
-SHOWN = ("recall@1", "map@r", "nmi_arithmetic", "soft_knn_error", "nearest_cluster_error", "classifier_error")
+ERRORS = ("nearest_cluster_error", "classifier_error", "soft_knn_error")  # as papers read Magnet, softmax and others
+SHOWN = ("recall@1", "map@r", "nmi_arithmetic", *ERRORS)
 KNOWN_TRAIN, KNOWN_SEARCH = 20, 10  # images per class that are trained on, and that options were chosen on
 
 
@@ -132,14 +135,15 @@ KNOWN = (
     Row("magnet, wide, rate 3e-4", "magnet", WIDE | {"learning_rate": 3e-4}),
     Row("magnet, wide, soft hinge, rate 3e-4", "magnet", WIDE | {"hinge": "soft", "learning_rate": 3e-4}),
 )
-LEARNERS = tuple(Row(f"{learners} learners", DIVIDE, {"learners": learners}) for learners in (1, 2, 4, 8))
+DRAWN = ("softmax", "triplet", "rank", "magnet", "magnet, rate 3e-4", "magnet, wide, rate 3e-4")
+LEARNERS = tuple(Row(f"K = {learners}", DIVIDE, {"learners": learners}) for learners in (1, 2, 4, 8))
 PARTITIONS = (
-    Row("4 learners", DIVIDE, {"learners": 4}),
+    Row("K = 4", DIVIDE, {"learners": 4}),
     *(
-        Row(f"4 learners, {partition}", DIVIDE, {"learners": 4, "partition": partition})
+        Row(f"K = 4, {partition}", DIVIDE, {"learners": 4, "partition": partition})
         for partition in ("random", "labels")
     ),
-    Row("4 clusters, one embedding", DIVIDE, {"learners": 4, "split_embedding": False}),
+    Row("K = 4, one embedding", DIVIDE, {"learners": 4, "split_embedding": False}),
 )
 FACILITIES = (
     *(Row(f"class ratio {ratio}", "facility-location", {"class_ratio": ratio}) for ratio in (0.25, 0.5, 0.75)),
@@ -210,6 +214,7 @@ def main() -> None:
     parser.add_argument("--head", action="store_true", help="train only a head on frozen features")
     parser.add_argument("--epochs", type=int, help="instead of those of the section")
     parser.add_argument("--jobs", type=int, default=1, help="number of runs in parallel")
+    parser.add_argument("--draw", action="store_true", help="draw the curves into docs/images/")
     parser.add_argument("--runs", type=Path, default=Path("runs/claims"), help="folder for the runs")
     parser.add_argument("--out", type=Path, required=True, help="JSON file that rows are added to")
     given = parser.parse_args()
@@ -228,7 +233,12 @@ def main() -> None:
     ]
     run_jobs(jobs, len(jobs), given.jobs)
     shown_sections = [f"{section}-head" if given.head else section for section in given.sections]
-    print(table(json.loads(given.out.read_text())["rows"], shown_sections))
+    rows = json.loads(given.out.read_text())["rows"]
+    print(table(rows, shown_sections))
+    if given.draw:
+        draw("learners-cub", curves(rows, "learners", "recall@1"), "Recall@1 on unseen classes", (0.4, 0.6))
+        known = curves(rows, "known", *ERRORS)
+        draw("known-flowers", {name: known[name] for name in DRAWN}, "error on new images", (0.08, 0.3))
 
 
 def one_run(section: str, dataset: str, row: Row, seed: int, given: argparse.Namespace) -> Job:
@@ -279,6 +289,16 @@ def add(file: Path, row: dict[str, Any]) -> None:
     key = ("section", "dataset", "name", "epochs", "seed")
     rows = [old for old in rows if any(old.get(name) != row.get(name) for name in key)]
     write_json(file, {"made": made(), "rows": [*rows, row]})
+
+
+def curves(rows: list[dict[str, Any]], section: str, *scores: str) -> dict[str, list[list[tuple[int, float]]]]:
+    """The first of the scores that a row has, over steps: a list of points per seed."""
+    found: dict[str, list[list[tuple[int, float]]]] = {}
+    for row in sorted(rows, key=lambda row: row["name"]):
+        if row["section"] == section and "curve" in row:
+            score = next(name for name in scores if name in row["after"])
+            found.setdefault(row["name"], []).append([(point["step"], point[score]) for point in row["curve"]])
+    return found
 
 
 def table(rows: list[dict[str, Any]], sections: list[str]) -> str:

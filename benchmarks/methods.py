@@ -245,7 +245,7 @@ def report_learners(trials: Sequence[Trial], folder: Path) -> dict[str, Any]:
     for trial in trials:
         if trial.name.startswith("learners") and trial.run(folder).scores_file.is_file():
             curves.setdefault(trial.name, []).append(curve(trial.run(folder), "recall@1"))
-    draw("learners", curves, "Recall@1 on unseen classes", 0.6)
+    draw("learners", curves, "Recall@1 on unseen classes", (0.6, 1.0))
     return {"learners": rows, "learners_curves": curves}
 
 
@@ -270,11 +270,16 @@ def report_magnet(trials: Sequence[Trial], folder: Path) -> dict[str, Any]:
         slow, fast = steps_to_reach(triplet, error), steps_to_reach(magnet, error)
         ratio = f"{slow / fast:.1f}" if slow and fast else "never"
         print(f"| {seed} | {slow} | {error:.4f} | {fast} | {ratio} | {magnet[-1][1]:.4f} |")
-    draw("magnet" if kind == "known" else f"magnet-{kind}", curves, "error on new examples", 0.5)
+    draw("magnet" if kind == "known" else f"magnet-{kind}", curves, "error on new examples", (0.0, 0.5))
     return {f"magnet_{kind}_curves": curves}
 
 
-def draw(name: str, curves: dict[str, list[list[tuple[int, float]]]], label: str, top: float) -> None:
+def draw(
+    name: str,
+    curves: dict[str, list[list[tuple[int, float]]]],
+    label: str,
+    limits: tuple[float | None, float | None],
+) -> None:
     """One line per name: the mean over seeds, with a band from minimum to maximum."""
     figure = plain_figure(6.4, 4)
     axes = figure.subplots()
@@ -286,7 +291,7 @@ def draw(name: str, curves: dict[str, list[list[tuple[int, float]]]], label: str
             axes.fill_between(steps, values.min(0), values.max(0), color=line.get_color(), alpha=0.15, linewidth=0)
     axes.set_xlabel("steps")
     axes.set_ylabel(label)
-    axes.set_ylim((0, top) if "error" in label else (top, 1))
+    axes.set_ylim(limits)
     axes.spines[["top", "right"]].set_visible(False)
     axes.legend(frameon=False)
     figure.savefig(DOCS / "images" / f"{name}.png", dpi=150)
