@@ -234,7 +234,7 @@ def test_the_means_with_a_gradient_everywhere_are_those_of_its_seeds() -> None:
 def test_raw_numbers_say_when_on_what_and_by_which_commit_they_were_made(file: Path) -> None:
     found = raw(file.stem)
     notes = found.get("made", found)  # one, or one for each command
-    for note in notes.values() if file.stem == "methods" else [notes]:
+    for note in [notes] if "date" in notes else notes.values():
         assert all(note[what] for what in ("date", "hardware", "commit"))
 
 
@@ -255,22 +255,48 @@ def test_the_defaults_stand_there_as_they_were_measured() -> None:
             assert one["after"]["map@r"] >= one["backbone"]["map@r"]  # as the text says
 
 
+def claims(section: str) -> dict[str, list[dict[str, Any]]]:
+    """The rows of a section of claims.json by name, one for each seed."""
+    found: dict[str, list[dict[str, Any]]] = {}
+    for row in raw("claims")["rows"]:
+        if row["section"] == section:
+            found.setdefault(row["name"], []).append(row)
+    return found
+
+
 def test_methods_trained_on_all_classes_stand_there_as_they_were_measured() -> None:
     rows = by_name(table("CUB-200-2011, trained on all classes", "| all training classes, % | Recall@1 |"))
-    of_cub = [row for row in raw("claims")["rows"] if row["section"] == "cub"]
-    found = {row["name"]: row["after"] for row in of_cub} | {"backbone alone": of_cub[0]["backbone"]}
-    assert rows == {name: percent(*(scores[each] for each in SCORES)) for name, scores in found.items()}
+    found = {name: [row["after"] for row in each] for name, each in claims("cub").items()}
+    found["backbone alone"] = [claims("cub")["rank"][0]["backbone"]]
+    for name, seeds in found.items():
+        assert rows.pop(name) == [", ".join(percent(*(seed[each] for seed in seeds))) for each in SCORES]
+    assert not rows
+
+
+def test_divide_and_conquer_over_80_epochs_stands_there_as_it_was_measured() -> None:
+    rows = by_name(table("Divide and conquer over 80 epochs", "| Recall@1, % |"))
+    for name, (row,) in claims("learners").items():
+        at = {point["step"] // 45: point["recall@1"] for point in row["curve"]}  # 45 steps per epoch
+        recalls = [at[epoch] for epoch in (8, 16, 24, 32, 48, 64, 80)]
+        assert rows.pop(name) == percent(*recalls, *(row["after"][score] for score in SCORES[1:]))
+    assert not rows
 
 
 def test_known_classes_of_flowers_stand_there_as_they_were_measured() -> None:
-    rows = by_name(table("Magnet on known classes of Flowers", "| known classes, % | kNC error |"))
     columns = ("nearest_cluster_error", "classifier_error", "soft_knn_error", "recall@1", "map@r")
-    of_known = [row for row in raw("claims")["rows"] if row["section"] == "known-head"]
-    assert rows.keys() == {row["name"] for row in of_known}
-    for name, cells in rows.items():
-        runs = [row["after"] for row in of_known if row["name"] == name]
-        seeds = [[100 * run[column] for run in runs if column in run] for column in columns]
-        assert cells == [f"{np.mean(each):.1f} ± {np.std(each, ddof=1):.1f}" if each else "" for each in seeds]
+    for section, head in (
+        ("known-head", "| known classes, head, % |"),
+        ("known", "| known classes, all weights, % |"),
+    ):
+        rows = by_name(table("Magnet on known classes of Flowers", head))
+        for name, runs in claims(section).items():
+            seeds = [[100 * run["after"][column] for run in runs if column in run["after"]] for column in columns]
+            assert rows.pop(name) == ["" if not each else in_words(each) for each in seeds]
+        assert not rows
+
+
+def in_words(values: Sequence[float]) -> str:
+    return f"{np.mean(values):.1f}" + (f" ± {np.std(values, ddof=1):.1f}" if len(values) > 1 else "")
 
 
 def test_heads_on_two_more_datasets_stand_there_as_they_were_measured() -> None:
