@@ -16,7 +16,7 @@ campaign: install
 	$(BIN)/python -m benchmarks.campaign
 
 campaign-short: install
-	$(BIN)/python -m benchmarks.campaign --seconds 30
+	$(BIN)/python -m benchmarks.campaign --seconds 20
 
 check: install
 	$(BIN)/ruff check .

@@ -36,26 +36,37 @@ def vectors(tmp_path: Path) -> Path:
     return tmp_path / "x.npz"
 
 
-@pytest.mark.parametrize(
-    ("method", "changes"),
-    [
-        ("rank", {"per_class": 4, "batch_size": 12, "batches": "neighbourhoods"}),  # the nearest classes of each class
-        ("divide-and-conquer", {"learners": 2, "wraps": "margin", "finetune": 0.5}),  # draws, β, unused parameters
-        ("magnet", {"micro_batch": 3}),  # a cluster index, cached losses, micro-batches
-    ],
-)
-def test_two_processes_train_the_same_model_as_one(
-    vectors: Path, tmp_path: Path, method: str, changes: dict[str, Any]
-) -> None:
-    settings = make_settings(vectors, method, COMMON | changes)
-    alone = loop.train(settings, tmp_path / "alone")
-    (tmp_path / "config.toml").write_text(settings.to_toml())
+CHANGES: dict[str, dict[str, Any]] = {
+    "rank": {"per_class": 4, "batch_size": 12, "batches": "neighbourhoods"},  # the nearest classes of each class
+    "divide-and-conquer": {"learners": 2, "wraps": "margin", "finetune": 0.5},  # draws, β, unused parameters
+    "magnet": {"micro_batch": 3},  # a cluster index, cached losses, micro-batches
+}
+TRAIN_ALL = """
+import sys
+from nearkin.cli import app
+for config in sys.argv[1:]:
+    app(["train", "--config", config], standalone_mode=False)
+"""
+
+
+def test_two_processes_train_the_same_model_as_one(vectors: Path, tmp_path: Path) -> None:
+    alone = {}
+    for method, changes in CHANGES.items():
+        settings = make_settings(vectors, method, COMMON | changes)
+        alone[method] = loop.train(settings, tmp_path / "alone" / method)
+        (tmp_path / f"{method}.toml").write_text(settings.to_toml())
+        (tmp_path / "runs" / f"x-{method}").mkdir(parents=True)
+    (tmp_path / "all.py").write_text(TRAIN_ALL)
+    # One launch for all methods: starting processes takes most of the time.
     launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
-    command = [*launch, "-m", "nearkin", "train", "--config", str(tmp_path / "config.toml")]
-    (tmp_path / "runs" / f"x-{method}").mkdir(parents=True)
+    command = [*launch, "all.py", *(f"{method}.toml" for method in CHANGES)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, cwd=tmp_path)
     assert done.returncode == 0, done.stderr[-3000:]
-    both = Run.open(tmp_path / "runs" / f"x-{method}-2")  # one process chose the folder for all
+    for method in CHANGES:
+        assert_same(alone[method], Run.open(tmp_path / "runs" / f"x-{method}-2"))  # one process chose the folder
+
+
+def assert_same(alone: Run, both: Run) -> None:
     expected, found = (load_file(run.model_folder / "model.safetensors") for run in (alone, both))
     for name, value in expected.items():
         assert np.allclose(found[name], value, atol=2e-5), name
