@@ -129,6 +129,7 @@ KNOWN = (
     Row("rank", "rank"),
     Row("margin", "margin"),
     Row("magnet", "magnet", {"clusters": 1}),
+    Row("magnet, Table 1", "magnet", {"clusters": 1, "alpha": 2.43, "scaling": 14.2}),  # of the paper, for Flowers
     Row("magnet, scaled", "magnet", SCALED),
     Row("magnet, wide", "magnet", WIDE),
     Row("magnet, wide, soft hinge", "magnet", WIDE | {"hinge": "soft"}),
