@@ -157,6 +157,7 @@ HIDDEN = (  # rows that search for what the labels do not name; a pair of specie
     Row("softmax", "softmax"),
     Row("triplet", "triplet"),
     Row("magnet", "magnet", {"clusters": 2}),
+    Row("magnet, scaled", "magnet", SCALED | {"clusters": 2}),
     Row("magnet, wide", "magnet", WIDE | {"clusters": 2}),
 )
 SMALL: dict[str, Any] = {"image_size": 160}
