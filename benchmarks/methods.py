@@ -48,13 +48,17 @@ DOCS = Path(__file__).parents[1] / "docs"
 BUDGET: dict[str, Any] = {"epochs": 20, "dim": 128, "backbone": "small"}
 KNOWN: dict[str, Any] = {"epochs": 20, "dim": 128, "backbone": "small", "batch_size": 48}
 PAPER: dict[str, Any] = {"positive_in_denominator": False}
+SCALED: dict[str, Any] = {"alpha": 8.0, "scaling": 15.0}
 CHOICES: dict[str, list[dict[str, Any]]] = {  # two settings per method, each with two learning rates
     method: [settings | {"learning_rate": rate} for settings in both for rate in (1e-3, 3e-3)]
     for method, both in {
         "facility-location": ({"gamma": 10.0}, {"gamma": 100.0}),
         "spectral": ({"batch_size": 1260}, {"batch_size": 630}),
         "divide-and-conquer": ({"wraps": "margin"}, {"wraps": "margin:beta=0.8"}),
-        "magnet": ({"batch_size": 128, "clusters": 2}, {"batch_size": 128, "clusters": 1}),
+        "magnet": (
+            {"batch_size": 128, "clusters": 1, "alpha": 1.0, "scaling": 1.0},
+            {"batch_size": 128, "clusters": 1} | SCALED,
+        ),
         "rank": ({"per_class": 8}, {"per_class": 4}),
         "triplet": ({"margin": 0.2}, {"margin": 0.5}),
         "lifted": ({"margin": 1.0}, {"margin": 2.0}),
@@ -69,7 +73,7 @@ CHOICES: dict[str, list[dict[str, Any]]] = {  # two settings per method, each wi
 KNOWN_CHOICES: dict[str, list[dict[str, Any]]] = {
     method: [settings | {"learning_rate": rate} for settings in both for rate in (1e-3, 3e-3)]
     for method, both in {
-        "magnet": ({"clusters": 2, "alpha": 1.0}, {"clusters": 2, "alpha": 4.0}),
+        "magnet": ({"clusters": 2, "alpha": 4.0, "scaling": 1.0}, {"clusters": 2} | SCALED),
         "triplet": ({"margin": 0.2}, {"margin": 0.5}),
     }.items()
 }

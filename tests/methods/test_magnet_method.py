@@ -81,7 +81,7 @@ def test_a_step_computes_the_loss_of_its_clusters_and_records_it_for_sampling() 
     method = magnet(per_cluster=3)
     (batch,), (embeddings,), (loss,) = stepped(method)
     clusters = torch.from_numpy(method.batch_sampler.index.cluster_of[batch.items.numpy()])
-    expected = magnet_loss(embeddings, batch.labels, clusters, reduction="none")
+    expected = magnet_loss(embeddings, batch.labels, clusters, reduction="none", alpha=8.0, scaling=15.0)
     assert loss.item() == pytest.approx(expected.mean().item())
     assert loss.requires_grad
     method.batch_sampler.refresh(method.batch_sampler.index)  # all losses count
@@ -91,7 +91,7 @@ def test_a_step_computes_the_loss_of_its_clusters_and_records_it_for_sampling() 
 
 
 def test_impostors_can_come_from_the_whole_index() -> None:
-    method = magnet(per_cluster=6, candidates="index", hinge="soft", variance="eq5")
+    method = magnet(per_cluster=6, candidates="index", hinge="soft", variance="eq5", alpha=1.0, scaling=1.0)
     (batch,), (embeddings,), (loss,) = stepped(method)
     cluster_of = method.batch_sampler.index.cluster_of
     clusters = torch.from_numpy(cluster_of[batch.items.numpy()])
