@@ -17,7 +17,7 @@ from nearkin.data import load_dataset, make_splits
 from nearkin.evaluation import evaluate
 from nearkin.experiments import ComparisonResult, compare
 from nearkin.experiments.comparison_page import comparison_page
-from nearkin.experiments.comparison_plots import mean_curves
+from nearkin.experiments.comparison_plots import curves_figure, mean_curves, scores_figure
 from nearkin.experiments.comparison_result import COLUMNS
 from nearkin.experiments.concatenation import concatenated
 from nearkin.experiments.provenance import provenance
@@ -172,3 +172,13 @@ def test_what_spectral_reads_out_with_sc_is_a_row_of_its_own(tmp_path: Path) -> 
     assert found.read_outs == {"spectral, with SC": {score: [after[f"with_sc_{score}"]] for score in COLUMNS}}
     assert after["with_sc_map@r"] != after["map@r"]
     assert f"| spectral, with SC | {after['with_sc_recall@1']:.4f} |" in found.markdown()
+
+
+def test_every_row_has_a_colour_and_a_line_style_of_its_own() -> None:
+    names = [f"rank,alpha={number}" for number in range(12)]  # more than there are colours
+    scores = {name: {"map@r": [0.5], "recall@1": [0.5]} for name in names}
+    found = ComparisonResult("fair", scores, curves={name: [[(1, 0.5), (2, 0.6)]] for name in names})
+    lines = curves_figure(found, mean_curves(found)).axes[0].lines
+    assert len({(line.get_color(), line.get_linestyle()) for line in lines}) == len(names)
+    dots = [line.get_color() for line in scores_figure(found).axes[0].lines if line.get_marker() == "o"]
+    assert len(set(dots)) > 1 and dots == [line.get_color() for line in lines]

@@ -13,6 +13,7 @@ from nearkin.reports.figures import COLOURS, FAINT, INK, SOFT, plain_axes, plain
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+STYLES = ("-", "--", ":")  # of lines; the next one is used when the colours are used up
 Curve = tuple[Sequence[int], Sequence[float]]  # epochs, mean score
 
 
@@ -28,7 +29,9 @@ def scores_figure(comparison: ComparisonResult) -> Figure:
         axes = figure.add_subplot(1, 2, place + 1)
         for row, (name, values) in enumerate(scores.items()):
             mean, half = float(np.mean(values[score])), half_interval(values[score])
-            colour, single = colours.get(name.partition(",")[0], SOFT), name not in comparison.scores
+            single = name not in comparison.scores
+            # "rank, with SC" and "rank, 3 models" look like "rank"; "rank,alpha=2" is another method.
+            colour = colours.get(name.partition(", ")[0], SOFT)
             axes.errorbar(mean, row, xerr=half or None, color=colour, capsize=3, linewidth=1.6)
             axes.plot(mean, row, "o", color=colour, markersize=7, markerfacecolor="white" if single else colour)
             axes.annotate(
@@ -48,10 +51,10 @@ def curves_figure(comparison: ComparisonResult, curves: Mapping[str, Curve]) -> 
 
     figure = plain_figure(10, 4.4)
     axes = figure.add_subplot()
-    colours = colours_of(comparison)
+    colours, styles = colours_of(comparison), styles_of(comparison)
     for name, (epochs, values) in sorted(curves.items(), key=lambda item: -item[1][1][-1]):
         marker = "o" if len(epochs) < 3 else None
-        axes.plot(epochs, values, color=colours[name], linewidth=1.8, marker=marker, label=name)
+        axes.plot(epochs, values, styles[name], color=colours[name], linewidth=1.8, marker=marker, label=name)
     axes.set_xlabel("epoch", color=INK)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     legend = axes.legend(loc="center left", bbox_to_anchor=(1.01, 0.5), frameon=False, labelcolor=INK)
@@ -76,3 +79,7 @@ def mean_curves(comparison: ComparisonResult) -> dict[str, Curve]:
 
 def colours_of(comparison: ComparisonResult) -> dict[str, str]:
     return {name: COLOURS[number % len(COLOURS)] for number, name in enumerate(comparison.scores)}
+
+
+def styles_of(comparison: ComparisonResult) -> dict[str, str]:
+    return {name: STYLES[number // len(COLOURS) % len(STYLES)] for number, name in enumerate(comparison.scores)}
