@@ -81,7 +81,7 @@ CHOSEN: dict[str, dict[str, Any]] = {
     "facility-location": {"gamma": 10.0, "learning_rate": 3e-3},
     "spectral": {"batch_size": 1260, "learning_rate": 3e-3},
     "divide-and-conquer": {"wraps": "margin:beta=0.8", "learning_rate": 3e-3},
-    "magnet": {"batch_size": 128, "clusters": 1, "learning_rate": 1e-3},
+    "magnet": {"batch_size": 128, "clusters": 1, "learning_rate": 3e-3} | SCALED,
     "rank": {"per_class": 8, "learning_rate": 3e-3},
     "triplet": {"margin": 0.5, "learning_rate": 3e-3},
     "lifted": {"margin": 1.0, "learning_rate": 3e-3},
@@ -93,7 +93,7 @@ CHOSEN: dict[str, dict[str, Any]] = {
     "softmax": {"learning_rate": 3e-3},
 }
 KNOWN_CHOSEN: dict[str, dict[str, Any]] = {
-    "magnet": {"clusters": 2, "alpha": 4.0, "learning_rate": 1e-3},
+    "magnet": {"clusters": 2, "learning_rate": 3e-3} | SCALED,
     "triplet": {"margin": 0.5, "learning_rate": 1e-3},
 }
 EXPERIMENTS = ("choose", "table", "learners", "magnet", "warm", "trained")
