@@ -283,7 +283,7 @@ def draw(
     name: str,
     curves: dict[str, list[list[tuple[int, float]]]],
     label: str,
-    limits: tuple[float | None, float | None],
+    limits: tuple[float, float],
 ) -> None:
     """One line per name: the mean over seeds, with a band from minimum to maximum."""
     figure = plain_figure(6.4, 4)

@@ -258,10 +258,15 @@ def test_the_defaults_stand_there_as_they_were_measured() -> None:
 def claims(section: str) -> dict[str, list[dict[str, Any]]]:
     """The rows of a section of claims.json by name, one for each seed."""
     found: dict[str, list[dict[str, Any]]] = {}
-    for row in raw("claims")["rows"]:
+    for row in sorted(raw("claims")["rows"], key=lambda row: int(row["seed"])):
         if row["section"] == section:
             found.setdefault(row["name"], []).append(row)
     return found
+
+
+def test_every_row_of_the_claims_has_the_command_of_its_commit() -> None:
+    found = raw("claims")
+    assert {row["made"]["commit"] for row in found["rows"]} <= {made["commit"] for made in found["made"].values()}
 
 
 def test_methods_trained_on_all_classes_stand_there_as_they_were_measured() -> None:
@@ -293,6 +298,17 @@ def test_known_classes_of_flowers_stand_there_as_they_were_measured() -> None:
             seeds = [[100 * run["after"][column] for run in runs if column in run["after"]] for column in columns]
             assert rows.pop(name) == ["" if not each else in_words(each) for each in seeds]
         assert not rows
+
+
+def test_families_and_pairs_of_birds_stand_there_as_they_were_measured() -> None:
+    rows = by_name(table("What an embedding knows besides its classes", "| % | error, trained on species |"))
+    species, pairs = claims("species-head"), claims("pairs-head")
+    assert rows.keys() == species.keys() == pairs.keys()
+    for name, cells in rows.items():
+        error = "nearest_cluster_error" if name.startswith("magnet") else "soft_knn_error"
+        errors = [", ".join(percent(*(run["after"][error] for run in of[name]))) for of in (species, pairs)]
+        shares = [np.mean([run["family"][size] for run in species[name]]) for size in ("1", "8", "32", "128")]
+        assert cells == [*errors, *percent(*shares)]
 
 
 def in_words(values: Sequence[float]) -> str:

@@ -45,7 +45,8 @@ TRAIN_ALL = """
 import sys
 from nearkin.cli import app
 for config in sys.argv[1:]:
-    app(["train", "--config", config], standalone_mode=False)
+    if code := app(["train", "--config", config], standalone_mode=False):
+        sys.exit(code)
 """
 
 
@@ -63,15 +64,17 @@ def test_two_processes_train_the_same_model_as_one(vectors: Path, tmp_path: Path
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, cwd=tmp_path)
     assert done.returncode == 0, done.stderr[-3000:]
     for method in CHANGES:
-        assert_same(alone[method], Run.open(tmp_path / "runs" / f"x-{method}-2"))  # one process chose the folder
+        assert_same(
+            method, alone[method], Run.open(tmp_path / "runs" / f"x-{method}-2")
+        )  # one process chose the folder
 
 
-def assert_same(alone: Run, both: Run) -> None:
+def assert_same(method: str, alone: Run, both: Run) -> None:
     expected, found = (load_file(run.model_folder / "model.safetensors") for run in (alone, both))
     for name, value in expected.items():
-        assert np.allclose(found[name], value, atol=2e-5), name
+        assert np.allclose(found[name], value, atol=2e-5), (method, name)
     losses = [[record["loss"] for record in run.metrics if record["kind"] == "training"] for run in (alone, both)]
-    assert losses[1] == pytest.approx(losses[0], rel=1e-5)
+    assert losses[1] == pytest.approx(losses[0], rel=1e-5), method
     scores = [json.loads(run.scores_file.read_text())["after"]["map@r"] for run in (alone, both)]
-    assert scores[1] == pytest.approx(scores[0], abs=0.02)
-    assert len(both.metrics) == len(alone.metrics)  # one process writes, not two
+    assert scores[1] == pytest.approx(scores[0], abs=0.02), method
+    assert len(both.metrics) == len(alone.metrics), method  # one process writes, not two

@@ -7,7 +7,7 @@ independent of scale, as the paper intends. ``variance="eq5"`` squares the sum o
 Means and variance come from the batch, and the gradient flows through them. No ε is needed, because the sum is computed
 as a log-sum-exp.
 
-``scaling`` multiplies all squared distances after the division by 2σ². It is one reading of the "global scaling" that
+``scaling`` multiplies all squared distances after the division by 2σ². It is our reading of the "global scaling" that
 the paper tunes (Table 1) but does not explain. Eq. 4 itself has no scale: σ² is summed over all dimensions, so without
 scaling even distant clusters count.
 
@@ -67,7 +67,7 @@ def magnet_loss(
         labels: (batch,) integers.
         clusters: (batch,) integers, the cluster of each row; a cluster must not contain two classes. None makes each
             class one cluster.
-        alpha: α in Eq. 5, the gap between clusters in units of the variance.
+        alpha: α in Eq. 5, the gap between clusters, in the units of scaled distances.
         variance: "eq4", which does not depend on scale, or "eq5", which divides by σ⁴ as public implementations do;
             "none" takes σ² = 1, for embeddings of unit length (use a ``scaling`` of about 20).
         reduction: "mean", or "none" for one loss per example.

@@ -49,7 +49,7 @@ class Magnet(Method):
     """Pulls examples to their cluster and pushes them away from clusters of other classes.
 
     Args:
-        alpha: α in Eq. 5, the gap between clusters in units of the variance.
+        alpha: α in Eq. 5, the gap between clusters, in the units of scaled distances.
         per_cluster: examples of each cluster in a batch (D); a batch has batch_size / per_cluster clusters (M).
         clusters: maximum number of clusters per class (K); small classes get fewer.
         choose_clusters: choose each class's number of clusters, from 1 to ``clusters``, at each refresh.
