@@ -135,13 +135,18 @@ def learner_trials(seeds: Sequence[int]) -> list[Trial]:
     ]
 
 
+# A network after a few epochs of softmax is no finished backbone: batch norm goes on learning, and the head is new.
+FROM_A_START: dict[str, Any] = {
+    "backbone_learning_rate": 1e-3,
+    "freeze_batch_norm": False,
+    "head_init": "random",
+    "warmup_steps": 0,
+}
+
+
 def magnet_trials(seeds: Sequence[int], data: Path, kind: str, start: Run | None = None) -> list[Trial]:
     """Magnet and triplet on known classes, from scratch or from the backbone of a run."""
-    weights = (
-        {}
-        if start is None
-        else {"weights": str(start.model_folder / "model.safetensors"), "backbone_learning_rate": 1e-3}
-    )
+    weights = {} if start is None else {"weights": str(start.model_folder / "model.safetensors"), **FROM_A_START}
     return [
         Trial(f"{method}-{kind}", seed, str(data), method, KNOWN | KNOWN_CHOSEN[method] | weights)
         for seed in seeds
