@@ -311,6 +311,13 @@ def test_families_and_pairs_of_birds_stand_there_as_they_were_measured() -> None
         assert cells == [*errors, *percent(*shares)]
 
 
+def test_facility_location_in_other_batches_stands_there_as_it_was_measured() -> None:
+    rows = by_name(table("Facility location: batches and unit length", "| head, d = 64, % |"))
+    for name, runs in claims("facilities-head").items():
+        assert rows.pop(name) == [in_words([100 * run["after"][score] for run in runs]) for score in SCORES]
+    assert not rows
+
+
 def in_words(values: Sequence[float]) -> str:
     return f"{np.mean(values):.1f}" + (f" ± {np.std(values, ddof=1):.1f}" if len(values) > 1 else "")
 
