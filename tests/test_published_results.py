@@ -318,6 +318,19 @@ def test_facility_location_in_other_batches_stands_there_as_it_was_measured() ->
     assert not rows
 
 
+def test_how_often_the_space_is_embedded_stands_there_as_it_was_measured() -> None:
+    rows = table("How often the space is embedded", "| refreshes, % |")
+    found = raw("refreshes")
+    divide, magnet = found["divide-and-conquer"], found["magnet"]
+    intervals = ["", ",recluster_epochs=1", ",recluster_epochs=5", ",recluster_epochs=9"]
+    two, one, five, nine = (divide[f"divide-and-conquer{interval}"] for interval in intervals)
+    scaled = "magnet,scaling=15,alpha=8"
+    seeds = [one, two, five, nine, magnet[scaled], magnet[f"{scaled},refresh_epochs=3"]]
+    for row, each in zip(rows, seeds, strict=True):
+        means = percent(*(float(np.mean(each[score])) for score in SCORES[:2]))
+        assert row[1:] == [*means, str(len(each["map@r"]))]
+
+
 def in_words(values: Sequence[float]) -> str:
     return f"{np.mean(values):.1f}" + (f" ± {np.std(values, ddof=1):.1f}" if len(values) > 1 else "")
 

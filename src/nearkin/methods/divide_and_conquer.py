@@ -82,14 +82,14 @@ class DivideAndConquer(Method):
     representative_batches = False
     ranges: ClassVar = {
         "learners": OneOf((2, 4, 8)),
-        "recluster_epochs": OneOf((1, 2, 4)),
+        "recluster_epochs": OneOf((1, 3, 9)),
         "finetune": Between(0.0, 0.5),
         "finetune_rate_factor": Between(0.03, 1.0, log=True),
     }
 
     wraps: str = "margin"
     learners: int = 4
-    recluster_epochs: int = 2
+    recluster_epochs: int = 3
     partition: str = "k-means"
     cluster_by: str = "embedding"
     split_embedding: bool = True

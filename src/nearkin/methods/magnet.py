@@ -82,7 +82,7 @@ class Magnet(Method):
     per_cluster: int = 4
     clusters: int = 2
     choose_clusters: bool = False
-    refresh_epochs: int = 1
+    refresh_epochs: int = 3
     refresh_steps: int = 0
     variance: str = "eq4"
     scaling: float = 15.0
