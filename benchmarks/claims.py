@@ -113,7 +113,7 @@ CUB = (
     Row("lifted, d = 64", "lifted", {"dim": 64}),
     Row("npairs, d = 64", "npairs", {"dim": 64}),
     Row("magnet", "magnet"),
-    Row("magnet, refreshed every 3 epochs", "magnet", {"refresh_epochs": 3}),
+    Row("magnet, refreshed every epoch", "magnet", {"refresh_epochs": 1}),
     Row("magnet, wide", "magnet", WIDE),
     Row("magnet, wide, batches of 128", "magnet", WIDE | {"batch_size": 128}),
     Row("magnet, wide, rate 3e-4", "magnet", WIDE | {"learning_rate": 3e-4}),

@@ -51,7 +51,8 @@ def curves_figure(comparison: ComparisonResult, curves: Mapping[str, Curve]) -> 
 
     figure = plain_figure(10, 4.4)
     axes = figure.add_subplot()
-    colours, styles = colours_of(comparison), styles_of(comparison)
+    colours = colours_of(comparison)
+    styles = {name: STYLES[place // len(COLOURS) % len(STYLES)] for place, name in enumerate(colours)}
     for name, (epochs, values) in sorted(curves.items(), key=lambda item: -item[1][1][-1]):
         marker = "o" if len(epochs) < 3 else None
         axes.plot(epochs, values, styles[name], color=colours[name], linewidth=1.8, marker=marker, label=name)
@@ -79,7 +80,3 @@ def mean_curves(comparison: ComparisonResult) -> dict[str, Curve]:
 
 def colours_of(comparison: ComparisonResult) -> dict[str, str]:
     return {name: COLOURS[number % len(COLOURS)] for number, name in enumerate(comparison.scores)}
-
-
-def styles_of(comparison: ComparisonResult) -> dict[str, str]:
-    return {name: STYLES[number // len(COLOURS) % len(STYLES)] for number, name in enumerate(comparison.scores)}
