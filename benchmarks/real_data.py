@@ -13,11 +13,19 @@ checkpoint). Each finished section is published (benchmarks/publish.py), and its
     cars        the five, triplet, margin and Proxy-NCA, fair, three seeds
     flowers     the same
     cub-tuned   the same eight on CUB, each with the best of five trials, scored on validation classes
+    cub-128, cars-128, flowers-128
+                all of ``ROWS`` on images of 128 pixels, each with its own batch size and the best of fifteen trials
+    cub-128-paper, cars-128-paper, flowers-128-paper
+                the same with the settings found there, protocol "paper"
+
+The last six train 17 runs per row and dataset, most of them for a few epochs. They compile the backbone, so every
+process starts slowly. Run them again with more ``--rows`` to add those to the tables.
 """
 
 from __future__ import annotations
 
 import argparse
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,15 +36,24 @@ from nearkin.experiments import compare
 
 FIVE = ("facility-location", "spectral", "divide-and-conquer", "magnet", "rank")
 EIGHT = (*FIVE, "triplet", "margin", "proxy-nca")
+ROWS = (
+    "rank", "rank:batches=neighbourhoods", "facility-location", "divide-and-conquer",
+    "divide-and-conquer:wraps=triplet", "magnet", "spectral:micro_batch=126", "triplet", "margin", "proxy-nca",
+    "npairs", "softmax", "pml:loss_name=MultiSimilarityLoss",
+    "pml:loss_name=ProxyAnchorLoss,loss_learning_rate=0.04",
+)  # fmt: skip
 COMMON: dict[str, Any] = {
     "backbone": "tf_efficientnet_lite0",
     "dim": 512,
     "freeze_batch_norm": True,
-    "learning_rate": 4e-4,
-    "micro_batch": 128,  # for the large batches of spectral; those of the others are smaller
     "evaluate_every": 2,
     "keep_decoded": True,
 }
+LARGE: dict[str, Any] = {
+    "learning_rate": 4e-4,
+    "micro_batch": 128,  # for the large batches of spectral; those of the others are smaller
+}
+SMALL: dict[str, Any] = {"image_size": 128, "compile": "on", "epochs": 18}
 
 
 @dataclass(frozen=True)
@@ -53,12 +70,22 @@ class Section:
 
 def sections(data: Path) -> dict[str, Section]:
     cub, halves = {"root": str(data)}, {"split": "first-half"}
+    cars, flowers = str(data / "cars196_train_boxes"), str(data / "flowers102")
     return {
-        "cub": Section("cub200", ("all",), "fair", 3, cub),
-        "cub-paper": Section("cub200", FIVE, "paper", 3, cub),
-        "cars": Section(str(data / "cars196_train_boxes"), EIGHT, "fair", 3, halves),
-        "flowers": Section(str(data / "flowers102"), EIGHT, "fair", 3, halves),
-        "cub-tuned": Section("cub200", EIGHT, "fair", 3, cub, trials=5),
+        "cub": Section("cub200", ("all",), "fair", 3, LARGE | cub),
+        "cub-paper": Section("cub200", FIVE, "paper", 3, LARGE | cub),
+        "cars": Section(cars, EIGHT, "fair", 3, LARGE | halves),
+        "flowers": Section(flowers, EIGHT, "fair", 3, LARGE | halves),
+        "cub-tuned": Section("cub200", EIGHT, "fair", 3, LARGE | cub, trials=5),
+        **{
+            f"{name}-128{ending}": Section(source, ROWS, protocol, 3, SMALL | own, trials=15)
+            for ending, protocol in (("", "fair"), ("-paper", "paper"))
+            for name, source, own in (
+                ("cub", "cub200", cub),
+                ("cars", cars, halves | {"epochs": 27, "evaluate_every": 3}),
+                ("flowers", flowers, halves),
+            )
+        },
     }
 
 
@@ -67,6 +94,7 @@ def main() -> None:
     parser.add_argument("--data", type=Path, required=True, help="folder with the three datasets")
     parser.add_argument("--weights", type=Path, required=True, help="ImageNet weights of tf_efficientnet_lite0")
     parser.add_argument("--only", nargs="+", choices=list(sections(Path())), help="only these sections")
+    parser.add_argument("--rows", nargs="+", help="only these rows")
     parser.add_argument("--epochs", type=int, default=12)
     parser.add_argument("--jobs", type=int, default=1, help="number of runs in parallel")
     parser.add_argument("--runs", type=Path, default=Path("runs/real"), help="folder for the runs")
@@ -77,9 +105,13 @@ def main() -> None:
             continue
         given = {"weights": str(arguments.weights.absolute()), "epochs": arguments.epochs, **section.settings}
         out, jobs = arguments.runs / name, arguments.jobs
-        shared = COMMON | given
+        shared, rows = COMMON | given, arguments.rows or section.methods
+        trials = arguments.runs / name.removesuffix("-paper") / "tune" / "trials.json"
+        if section.trials and section.protocol == "paper":
+            (out / "tune").mkdir(parents=True, exist_ok=True)
+            shutil.copy(trials, out / "tune")
         compare(
-            *(section.source, section.methods, section.seeds, section.protocol, jobs, section.trials),
+            *(section.source, rows, section.seeds, section.protocol, jobs, section.trials),
             out=out,
             **shared,
         )

@@ -203,6 +203,19 @@ def test_a_trial_that_fails_counts_as_the_worst(vectors: str, tmp_path: Path, ca
     assert "counts as 0: " in caplog.text
 
 
+def test_tuning_for_a_paper_holds_classes_out_but_the_runs_do_not(vectors: str, tmp_path: Path) -> None:
+    out, options = tmp_path / "out", QUICK | {"epochs": 3}
+    fair = compare(vectors, ["triplet"], out=tmp_path / "fair", seeds=1, **options, tune=3)
+    paper = compare(vectors, ["triplet"], out=out, seeds=2, protocol="paper", **options, tune=3)
+    assert trials(out) == trials(tmp_path / "fair") and paper.chosen == fair.chosen
+    assert all(Run(out / "tune" / f"triplet-{number}").settings().data.validation == 0.25 for number in range(3))
+    for seed in range(2):
+        run = Run(out / f"triplet-{seed}")
+        assert run.settings().data.validation == 0 and run.settings().training.keep == "best-on-test"
+        assert {record["split"] for record in run.evaluations()} == {"test"}
+    assert compare(vectors, ["triplet"], out=out, seeds=2, protocol="paper", **options, tune=3).scores == paper.scores
+
+
 def test_what_was_given_is_not_searched(vectors: str, tmp_path: Path) -> None:
     out = tmp_path / "out"
     compare(vectors, ["triplet"], out=out, seeds=1, **(QUICK | {"margin": 0.7, "learning_rate": 1e-2}), tune=3)
@@ -222,7 +235,6 @@ def test_tuned_and_untuned_runs_do_not_mix(vectors: str, tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
-        ({"tune": 2, "protocol": "paper"}, 'use protocol="fair"'),
         ({"concatenate": True, "protocol": "paper"}, 'use protocol="fair"'),
         ({"tune": -1}, "tune must be an integer >= 0, got -1"),
         ({"tune": 2, "epochs": 0}, "among untrained models"),

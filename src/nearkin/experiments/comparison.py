@@ -73,7 +73,8 @@ def compare(
         methods: names, as a list or separated by commas; objects such as ``nearkin.methods.Magnet(alpha=2.0)``; loss
             modules, whose rows are named after their classes; "all" for every method.
         seeds: number of runs per method, with seeds 0, 1, …
-        protocol: where to choose the best epoch: "fair" (held-out training classes) or "paper" (test split).
+        protocol: where to choose the best epoch: "fair" (held-out training classes) or "paper" (test split). Tuning
+            uses held-out training classes with both; "paper" then trains on all classes with the best settings.
         jobs: number of runs in parallel, each in its own process; the results do not depend on it. A script that uses
             several must call this under ``if __name__ == "__main__":``. Data, backbones and losses in memory need
             ``jobs=1``.
@@ -96,25 +97,26 @@ def compare(
     source = str(data) if dataset is None else dataset.source
     out = Path(out or default_folder(source if dataset is None else dataset.name))
     rows = rows_of(methods, absolute(source), settings, protocol, objects)
+    trial_rows = rows_of(methods, absolute(source), settings, "fair", objects) if tune else {}
     check_objects(rows, jobs)
     first = next(iter(rows.values()))
     if first.settings.training.epochs < 0:  # depends only on the data, so that all methods train equally long
-        epochs = first.resolved().training.epochs
-        rows = {name: row.changed({"epochs": epochs}) for name, row in rows.items()}
+        epochs = {"epochs": first.resolved().training.epochs}
+        rows, trial_rows = ({name: row.changed(epochs) for name, row in each.items()} for each in (rows, trial_rows))
     described = check_same_settings(out, protocol, rows, tune)
-    check_same_data(out, rows, seeds)
+    check_same_data(out, rows, trial_rows, seeds)
     if tune:
         find_optuna()  # raises if it is not installed
     write_json(out / "settings.json", described)
 
     rungs = plan(tune, next(iter(rows.values())).settings.training) if tune else []
-    refused, chosen = _tuned(out, rows, rungs, jobs) if tune else ({}, {})
+    refused, chosen = _tuned(out, trial_rows, rungs, jobs) if tune else ({}, {})
     refused |= _trained(out, {name: rows[name] for name in rows if name not in refused}, chosen, seeds, jobs)
     if len(refused) == len(rows):
         raise UserError(next(iter(refused.values())))
     # A method that failed with one seed is left out: the other seeds would be a biased selection.
     runs = {name: [Run(out / f"{name}-{seed}") for seed in range(seeds)] for name in rows if name not in refused}
-    taken_over = [trial for name, (_, trial) in chosen.items() if name in runs]
+    taken_over = [trial for name, (_, trial) in chosen.items() if name in runs and protocol == "fair"]
     scores, read_outs = _scores(runs)
     result = ComparisonResult(
         protocol,
@@ -153,7 +155,7 @@ def _tuned(out: Path, rows: Mapping[str, Row], rungs: Sequence[Rung], jobs: int)
 def _trained(out: Path, rows: Mapping[str, Row], chosen: Chosen, seeds: int, jobs: int) -> dict[str, str]:
     """Trains every method with every seed; returns the reason for each method that failed.
 
-    Seed 0 is not trained again after tuning: its run takes over the best trial.
+    Seed 0 is not trained again after tuning: its run takes over the best trial, unless that had fewer classes.
     """
     failures: dict[str, tuple[int, str]] = {}
 
@@ -165,7 +167,7 @@ def _trained(out: Path, rows: Mapping[str, Row], chosen: Chosen, seeds: int, job
         if name in chosen:
             settings, trial = chosen[name]
             row = row.changed(settings)
-            if seed == 0:
+            if seed == 0 and row.settings.data.validation:  # protocol "fair"
                 row = replace(row, objects=row.objects | Objects(trial=trial))
         reason = yield row.task(f"{name}, seed {seed}", out / f"{name}-{seed}")
         if reason is not None:

@@ -77,9 +77,8 @@ def check_request(
             raise UserError(f"{name} must be an integer >= {least}, got {number}")
     if tune and settings.get("epochs") == 0:
         raise UserError("tuning with epochs=0 would choose among untrained models; use epochs=1 or more")
-    if protocol == "paper" and (tune or concatenate):
-        what = "tune" if tune else "concatenate"
-        raise UserError(f"{what} needs validation classes, and protocol 'paper' has none; use protocol=\"fair\"")
+    if protocol == "paper" and concatenate:
+        raise UserError("concatenate needs validation classes, and protocol 'paper' has none; use protocol=\"fair\"")
     if concatenate and seeds == 1:
         raise UserError("concatenate needs the models of several seeds; use seeds=2 or more")
     for fixed in NOT_FREE:
@@ -260,16 +259,18 @@ def backbone_digest(row: Row) -> dict[str, str]:
     return {} if backbone is None else {"backbone": module_digest(backbone, weights=starts_from_them)}
 
 
-def check_same_data(out: Path, rows: Mapping[str, Row], seeds: int) -> None:
-    """Raises if the data have changed since an existing run, or have no test split."""
+def check_same_data(out: Path, rows: Mapping[str, Row], trial_rows: Mapping[str, Row], seeds: int) -> None:
+    """Raises if the data have changed since an existing run or trial, or have no test split."""
     first = next(iter(rows.values()))
     for seed in range(seeds):
         splits = first.splits(seed)
         if splits.test is None:
             raise UserError(f"{first.settings.data.source} has no test split to compare on; choose another split")
         for name in rows:
-            for run in [Run(out / f"{name}-{seed}"), *(trials_of(out, name) if seed == 0 else [])]:
-                run.check_data(splits.digest())
+            Run(out / f"{name}-{seed}").check_data(splits.digest())
+    for name, row in trial_rows.items():
+        for trial in trials_of(out, name):
+            trial.check_data(row.splits().digest())
 
 
 def runs_of(out: Path, method: str) -> list[Run]:
