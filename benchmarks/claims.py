@@ -137,6 +137,7 @@ KNOWN = (
     Row("magnet, wide, batch only", "magnet", WIDE | {"candidates": "batch"}),
     Row("magnet, wide, α = 16, scaling 40", "magnet", WIDE | {"alpha": 16.0, "scaling": 40.0}),
     Row("magnet, unscaled, rate 3e-4", "magnet", UNSCALED | {"learning_rate": 3e-4}),  # its default is 1e-4
+    Row("magnet, scaled, rate 3e-4", "magnet", SCALED | {"learning_rate": 3e-4}),
     Row("magnet, wide, rate 3e-4", "magnet", WIDE | {"learning_rate": 3e-4}),
     Row("magnet, wide, soft hinge, rate 3e-4", "magnet", WIDE | {"hinge": "soft", "learning_rate": 3e-4}),
 )
