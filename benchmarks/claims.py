@@ -141,7 +141,7 @@ KNOWN = (
     Row("magnet, wide, rate 3e-4", "magnet", WIDE | {"learning_rate": 3e-4}),
     Row("magnet, wide, soft hinge, rate 3e-4", "magnet", WIDE | {"hinge": "soft", "learning_rate": 3e-4}),
 )
-DRAWN = ("softmax", "triplet", "rank", "magnet, unscaled", "magnet, unscaled, rate 3e-4", "magnet, wide, rate 3e-4")
+DRAWN = ("softmax", "triplet", "rank", *(f"magnet, {form}, rate 3e-4" for form in ("unscaled", "scaled", "wide")))
 LEARNERS = tuple(Row(f"K = {learners}", DIVIDE, {"learners": learners}) for learners in (1, 2, 4, 8))
 PARTITIONS = (
     *(

@@ -71,7 +71,6 @@ class Magnet(Method):
     readout = "nearest neighbours; k-nearest-cluster on known classes"
     normalize = "never"
     representative_batches = False
-    frozen_rate = finetune_rate = 1e-4
     ranges: ClassVar = {
         "alpha": Between(-2.0, 10.0),
         "scaling": Between(1.0, 32.0, log=True),
