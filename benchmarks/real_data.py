@@ -19,20 +19,20 @@ checkpoint). Each finished section is published (benchmarks/publish.py), and its
                 the same with the settings found there, protocol "paper"
 
 The last six train 17 runs per row and dataset, most of them for a few epochs. They compile the backbone, so every
-process starts slowly. Run them again with more ``--rows`` to add those to the tables.
+process starts slowly. ``--rows`` with ``--add`` adds rows to the published tables, without the runs of the others.
 """
 
 from __future__ import annotations
 
 import argparse
-import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from publish import DOCS, publish
+from publish import DOCS, publish, read
 
 from nearkin.experiments import compare
+from nearkin.files import write_json
 
 FIVE = ("facility-location", "spectral", "divide-and-conquer", "magnet", "rank")
 EIGHT = (*FIVE, "triplet", "margin", "proxy-nca")
@@ -95,6 +95,7 @@ def main() -> None:
     parser.add_argument("--weights", type=Path, required=True, help="ImageNet weights of tf_efficientnet_lite0")
     parser.add_argument("--only", nargs="+", choices=list(sections(Path())), help="only these sections")
     parser.add_argument("--rows", nargs="+", help="only these rows")
+    parser.add_argument("--add", action="store_true", help="keep the published rows that are not trained here")
     parser.add_argument("--epochs", type=int, default=12)
     parser.add_argument("--jobs", type=int, default=1, help="number of runs in parallel")
     parser.add_argument("--runs", type=Path, default=Path("runs/real"), help="folder for the runs")
@@ -106,16 +107,15 @@ def main() -> None:
         given = {"weights": str(arguments.weights.absolute()), "epochs": arguments.epochs, **section.settings}
         out, jobs = arguments.runs / name, arguments.jobs
         shared, rows = COMMON | given, arguments.rows or section.methods
-        trials = arguments.runs / name.removesuffix("-paper") / "tune" / "trials.json"
-        if section.trials and section.protocol == "paper":
-            (out / "tune").mkdir(parents=True, exist_ok=True)
-            shutil.copy(trials, out / "tune")
+        if section.trials and section.protocol == "paper":  # with the trials that were published
+            tried = read(arguments.docs / "results" / f"{name.removesuffix('-paper')}.json")["tried"]
+            write_json(out / "tune" / "trials.json", tried)
         compare(
             *(section.source, rows, section.seeds, section.protocol, jobs, section.trials),
             out=out,
             **shared,
         )
-        print(f"\n{name}\n\n{publish(out, name, arguments.docs).markdown()}", flush=True)
+        print(f"\n{name}\n\n{publish(out, name, arguments.docs, arguments.add).markdown()}", flush=True)
 
 
 if __name__ == "__main__":
