@@ -19,7 +19,7 @@ from nearkin.experiments.recipes import known_recipes, recipe_description
 DOCS = Path(__file__).parents[1] / "docs"
 COMPARISONS = (
     *("cub", "cars", "flowers", "cub-paper", "cub-tuned", "cub-128", "cars-128", "flowers-128"),
-    *("cub-head", "flowers-head-tuned"),
+    *("cub-head", "cub-head-tuned", "cars-head-tuned", "flowers-head-tuned"),
 )
 SCORES = ("recall@1", "map@r", "nmi_arithmetic")
 LEARNERS = {f"K = {k}": f"learners={k}" for k in (1, 2, 4, 8)} | {
