@@ -12,6 +12,7 @@ from PIL import Image
 from reference import hostile_images
 from reference.untrained import save_untrained
 
+from nearkin.data import decoders
 from nearkin.errors import UserError
 from nearkin.models import Embedder
 from nearkin.search.queries import embed_queries
@@ -111,8 +112,9 @@ def test_a_folder_without_images_is_refused(model: Embedder, tmp_path: Path) -> 
         embed_queries(tmp_path / "empty", model)
 
 
-def test_a_query_file_is_decoded_under_limits(model: Embedder, tmp_path: Path) -> None:
+def test_a_query_file_is_decoded_under_limits(model: Embedder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(decoders, "SECONDS", 0.5)
     file = tmp_path / "slow.ppm"
     file.write_bytes(hostile_images.ppm_of_numbers())
-    with pytest.raises(UserError, match=r"slow\.ppm: takes more than 2 seconds to decode"):
+    with pytest.raises(UserError, match=r"slow\.ppm: takes more than 0.5 seconds to decode"):
         embed_queries(file, model)

@@ -15,6 +15,7 @@ from reference import hostile_images as hostile
 from serve.colours import colour_of, image_bytes
 from serve.test_uploads import refused, send
 
+from nearkin.data import decoders
 from nearkin.data.images import Unreadable
 from nearkin.data.transforms import Preprocess
 from nearkin.models import Embedder, EmbeddingModel, ModelSpec
@@ -58,13 +59,14 @@ def test_a_decoder_s_message_is_not_sent_to_the_client() -> None:
     assert "0x" not in answer.detail
 
 
-def test_bombs_are_refused_and_a_photo_is_found_meanwhile(gallery: Gallery) -> None:
+def test_bombs_are_refused_and_a_photo_is_found_meanwhile(gallery: Gallery, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(decoders, "SECONDS", 0.5)
     names = (hostile.SLOW, "jpeg of scans", "png of text", "huge webp")
     with TestClient(make_app(gallery)) as client, ThreadPoolExecutor(len(names)) as threads:
         bombs = [threads.submit(send, client, hostile.BOMBS[name]()) for name in names]
         photo = send(client, image_bytes(colour_of("green", 4)), k=1)
         assert photo.json()["neighbours"][0]["label"] == "green" and not bombs[0].done()
-        refused(bombs[0].result(), 413, "takes more than 2 seconds to decode")
+        refused(bombs[0].result(), 413, "takes more than 0.5 seconds to decode")
         assert {bomb.result().status_code for bomb in bombs} == {413}
 
 

@@ -42,7 +42,7 @@ _ENVIRONMENT = {
     "OMP_NUM_THREADS": "1",
     "OPENBLAS_NUM_THREADS": "1",
 }
-_REQUEST = struct.Struct("<c?I")  # kind, whether content or a path follows, side
+_REQUEST = struct.Struct("<c?Id")  # kind, whether content or a path follows, side, seconds allowed
 _ANSWER = struct.Struct("<cII")  # outcome, width, height; the pixels or the reason follow
 _Answer = tuple[tuple[int, int], bytes] | Unreadable  # size and pixels
 
@@ -96,7 +96,7 @@ class DecoderPool:
     def _ask(self, kind: bytes, source: Path | bytes, side: int = 0) -> _Answer:
         decoder = self._idle.get()
         try:
-            return decoder.ask(_REQUEST.pack(kind, isinstance(source, bytes), side), source)
+            return decoder.ask(_REQUEST.pack(kind, isinstance(source, bytes), side, SECONDS), source)
         finally:
             self._idle.put(decoder)
 
@@ -130,7 +130,7 @@ class _Decoder:
             except (EOFError, OSError):  # the worker has ended
                 self._end()
                 if process.returncode == -signal.SIGPROF:
-                    return BeyondLimits(path, f"takes more than {SECONDS:.0f} seconds to decode")
+                    return BeyondLimits(path, f"takes more than {SECONDS:g} seconds to decode")
                 return BeyondLimits(path, "the process decoding it ended unexpectedly")
             except BaseException:  # Ctrl-C: the pending answer would be mistaken for the next request's
                 self._end()
@@ -200,9 +200,9 @@ def _limit_memory() -> None:
 
 
 def _answer_one(parent: Connection) -> None:
-    kind, is_content, side = _REQUEST.unpack(parent.recv_bytes())
+    kind, is_content, side, seconds = _REQUEST.unpack(parent.recv_bytes())
     given = parent.recv_bytes()
-    signal.setitimer(signal.ITIMER_PROF, SECONDS)  # kills the process when it expires
+    signal.setitimer(signal.ITIMER_PROF, seconds)  # kills the process when it expires
     head, body = _answer(kind, given if is_content else Path(os.fsdecode(given)), side)
     signal.setitimer(signal.ITIMER_PROF, 0)
     parent.send_bytes(head)
