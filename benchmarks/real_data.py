@@ -15,11 +15,14 @@ checkpoint). Each finished section is published (benchmarks/publish.py), and its
     cub-tuned   the same eight on CUB, each with the best of five trials, scored on validation classes
     cub-128, cars-128, flowers-128
                 all of ``ROWS`` on images of 128 pixels, each with its own batch size and the best of fifteen trials
-    cub-128-paper, cars-128-paper, flowers-128-paper
-                the same with the settings found there, protocol "paper"
+    cub-head-tuned, cars-head-tuned, flowers-head-tuned
+                all of ``HEAD_ROWS``, only a head on frozen features, with the best of fifteen trials
+    …-128-paper, …-head-tuned-paper
+                the same rows with the settings found there, protocol "paper"
 
-The last six train 17 runs per row and dataset, most of them for a few epochs. They compile the backbone, so every
-process starts slowly. ``--rows`` with ``--add`` adds rows to the published tables, without the runs of the others.
+A section with fifteen trials trains 17 runs per row, most of them for a few epochs. Those on images of 128 pixels
+compile the backbone, so every process starts slowly. Heads need no GPU: two CPU cores train them in less than an hour a
+dataset. ``--rows`` with ``--add`` adds rows to the published tables, without the runs of the others.
 """
 
 from __future__ import annotations
@@ -42,18 +45,21 @@ ROWS = (
     "npairs", "softmax", "pml:loss_name=MultiSimilarityLoss",
     "pml:loss_name=ProxyAnchorLoss,loss_learning_rate=0.04",
 )  # fmt: skip
-COMMON: dict[str, Any] = {
-    "backbone": "tf_efficientnet_lite0",
-    "dim": 512,
-    "freeze_batch_norm": True,
-    "evaluate_every": 2,
-    "keep_decoded": True,
-}
-LARGE: dict[str, Any] = {
+HEAD_ROWS = (
+    "rank", "rank:batches=neighbourhoods", "rank:batches=clusters", "triplet", "triplet:batches=neighbourhoods",
+    "margin", "margin:batches=neighbourhoods", "proxy-nca", "proxy-nca:batches=neighbourhoods", "divide-and-conquer",
+    "divide-and-conquer:wraps=rank", "magnet",
+    "magnet:variance=none,scaling=20,alpha=8,candidates=index,clusters=1", "facility-location", "spectral", "npairs",
+    "softmax", "pml:loss_name=MultiSimilarityLoss", "pml:loss_name=ProxyAnchorLoss,loss_learning_rate=0.04",
+)  # fmt: skip
+COMMON: dict[str, Any] = {"backbone": "tf_efficientnet_lite0", "dim": 512, "evaluate_every": 2}
+FINETUNED: dict[str, Any] = {"freeze_batch_norm": True, "keep_decoded": True}
+LARGE: dict[str, Any] = FINETUNED | {
     "learning_rate": 4e-4,
     "micro_batch": 128,  # for the large batches of spectral; those of the others are smaller
 }
-SMALL: dict[str, Any] = {"image_size": 128, "compile": "on", "epochs": 18}
+SMALL: dict[str, Any] = FINETUNED | {"image_size": 128, "compile": "on", "epochs": 18}
+HEAD: dict[str, Any] = {"freeze_backbone": True, "epochs": 27, "evaluate_every": 3}
 
 
 @dataclass(frozen=True)
@@ -78,8 +84,9 @@ def sections(data: Path) -> dict[str, Section]:
         "flowers": Section(flowers, EIGHT, "fair", 3, LARGE | halves),
         "cub-tuned": Section("cub200", EIGHT, "fair", 3, LARGE | cub, trials=5),
         **{
-            f"{name}-128{ending}": Section(source, ROWS, protocol, 3, SMALL | own, trials=15)
+            f"{name}-{kind}{ending}": Section(source, rows, protocol, 3, settings | own, trials=15)
             for ending, protocol in (("", "fair"), ("-paper", "paper"))
+            for kind, rows, settings in (("128", ROWS, SMALL), ("head-tuned", HEAD_ROWS, HEAD))
             for name, source, own in (
                 ("cub", "cub200", cub),
                 ("cars", cars, halves | {"epochs": 27, "evaluate_every": 3}),
