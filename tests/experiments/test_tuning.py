@@ -16,7 +16,7 @@ import torch
 from conftest import vectors_in
 
 from nearkin.errors import Interrupted, UserError
-from nearkin.experiments import ComparisonResult, compare
+from nearkin.experiments import ComparisonResult, compare, tuning
 from nearkin.experiments.tuning import Rung, Trial, best, plan
 from nearkin.files import write_json
 from nearkin.methods import DivideAndConquer, Margin
@@ -175,6 +175,17 @@ def test_a_stopped_search_goes_on_to_the_same_trials(
     assert compare(vectors, ["triplet"], out=tmp_path / "cut", seeds=1, **quick, tune=8).scores == whole.scores
     assert trials(tmp_path / "cut") == trials(tmp_path / "whole")
     assert sum(steps.values()) == (8 * 1 + 4 * 2) * STEPS  # no step was taken twice
+
+
+def test_a_finished_first_rung_is_not_proposed_again(
+    vectors: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So seeds can be added with another version of Optuna, or after the defaults have changed."""
+    out, options = tmp_path / "out", QUICK | {"epochs": 3, "tune": 3}
+    first = compare(vectors, ["triplet"], out=out, seeds=1, **options)
+    monkeypatch.setattr(tuning, "_study", Mock(side_effect=AssertionError("proposed again")))
+    second = compare(vectors, ["triplet"], out=out, seeds=2, **options)
+    assert second.chosen == first.chosen and second.scores["triplet"]["map@r"][:1] == first.scores["triplet"]["map@r"]
 
 
 def test_a_trial_that_fails_after_its_first_rung_leaves_its_place_empty() -> None:

@@ -8,7 +8,8 @@ Every method gets the same number of epochs, known in advance.
 
 The settings come from Optuna's tree-structured Parzen estimator with a fixed seed, one trial after the other, starting
 with the defaults; it learns from the scores of the first rung. Replayed with the scores on disk, it proposes the same
-trials again, so a search can be stopped anywhere and continued, or extended by more trials.
+trials again, so a search can be stopped anywhere and continued, or extended by more trials. A finished first rung is
+not replayed, so it outlasts changes of the defaults and of Optuna.
 """
 
 from __future__ import annotations
@@ -155,18 +156,21 @@ def tune(out: Path, rows: Mapping[str, Row], rungs: Sequence[Rung], jobs: int) -
 
     def search(name: str) -> Job:
         """Proposes the trials of a row and trains each to the end of the first rung."""
+        tried = known[name]
+        if len(tried) >= rungs[0].trials and all(trial.scores or trial.refused for trial in tried):
+            return
         study, distributions = _study(rows[name])
         for number in range(rungs[0].trials):
             proposed = study.ask(distributions)
-            if number == len(known[name]):
-                known[name].append(Trial(proposed.params))
-            elif known[name][number].settings != proposed.params:
+            if number == len(tried):
+                tried.append(Trial(proposed.params))
+            elif tried[number].settings != proposed.params:
                 raise UserError(
                     f"{trial_run(out, name, number).folder} was tuned with other settings, or another version of "
                     "Optuna; use another folder: out=..."
                 )
             yield from advance(name, number, 0)
-            study.tell(proposed, next(iter(known[name][number].scores), 0.0))
+            study.tell(proposed, next(iter(tried[number].scores), 0.0))
 
     run_jobs(map(search, rows), rungs[0].trials * len(rows), jobs)
     for rung in range(1, len(rungs)):
