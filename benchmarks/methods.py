@@ -14,6 +14,7 @@ docs/results.md and writes their numbers to docs/results/methods.json and the fi
     magnet     Magnet and triplet: steps to triplet's final error on new examples of known classes (Magnet's Fig. 5)
     warm       the same, starting from a network trained with softmax for three epochs, as in the paper
     trained    the same, starting from a network trained with softmax for 20 epochs
+    long       spectral for 100 to 1,000 steps: scores of classes that it trained on and of others
 
 CHOSEN below has the best settings of ``choose``; the test split did not influence them.
 """
@@ -33,6 +34,7 @@ import torch
 from known_classes import known_classes
 from provenance import command
 
+import nearkin
 from nearkin.data import load_dataset, make_splits
 from nearkin.evaluation import evaluate
 from nearkin.experiments.demo import pixel_space
@@ -96,8 +98,9 @@ KNOWN_CHOSEN: dict[str, dict[str, Any]] = {
     "magnet": {"clusters": 2, "learning_rate": 3e-3} | SCALED,
     "triplet": {"margin": 0.5, "learning_rate": 1e-3},
 }
-EXPERIMENTS = ("choose", "table", "learners", "magnet", "warm", "trained")
+EXPERIMENTS = ("choose", "table", "learners", "magnet", "warm", "trained", "long")
 STARTS = {"warm": 3, "trained": 20}  # epochs of softmax
+LENGTHS = (25, 50, 125, 250)  # epochs of four steps
 SCORES = ("recall@1", "map@r", "nmi_arithmetic")
 
 
@@ -151,6 +154,15 @@ def magnet_trials(seeds: Sequence[int], data: Path, kind: str, start: Run | None
         Trial(f"{method}-{kind}", seed, str(data), method, KNOWN | KNOWN_CHOSEN[method] | weights)
         for seed in seeds
         for method in ("magnet", "triplet")
+    ]
+
+
+def long_trials(seeds: Sequence[int]) -> list[Trial]:
+    common = BUDGET | CHOSEN["spectral"] | {"evaluate_every": max(LENGTHS)}
+    return [
+        Trial(f"spectral-long-{epochs}", seed, "glyphs", "spectral", common | {"epochs": epochs})
+        for seed in seeds
+        for epochs in LENGTHS
     ]
 
 
@@ -284,6 +296,17 @@ def report_magnet(trials: Sequence[Trial], folder: Path) -> dict[str, Any]:
     return {f"magnet_{kind}_curves": curves}
 
 
+def report_long(trials: Sequence[Trial], folder: Path) -> dict[str, Any]:
+    """The final scores, with those of the classes that were trained on."""
+    rows = rows_of(trials, folder, SCORES)
+    for trial in trials:
+        trained_on = nearkin.evaluate(trial.run(folder), split="train", recall_at=1).scores
+        for score in SCORES:
+            rows[trial.name].setdefault(f"training classes, {score}", []).append(trained_on[score])
+    print(markdown("Spectral, by the number of epochs", rows))
+    return {"long": rows}
+
+
 def draw(
     name: str,
     curves: dict[str, list[list[tuple[int, float]]]],
@@ -330,6 +353,7 @@ def main() -> None:
         "table": table_trials(options.seeds),
         "learners": learner_trials(options.seeds),
         "magnet": magnet_trials(options.seeds, data, "known"),
+        "long": long_trials(options.seeds),
         **{kind: magnet_trials(options.seeds, data, kind, start.run(options.runs)) for kind, start in starts.items()},
     }
     if options.methods:
@@ -347,6 +371,7 @@ def main() -> None:
         "magnet": report_magnet,
         "warm": report_magnet,
         "trained": report_magnet,
+        "long": report_long,
     }
     results = DOCS / "results" / "methods.json"
     results.parent.mkdir(exist_ok=True)
