@@ -229,7 +229,9 @@ def test_the_demo_stands_there_as_it_was_measured() -> None:
 
 def test_magnet_and_triplet_end_with_the_errors_of_their_curves() -> None:
     rows = by_name(table("Magnet against triplet", "| start"))
-    curves = {"from scratch": raw("methods")["magnet_known_curves"], "warm": raw("methods")["magnet_warm_curves"]}
+    starts = {"from scratch": "known", "warm": "warm", "trained": "trained"}
+    curves = {start: raw("methods")[f"magnet_{kind}_curves"] for start, kind in starts.items()}
+    assert rows.keys() == curves.keys()
     ways = ("triplet, soft kNN", "magnet, kNC", "magnet, soft kNN")
     for start, cells in rows.items():
         assert cells[:3] == [", ".join(f"{curve[-1][1]:.4f}" for curve in curves[start][way]) for way in ways]
