@@ -16,7 +16,7 @@ import torch
 from conftest import vectors_in
 
 from nearkin.errors import Interrupted, UserError
-from nearkin.experiments import ComparisonResult, compare, tuning
+from nearkin.experiments import ComparisonResult, compare, comparison, tuning
 from nearkin.experiments.tuning import Rung, Trial, best, plan
 from nearkin.files import write_json
 from nearkin.methods import DivideAndConquer, Margin
@@ -177,15 +177,30 @@ def test_a_stopped_search_goes_on_to_the_same_trials(
     assert sum(steps.values()) == (8 * 1 + 4 * 2) * STEPS  # no step was taken twice
 
 
+def test_trials_are_not_added_if_all_would_stop_at_other_epochs(
+    vectors: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Scores are kept by rung: the second rung of three trials is the third of five."""
+    out, options = tmp_path / "out", QUICK | {"epochs": 9}
+    with monkeypatch.context() as patch, pytest.raises(Interrupted):  # after tuning, before the runs
+        patch.setattr(comparison, "_trained", Mock(side_effect=Interrupted))
+        compare(vectors, ["triplet"], out=out, seeds=1, **options, tune=3)
+    with pytest.raises(UserError, match="stop after 1, 9 epochs, others than with tune=5: 1, 3, 9; use tune=3, or"):
+        compare(vectors, ["triplet"], out=out, seeds=1, **options, tune=5)
+    compare(vectors, ["triplet"], out=out, seeds=1, **options, tune=3)
+
+
 def test_a_finished_first_rung_is_not_proposed_again(
     vectors: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """So seeds can be added with another version of Optuna, or after the defaults have changed."""
+    """So seeds can be added with another version of Optuna."""
     out, options = tmp_path / "out", QUICK | {"epochs": 3, "tune": 3}
     first = compare(vectors, ["triplet"], out=out, seeds=1, **options)
     monkeypatch.setattr(tuning, "_study", Mock(side_effect=AssertionError("proposed again")))
     second = compare(vectors, ["triplet"], out=out, seeds=2, **options)
     assert second.chosen == first.chosen and second.scores["triplet"]["map@r"][:1] == first.scores["triplet"]["map@r"]
+    with pytest.raises(AssertionError, match="proposed again"):
+        compare(vectors, ["triplet"], out=out, seeds=2, **options, margin=0.2)  # given, so it is not searched
 
 
 def test_a_trial_that_fails_after_its_first_rung_leaves_its_place_empty() -> None:
@@ -222,6 +237,8 @@ def test_tuning_for_a_paper_holds_classes_out_but_the_runs_do_not(vectors: str, 
     assert all(Run(out / "tune" / f"triplet-{number}").settings().data.validation == 0.25 for number in range(3))
     for seed in range(2):
         run = Run(out / f"triplet-{seed}")
+        tables = run.settings().to_tables()
+        assert (tables["training"] | tables["method"]).items() >= paper.chosen["triplet"].items()
         assert run.settings().data.validation == 0 and run.settings().training.keep == "best-on-test"
         assert {record["split"] for record in run.evaluations()} == {"test"}
     assert compare(vectors, ["triplet"], out=out, seeds=2, protocol="paper", **options, tune=3).scores == paper.scores

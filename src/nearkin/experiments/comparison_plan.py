@@ -16,6 +16,7 @@ from torch import nn
 from nearkin.data import Splits
 from nearkin.errors import UserError, unknown_name
 from nearkin.experiments.runs import Task, full_tables
+from nearkin.experiments.tuning import stops_of
 from nearkin.files import read_json
 from nearkin.methods import LossModule, Method, known_methods, make_method, method_class, parse_settings, takes_batches
 from nearkin.training import Run, Settings
@@ -216,7 +217,7 @@ def check_objects(rows: Mapping[str, Row], jobs: int) -> None:
 def check_same_settings(out: Path, protocol: str, rows: Mapping[str, Row], tune: int) -> dict[str, Any]:
     """Raises if the folder has runs with other settings; methods, seeds and trials may be added.
 
-    Trials cannot be added once there are runs whose settings fewer trials chose.
+    Trials cannot be added once there are runs whose settings fewer trials chose, or if all would stop at other epochs.
 
     Returns:
         The content of the folder's ``settings.json``, by row.
@@ -224,14 +225,22 @@ def check_same_settings(out: Path, protocol: str, rows: Mapping[str, Row], tune:
     file = out / "settings.json"
     now = {name: {"protocol": protocol, **_described(row)} for name, row in rows.items()}
     before: dict[str, Any] = read_json(file, dict) if file.is_file() else {}
-    for name in rows:
+    for name, row in rows.items():
         then = _with_new_settings(before.get(name, {}))
-        other_trials = then.pop("trials", 0) != tune
+        trials_before = then.pop("trials", 0)
+        other_trials = trials_before != tune
         has_runs = any(run.config_file.is_file() for run in runs_of(out, name))
         if (has_runs and other_trials) or ((has_runs or trials_of(out, name)) and then != now[name]):
             raise UserError(
                 f"{out} has runs of {name} with other settings; use the same settings, or another folder: out=..."
             )
+        if tune and other_trials and trials_of(out, name):
+            stops, stops_before = (stops_of(trials, row.settings.training) for trials in (tune, trials_before))
+            if stops != stops_before:
+                raise UserError(
+                    f"{out} has trials of {name} that stop after {stops_before} epochs, others than with tune={tune}: "
+                    f"{stops}; use tune={trials_before}, or another folder: out=..."
+                )
     return before | {name: tables | {"trials": tune} for name, tables in now.items()}
 
 
@@ -268,9 +277,11 @@ def check_same_data(out: Path, rows: Mapping[str, Row], trial_rows: Mapping[str,
             raise UserError(f"{first.settings.data.source} has no test split to compare on; choose another split")
         for name in rows:
             Run(out / f"{name}-{seed}").check_data(splits.digest())
-    for name, row in trial_rows.items():
-        for trial in trials_of(out, name):
-            trial.check_data(row.splits().digest())
+    trials = [trial for name in trial_rows for trial in trials_of(out, name)]
+    if trials:
+        digest = next(iter(trial_rows.values())).splits().digest()
+        for trial in trials:
+            trial.check_data(digest)
 
 
 def runs_of(out: Path, method: str) -> list[Run]:

@@ -9,7 +9,7 @@ Every method gets the same number of epochs, known in advance.
 The settings come from Optuna's tree-structured Parzen estimator with a fixed seed, one trial after the other, starting
 with the defaults; it learns from the scores of the first rung. Replayed with the scores on disk, it proposes the same
 trials again, so a search can be stopped anywhere and continued, or extended by more trials. A finished first rung is
-not replayed, so it outlasts changes of the defaults and of Optuna.
+not replayed, so it outlasts another version of Optuna and other default learning rates.
 """
 
 from __future__ import annotations
@@ -24,7 +24,6 @@ from typing import TYPE_CHECKING, Any
 
 from nearkin.data.summary import counted
 from nearkin.errors import UserError
-from nearkin.experiments.comparison_plan import Row
 from nearkin.experiments.pool import Job, run_jobs
 from nearkin.files import read_json, write_json
 from nearkin.methods.ranges import Between, Range
@@ -36,6 +35,8 @@ from nearkin.training.settings import TrainingSettings
 if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution
     from optuna.study import Study
+
+    from nearkin.experiments.comparison_plan import Row
 
 log = logging.getLogger("nearkin")
 
@@ -87,6 +88,15 @@ def epochs_of(rungs: Sequence[Rung]) -> int:
     135
     """
     return sum(rung.trials * (rung.epochs - before.epochs) for before, rung in pairwise([Rung(0, 0), *rungs]))
+
+
+def stops_of(trials: int, training: TrainingSettings) -> str:
+    """The epochs after which trials stop, for a message.
+
+    >>> stops_of(15, TrainingSettings(epochs=27))
+    '3, 9, 27'
+    """
+    return ", ".join(str(rung.epochs) for rung in plan(trials, training))
 
 
 def in_words(rungs: Sequence[Rung]) -> str:
@@ -157,7 +167,7 @@ def tune(out: Path, rows: Mapping[str, Row], rungs: Sequence[Rung], jobs: int) -
     def search(name: str) -> Job:
         """Proposes the trials of a row and trains each to the end of the first rung."""
         tried = known[name]
-        if len(tried) >= rungs[0].trials and all(trial.scores or trial.refused for trial in tried):
+        if _finished(tried[: rungs[0].trials], rungs[0], ranges_of(rows[name].settings, rows[name].given)):
             return
         study, distributions = _study(rows[name])
         for number in range(rungs[0].trials):
@@ -196,6 +206,13 @@ def best(trials: Sequence[Trial], rungs: Sequence[Rung]) -> int | None:
         if passed:
             return passed[0]
     return None
+
+
+def _finished(trials: Sequence[Trial], rung: Rung, searched: Collection[str]) -> bool:
+    """Whether all trials of the first rung are over and searched the same settings."""
+    return len(trials) == rung.trials and all(
+        trial.settings.keys() == set(searched) and (trial.scores or trial.refused) for trial in trials
+    )
 
 
 def _training_in(trials: Sequence[Trial], rungs: Sequence[Rung], rung: int) -> list[int]:
