@@ -1,6 +1,6 @@
 """All methods on the glyphs, with the same network, data and number of images seen; and claims of three papers.
 
-    python benchmarks/methods.py                          # everything, two hours on two cores
+    python benchmarks/methods.py                          # everything, three hours on two cores
     python benchmarks/methods.py --jobs 6                 # on a GPU, several runs in parallel
     python benchmarks/methods.py --only table --seeds 0   # one experiment, one seed
 
@@ -299,7 +299,7 @@ def report_magnet(trials: Sequence[Trial], folder: Path) -> dict[str, Any]:
 def report_long(trials: Sequence[Trial], folder: Path) -> dict[str, Any]:
     """The final scores, with those of the classes that were trained on."""
     rows = rows_of(trials, folder, SCORES)
-    for trial in trials:
+    for trial in (trial for trial in trials if trial.run(folder).scores_file.is_file()):
         trained_on = nearkin.evaluate(trial.run(folder), split="train", recall_at=1).scores
         for score in SCORES:
             rows[trial.name].setdefault(f"training classes, {score}", []).append(trained_on[score])

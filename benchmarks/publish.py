@@ -10,17 +10,29 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Callable
 from dataclasses import fields
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from provenance import without_paths
 
 from nearkin.experiments import ComparisonResult
 from nearkin.experiments.comparison_plots import curves_figure, mean_curves
+from nearkin.experiments.comparison_result import by_falling_map_at_r
 from nearkin.files import atomic_path, write_json
 
 DOCS = Path(__file__).parent.parent / "docs"
+BY_ROW = ("scores", "refused", "chosen", "concatenated", "seconds", "curves", "read_outs", "tried")
+SAME: dict[str, Callable[[dict[str, Any]], Any]] = {
+    "protocol": itemgetter("protocol"),
+    "trials": itemgetter("trials"),
+    "epochs of tuning": lambda found: found.get("tuning_epochs"),
+    "seeds": lambda found: {len(scores["map@r"]) for scores in found["scores"].values()},
+}
+SAME_BACKBONE = 0.005  # a GPU and a CPU differ by less
 
 
 def publish(folder: Path, name: str, docs: Path = DOCS, add: bool = False) -> ComparisonResult:
@@ -39,13 +51,30 @@ def publish(folder: Path, name: str, docs: Path = DOCS, add: bool = False) -> Co
 
 
 def added(before: dict[str, Any], found: dict[str, Any]) -> dict[str, Any]:
-    """The rows of two comparisons with the same protocol and number of trials; the later ones replace earlier ones."""
-    for same in ("protocol", "trials", "tuning_epochs"):
-        if before[same] != found[same]:
-            raise SystemExit(f"the rows differ in {same}: {before[same]} and {found[same]}")
-    joined = {name: before[name] | found[name] for name in found if isinstance(found[name], dict) and name != "made"}
-    made = {name: ", ".join(dict.fromkeys([before["made"][name], found["made"][name]])) for name in found["made"]}
-    return found | joined | {"made": made, "command": f"{before['command']}; {found['command']}"}
+    """The rows of two comparisons; where both have a row, that of the second.
+
+    The backbone's scores tell whether they had the same data, image size and backbone.
+    """
+    backbones = [list(each["backbone"].values()) for each in (before, found)]
+    if not np.allclose(*backbones, atol=SAME_BACKBONE):
+        raise SystemExit(f"the scores of the backbone alone differ: {before['backbone']} and {found['backbone']}")
+    for what, of in SAME.items():
+        if of(before) != of(found):
+            raise SystemExit(f"the rows differ in {what}: {of(before)} and {of(found)}")
+    again = {*found["scores"], *found["refused"]}
+    joined = {name: _without(before.get(name, {}), again) | found[name] for name in BY_ROW if name in found}
+    made = {name: _once(", ", before["made"].get(name, value), value) for name, value in found["made"].items()}
+    command = _once("; ", before["command"], found["command"])
+    return found | joined | {"scores": by_falling_map_at_r(joined["scores"]), "made": made, "command": command}
+
+
+def _without(table: dict[str, Any], rows: set[str]) -> dict[str, Any]:
+    """Read-outs and concatenated models have names such as "spectral, with SC"."""
+    return {name: value for name, value in table.items() if name not in rows and name.rpartition(", ")[0] not in rows}
+
+
+def _once(separator: str, *values: str) -> str:
+    return separator.join(dict.fromkeys(separator.join(values).split(separator)))
 
 
 def read(file: Path) -> dict[str, Any]:

@@ -6,7 +6,8 @@
 DATA has CUB_200_2011 in its official layout, and cars196_train_boxes and flowers102 with one folder per class. FILE has
 the ImageNet weights of timm's tf_efficientnet_lite0. Finished runs in `--runs` are reused, so you can stop the script
 and start it again, even on another machine: that needs only the small files of a run (all but its model and
-checkpoint). Each finished section is published (benchmarks/publish.py), and its table is printed.
+checkpoint), except for trials of a row whose seed 0 has not finished. Each finished section is published
+(benchmarks/publish.py), and its table is printed.
 
     cub         all methods, fair, three seeds
     cub-paper   the five whole-space methods, protocol "paper"
@@ -114,14 +115,11 @@ def main() -> None:
         given = {"weights": str(arguments.weights.absolute()), "epochs": arguments.epochs, **section.settings}
         out, jobs = arguments.runs / name, arguments.jobs
         shared, rows = COMMON | given, arguments.rows or section.methods
-        if section.trials and section.protocol == "paper":  # with the trials that were published
-            tried = read(arguments.docs / "results" / f"{name.removesuffix('-paper')}.json")["tried"]
-            write_json(out / "tune" / "trials.json", tried)
-        compare(
-            *(section.source, rows, section.seeds, section.protocol, jobs, section.trials),
-            out=out,
-            **shared,
-        )
+        if section.trials and section.protocol == "paper":  # published trials, except for rows that have begun
+            published = read(arguments.docs / "results" / f"{name.removesuffix('-paper')}.json")["tried"]
+            trials = out / "tune" / "trials.json"
+            write_json(trials, published | (read(trials) if trials.is_file() else {}))
+        compare(section.source, rows, section.seeds, section.protocol, jobs, section.trials, out=out, **shared)
         print(f"\n{name}\n\n{publish(out, name, arguments.docs, arguments.add).markdown()}", flush=True)
 
 
