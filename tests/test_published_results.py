@@ -237,6 +237,17 @@ def test_magnet_and_triplet_end_with_the_errors_of_their_curves() -> None:
         assert cells[:3] == [", ".join(f"{curve[-1][1]:.4f}" for curve in curves[start][way]) for way in ways]
 
 
+def test_the_greedy_start_stands_there_as_it_was_measured() -> None:
+    expected = [
+        [
+            *(row["data"], f"{row['gamma']:g}", row["start"], *(f"{mean:+.2f}" for mean in row["objective"])),
+            *(f"{row['higher']:.0%}", f"{row['lower']:.0%}", f"{row['rounds']:.1f}"),
+        ]
+        for row in raw("greedy-start")["rows"]
+    ]
+    assert table("Facility location: the greedy start", "| data | γ | start |") == expected
+
+
 def test_the_means_with_a_gradient_everywhere_are_those_of_its_seeds() -> None:
     for row in table("Rank: a gradient everywhere?", "| |"):
         for seeds, mean in ((row[2], row[3]), (row[4], row[5])):
