@@ -37,9 +37,9 @@ def compare(
     tune: Annotated[
         int,
         typer.Option(
-            help="Number of tuning trials per method. All train for 1/9 of the epochs, the best third for 1/3, and the "
-            "best ninth and the defaults for all: the same epochs for every method, about 1/3 of training every trial "
-            "to the end."
+            help="Number of tuning trials per method, scored on held-out training classes with both protocols. All "
+            "train for 1/9 of the epochs, the best third for 1/3, and the best ninth and the defaults for all: about "
+            "1/3 of training every trial to the end."
         ),
     ] = 0,
     concatenate: Annotated[

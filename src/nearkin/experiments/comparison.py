@@ -116,7 +116,7 @@ def compare(
         raise UserError(next(iter(refused.values())))
     # A method that failed with one seed is left out: the other seeds would be a biased selection.
     runs = {name: [Run(out / f"{name}-{seed}") for seed in range(seeds)] for name in rows if name not in refused}
-    taken_over = [trial for name, (_, trial) in chosen.items() if name in runs and protocol == "fair"]
+    taken_over = [trial for name, (_, trial) in chosen.items() if name in runs and rows[name].settings.data.validation]
     scores, read_outs = _scores(runs)
     result = ComparisonResult(
         protocol,
