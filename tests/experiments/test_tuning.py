@@ -182,9 +182,10 @@ def test_trials_are_not_added_if_all_would_stop_at_other_epochs(
 ) -> None:
     """Scores are kept by rung: the second rung of three trials is the third of five."""
     out, options = tmp_path / "out", QUICK | {"epochs": 9}
-    with monkeypatch.context() as patch, pytest.raises(Interrupted):  # after tuning, before the runs
-        patch.setattr(comparison, "_trained", Mock(side_effect=Interrupted))
-        compare(vectors, ["triplet"], out=out, seeds=1, **options, tune=3)
+    for trials in (3, 0):  # a stopped comparison without tuning changes nothing about the trials
+        with monkeypatch.context() as patch, pytest.raises(Interrupted):  # after tuning, before the runs
+            patch.setattr(comparison, "_trained", Mock(side_effect=Interrupted))
+            compare(vectors, ["triplet"], out=out, seeds=1, **options, tune=trials)
     with pytest.raises(UserError, match="stop after 1, 9 epochs, others than with tune=5: 1, 3, 9; use tune=3, or"):
         compare(vectors, ["triplet"], out=out, seeds=1, **options, tune=5)
     compare(vectors, ["triplet"], out=out, seeds=1, **options, tune=3)

@@ -225,23 +225,26 @@ def check_same_settings(out: Path, protocol: str, rows: Mapping[str, Row], tune:
     file = out / "settings.json"
     now = {name: {"protocol": protocol, **_described(row)} for name, row in rows.items()}
     before: dict[str, Any] = read_json(file, dict) if file.is_file() else {}
+    searched = {}
     for name, row in rows.items():
         then = _with_new_settings(before.get(name, {}))
         trials_before = then.pop("trials", 0)
+        searched_before = then.pop("searched", trials_before)
+        searched[name] = tune or searched_before  # without tuning, the trials of an earlier search stay
         other_trials = trials_before != tune
         has_runs = any(run.config_file.is_file() for run in runs_of(out, name))
         if (has_runs and other_trials) or ((has_runs or trials_of(out, name)) and then != now[name]):
             raise UserError(
                 f"{out} has runs of {name} with other settings; use the same settings, or another folder: out=..."
             )
-        if tune and other_trials and trials_of(out, name):
-            stops, stops_before = (stops_of(trials, row.settings.training) for trials in (tune, trials_before))
+        if tune and searched_before and trials_of(out, name):
+            stops, stops_before = (stops_of(trials, row.settings.training) for trials in (tune, searched_before))
             if stops != stops_before:
                 raise UserError(
                     f"{out} has trials of {name} that stop after {stops_before} epochs, others than with tune={tune}: "
-                    f"{stops}; use tune={trials_before}, or another folder: out=..."
+                    f"{stops}; use tune={searched_before}, or another folder: out=..."
                 )
-    return before | {name: tables | {"trials": tune} for name, tables in now.items()}
+    return before | {name: tables | {"trials": tune, "searched": searched[name]} for name, tables in now.items()}
 
 
 def _with_new_settings(tables: dict[str, Any]) -> dict[str, Any]:

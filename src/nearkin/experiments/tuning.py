@@ -211,7 +211,7 @@ def best(trials: Sequence[Trial], rungs: Sequence[Rung]) -> int | None:
 def _finished(trials: Sequence[Trial], rung: Rung, searched: Collection[str]) -> bool:
     """Whether all trials of the first rung are over and searched the same settings."""
     return len(trials) == rung.trials and all(
-        trial.settings.keys() == set(searched) and (trial.scores or trial.refused) for trial in trials
+        trial.settings.keys() == set(searched) and (trial.scores or trial.refused is not None) for trial in trials
     )
 
 
