@@ -18,8 +18,8 @@ Stopped runs in `--runs` are continued. The number of epochs is that of the sect
 
 All but `cub` train on images of 160 pixels. Delete the runs of a row after changing its settings.
 The curves of `learners` and `known` are drawn into docs/images/ if `--draw` is given.
-`--head` trains only a head on frozen features of images of 224 pixels, in minutes without a GPU, with one learning rate
-for all rows of a section. Its rows are those of the section "known-head", and so on.
+`--head` trains only a head on frozen features of images of 224 pixels, in minutes without a GPU. In `known`,
+`species` and `pairs`, all heads then have one learning rate. Its rows are those of the section "known-head", and so on.
 """
 
 from __future__ import annotations
@@ -131,9 +131,7 @@ KNOWN = (
     Row("rank", "rank"),
     Row("margin", "margin"),
     Row("magnet, unscaled", "magnet", UNSCALED | SLOW),
-    Row(
-        "magnet, Table 1", "magnet", {"clusters": 1, "alpha": 2.43, "scaling": 14.2} | SLOW
-    ),  # the paper's, for Flowers
+    Row("magnet, Table 1", "magnet", {"clusters": 1, "alpha": 2.43, "scaling": 14.2} | SLOW),  # the paper's for Flowers
     Row("magnet, scaled", "magnet", SCALED | SLOW),
     Row("magnet, wide", "magnet", WIDE | SLOW),
     Row("magnet, wide, soft hinge", "magnet", WIDE | SLOW | {"hinge": "soft"}),
@@ -232,11 +230,14 @@ def main() -> None:
         write_known_flowers(given.data)
     if (given.data / "CUB_200_2011").is_dir():
         write_known_birds(given.data)
+    known = {row.name for section in given.sections for row in rows_of(section, given.head)}
+    if unknown := set(given.rows or ()) - known:
+        parser.error(f"unknown rows {', '.join(sorted(unknown))}; known: {'; '.join(sorted(known))}")
     jobs = [
         one_run(section, dataset, row, seed, given)
         for seed in given.seeds
         for section in given.sections
-        for row in (without_rates(SECTIONS[section].rows) if given.head else SECTIONS[section].rows)
+        for row in rows_of(section, given.head)
         for dataset in SECTIONS[section].datasets
         if (not given.rows or row.name in given.rows) and (not given.datasets or dataset in given.datasets)
     ]
@@ -253,10 +254,13 @@ def main() -> None:
         )
 
 
-def without_rates(rows: Sequence[Row]) -> list[Row]:
-    """The rows of a section whose heads have one learning rate: of rows that differ only in theirs, the first."""
+def rows_of(section: str, head: bool) -> Sequence[Row]:
+    """If all heads of a section have one learning rate: of rows that differ only in theirs, the first."""
+    plan = SECTIONS[section]
+    if not head or "learning_rate" not in plan.head:
+        return plan.rows
     plain: dict[str, Row] = {}
-    for row in rows:
+    for row in plan.rows:
         settings = {name: value for name, value in row.settings.items() if name != "learning_rate"}
         plain.setdefault(repr((row.method, sorted(settings.items()))), replace(row, settings=settings))
     return list(plain.values())

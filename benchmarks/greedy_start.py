@@ -4,7 +4,7 @@
     python benchmarks/greedy_start.py --out docs/results/greedy-start.json
 
 Batches of 128 random glyphs (unit-length pixels) and of 128 points in blobs, each of 32 classes. The facilities start
-greedily or at random points, five times per batch; then they are exchanged in at most 5 rounds, as the loss does, or
+greedily, or at random points five times per batch; then they are exchanged in at most 5 rounds, as the loss does, or
 until nothing changes. The table shows the mean objective of the start and of the results, relative to the greedy result
 of 5 rounds, how often the result of 5 rounds is higher and lower than that, and the rounds until nothing changes.
 """

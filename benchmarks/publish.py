@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 from collections.abc import Callable
 from dataclasses import fields
 from operator import itemgetter
@@ -29,8 +30,9 @@ BY_ROW = ("scores", "refused", "chosen", "concatenated", "seconds", "curves", "r
 SAME: dict[str, Callable[[dict[str, Any]], Any]] = {
     "protocol": itemgetter("protocol"),
     "trials": itemgetter("trials"),
-    "epochs of tuning": lambda found: found.get("tuning_epochs"),
+    "epochs of tuning": lambda found: found.get("tuning_epochs", 0),
     "seeds": lambda found: {len(scores["map@r"]) for scores in found["scores"].values()},
+    "settings": lambda found: set(re.findall(r"--set (?!root=|weights=)(\S+)", found["command"])),
 }
 SAME_BACKBONE = 0.005  # a GPU and a CPU differ by less
 
@@ -40,7 +42,8 @@ def publish(folder: Path, name: str, docs: Path = DOCS, add: bool = False) -> Co
     found["command"] = without_paths(found["command"])
     trials, file = folder / "tune" / "trials.json", docs / "results" / f"{name}.json"
     if trials.is_file():
-        found["tried"] = read(trials)
+        compared = {*found["scores"], *found["refused"]}
+        found["tried"] = {row: of for row, of in read(trials).items() if row in compared}
     if add and file.is_file():
         found = added(read(file), found)
     comparison = ComparisonResult(**{field.name: found[field.name] for field in fields(ComparisonResult)})
@@ -62,9 +65,10 @@ def added(before: dict[str, Any], found: dict[str, Any]) -> dict[str, Any]:
         if of(before) != of(found):
             raise SystemExit(f"the rows differ in {what}: {of(before)} and {of(found)}")
     again = {*found["scores"], *found["refused"]}
-    joined = {name: _without(before.get(name, {}), again) | found[name] for name in BY_ROW if name in found}
-    made = {name: _once(", ", before["made"].get(name, value), value) for name, value in found["made"].items()}
-    command = _once("; ", before["command"], found["command"])
+    names = [name for name in BY_ROW if name in before or name in found]
+    joined = {name: _without(before.get(name, {}), again) | found.get(name, {}) for name in names}
+    made = {name: _once(before["made"].get(name, value), value) for name, value in found["made"].items()}
+    command = _once(before["command"], found["command"])
     return found | joined | {"scores": by_falling_map_at_r(joined["scores"]), "made": made, "command": command}
 
 
@@ -73,8 +77,8 @@ def _without(table: dict[str, Any], rows: set[str]) -> dict[str, Any]:
     return {name: value for name, value in table.items() if name not in rows and name.rpartition(", ")[0] not in rows}
 
 
-def _once(separator: str, *values: str) -> str:
-    return separator.join(dict.fromkeys(separator.join(values).split(separator)))
+def _once(*values: str) -> str:
+    return "; ".join(dict.fromkeys("; ".join(values).split("; ")))
 
 
 def read(file: Path) -> dict[str, Any]:

@@ -115,7 +115,7 @@ def main() -> None:
         given = {"weights": str(arguments.weights.absolute()), "epochs": arguments.epochs, **section.settings}
         out, jobs = arguments.runs / name, arguments.jobs
         shared, rows = COMMON | given, arguments.rows or section.methods
-        if section.trials and section.protocol == "paper":  # published trials, except for rows that have begun
+        if section.trials and section.protocol == "paper":  # the published trials; those already here stay
             published = read(arguments.docs / "results" / f"{name.removesuffix('-paper')}.json")["tried"]
             trials = out / "tune" / "trials.json"
             write_json(trials, published | (read(trials) if trials.is_file() else {}))
