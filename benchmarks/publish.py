@@ -38,6 +38,8 @@ SAME_BACKBONE = 0.005  # a GPU and a CPU differ by less
 
 
 def publish(folder: Path, name: str, docs: Path = DOCS, add: bool = False) -> ComparisonResult:
+    if not (folder / "comparison.json").is_file():
+        raise SystemExit(f"{folder} has no comparison.json: it is not a finished comparison")
     found = read(folder / "comparison.json")
     found["command"] = without_paths(found["command"])
     trials, file = folder / "tune" / "trials.json", docs / "results" / f"{name}.json"

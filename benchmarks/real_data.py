@@ -116,7 +116,10 @@ def main() -> None:
         out, jobs = arguments.runs / name, arguments.jobs
         shared, rows = COMMON | given, arguments.rows or section.methods
         if section.trials and section.protocol == "paper":  # the published trials; those already here stay
-            published = read(arguments.docs / "results" / f"{name.removesuffix('-paper')}.json")["tried"]
+            table = arguments.docs / "results" / f"{name.removesuffix('-paper')}.json"
+            if not table.is_file():
+                raise SystemExit(f"{name} takes its trials from {table}, which does not exist; publish that one first")
+            published = read(table)["tried"]
             trials = out / "tune" / "trials.json"
             write_json(trials, published | (read(trials) if trials.is_file() else {}))
         compare(section.source, rows, section.seeds, section.protocol, jobs, section.trials, out=out, **shared)

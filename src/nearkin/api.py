@@ -34,6 +34,7 @@ from nearkin.methods import Method, method_class
 from nearkin.models import Embedder, embed_dataset, load_model
 from nearkin.models.model import default_device
 from nearkin.models.pretrained import network_name
+from nearkin.models.saved import read_spec
 from nearkin.search import Gallery as SearchableGallery
 from nearkin.space import Space
 from nearkin.training import DataSettings, Run, Settings, loop
@@ -487,6 +488,8 @@ def _target(
         raise unknown_name("split", split, SPLITS)
     run = None if isinstance(model, Embedder) else _run_of(_folder(model))
     if run is None and data is None:
+        if not isinstance(model, Embedder) and network_name(_folder(model)) is None:
+            read_spec(_folder(model))  # raises if there is no model
         raise UserError("a model without a run has no data of its own; pass data=...")
     dataset = None if data is None or isinstance(data, str | Path) else as_dataset(data)
     source = str(data) if dataset is None else dataset.source

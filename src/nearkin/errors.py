@@ -11,7 +11,7 @@ class UserError(ValueError):
 
 
 class ResourceError(UserError):
-    """Disk or memory is full, or a file cannot be written: the request is valid and may succeed later."""
+    """Disk or memory is full, or a file is missing or cannot be written: the same request may succeed later."""
 
 
 class Interrupted(UserError):

@@ -245,6 +245,7 @@ def one_class(folder: Path) -> Path:
         (["train", "one"], ["only one class"]),
         (["evaluate", "nowhere"], ["nowhere"]),
         (["evaluate", "one", "--data", TINY_GLYPHS], ["has no model"]),
+        (["evaluate", "one"], ["one has no model", "use a run folder"]),
         (["embed", "one", "one"], ["has no model"]),
         (["evaluate", "one", "--recall-at", "1,x"], ["not a list of positive integers"]),
         (["frobnicate"], ["No such command"]),

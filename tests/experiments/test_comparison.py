@@ -13,6 +13,7 @@ import pytest
 from conftest import Command
 from scipy.stats import t
 
+import nearkin
 from nearkin.errors import Interrupted, UserError
 from nearkin.experiments import ComparisonResult, compare
 from nearkin.experiments.comparison_result import COLUMNS, mean_in_words
@@ -63,9 +64,19 @@ def test_what_is_finished_is_not_repeated_and_more_may_be_added(
 
 def test_other_settings_do_not_mix_with_what_is_there(vectors: str, tmp_path: Path) -> None:
     compare(vectors, ["triplet"], out=tmp_path / "out", seeds=1, **QUICK)
-    for changes in ({"epochs": 3}, {"protocol": "paper"}):
-        with pytest.raises(UserError, match="has runs of triplet with other settings"):
+    for changes, said in (
+        ({"epochs": 3}, "epochs was 2, now it is 3"),
+        ({"protocol": "paper"}, "protocol was 'fair', now it is 'paper'"),
+    ):
+        with pytest.raises(UserError, match=f"has runs of triplet with other settings: {said}; use the same"):
             compare(vectors, ["triplet"], out=tmp_path / "out", seeds=1, **(QUICK | changes))
+
+
+def test_a_run_that_was_trained_further_is_not_compared(vectors: str, tmp_path: Path) -> None:
+    compare(vectors, ["triplet"], out=tmp_path / "out", seeds=1, **QUICK)
+    nearkin.resume(tmp_path / "out" / "triplet-0", epochs=4)
+    with pytest.raises(UserError, match="triplet-0 was trained further, for 4 instead of 2 epochs; delete it, or"):
+        compare(vectors, ["triplet"], out=tmp_path / "out", seeds=1, **QUICK)
 
 
 def test_other_settings_do_not_mix_with_seeds_that_are_not_asked_for_now(vectors: str, tmp_path: Path) -> None:

@@ -182,10 +182,11 @@ def test_trials_are_not_added_if_all_would_stop_at_other_epochs(
 ) -> None:
     """Scores are kept by rung: the second rung of three trials is the third of five."""
     out, options = tmp_path / "out", QUICK | {"epochs": 9}
-    for trials in (3, 0):  # a stopped comparison without tuning changes nothing about the trials
-        with monkeypatch.context() as patch, pytest.raises(Interrupted):  # after tuning, before the runs
-            patch.setattr(comparison, "_trained", Mock(side_effect=Interrupted))
-            compare(vectors, ["triplet"], out=out, seeds=1, **options, tune=trials)
+    with monkeypatch.context() as patch, pytest.raises(Interrupted):  # after tuning, before the runs
+        patch.setattr(comparison, "_trained", Mock(side_effect=Interrupted))
+        compare(vectors, ["triplet"], out=out, seeds=1, **options, tune=3)
+    with pytest.raises(UserError, match="has trials of triplet, which would stay unused; use tune=3, or another"):
+        compare(vectors, ["triplet"], out=out, seeds=1, **options)
     with pytest.raises(UserError, match="stop after 1, 9 epochs, others than with tune=5: 1, 3, 9; use tune=3, or"):
         compare(vectors, ["triplet"], out=out, seeds=1, **options, tune=5)
     compare(vectors, ["triplet"], out=out, seeds=1, **options, tune=3)
@@ -254,11 +255,28 @@ def test_what_was_given_is_not_searched(vectors: str, tmp_path: Path) -> None:
 
 
 def test_tuned_and_untuned_runs_do_not_mix(vectors: str, tmp_path: Path) -> None:
-    for tune in (0, 2):
+    for tune, how in ((0, "without tuning"), (2, "tuned with 2 trials")):
         out = tmp_path / str(tune)
         compare(vectors, ["triplet"], out=out, seeds=1, **QUICK, tune=tune)
-        with pytest.raises(UserError, match="has runs of triplet with other settings"):
+        with pytest.raises(UserError, match=f"has runs of triplet {how}, .*; use tune={tune}, or another folder"):
             compare(vectors, ["triplet"], out=out, seeds=1, **QUICK, tune=2 - tune)
+
+
+def test_a_search_whose_weights_are_missing_goes_on_once_they_are_there(vectors: str, tmp_path: Path) -> None:
+    options = QUICK | {"weights": str(tmp_path / "later.safetensors"), "tune": 2, "seeds": 1}
+    with pytest.raises(UserError, match=r"later\.safetensors does not exist"):
+        compare(vectors, ["triplet"], out=tmp_path / "out", **options)
+    assert not (tmp_path / "out" / "tune" / "trials.json").exists()
+
+
+def test_a_row_of_which_no_trial_worked_is_tried_again(
+    vectors: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch, pytest.raises(UserError, match="not today"):
+        patch.setattr("nearkin.experiments.runs.train", Mock(side_effect=UserError("not today")))
+        compare(vectors, ["triplet"], out=tmp_path / "out", seeds=1, **QUICK, tune=2)
+    assert [trial["refused"] for trial in trials(tmp_path / "out")["triplet"]] == ["not today"] * 2
+    assert compare(vectors, ["triplet"], out=tmp_path / "out", seeds=1, **QUICK, tune=2).refused == {}
 
 
 @pytest.mark.parametrize(
@@ -266,6 +284,9 @@ def test_tuned_and_untuned_runs_do_not_mix(vectors: str, tmp_path: Path) -> None
     [
         ({"concatenate": True, "protocol": "paper"}, 'use protocol="fair"'),
         ({"tune": -1}, "tune must be an integer >= 0, got -1"),
+        ({"tune": 2.5}, "tune must be an integer >= 0, got 2.5"),
+        ({"seeds": "2"}, "seeds must be an integer >= 1, got '2'"),
+        ({"tune": 1}, "tune=1 cannot choose"),
         ({"tune": 2, "epochs": 0}, "among untrained models"),
         ({"concatenate": True, "seeds": 1}, "seeds=2 or more"),
         ({"jobs": 0}, "jobs must be an integer >= 1, got 0"),
@@ -282,7 +303,7 @@ def test_a_search_without_optuna_says_what_to_install(
 ) -> None:
     monkeypatch.setitem(sys.modules, "optuna", None)
     with pytest.raises(UserError, match=r"pip install 'nearkin\[tune\]'"):
-        compare(vectors, ["triplet"], out=tmp_path / "out", **QUICK, tune=1)
+        compare(vectors, ["triplet"], out=tmp_path / "out", **QUICK, tune=2)
     compare(vectors, ["triplet"], out=tmp_path / "out", seeds=1, **QUICK)  # nothing else needs it
 
 

@@ -350,6 +350,10 @@ def test_a_saved_model_gives_the_same_embeddings(tmp_path: Path) -> None:
 def test_a_folder_without_a_model_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="has no model"):
         Embedder.load(tmp_path)
+    (tmp_path / "rank-0").mkdir()
+    (tmp_path / "rank-0" / "config.toml").touch()
+    with pytest.raises(UserError, match=f"use a run folder or its model/ folder, such as {tmp_path / 'rank-0'}"):
+        Embedder.load(tmp_path)
     Embedder(grey_model()).save(tmp_path)
     (tmp_path / "model.safetensors").write_bytes(b"damaged")
     with pytest.raises(UserError, match="cannot be read"):

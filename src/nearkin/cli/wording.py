@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-CALL = re.compile(r"(nearkin\.[\w.]+\([^)]*\)*|`[^`]*`)")  # Python code and commands stay as they are
+CALL = re.compile(r"(nearkin\.[\w.]+\([^)]*\)*|`[^`]*`|(?<!\w)'[^']*'(?!\w))")  # code and quotations stay as they are
 KEYWORD = re.compile(r"\b([a-z_]+)=(\"[^\"]*\"|\.\.\.|[\w+-]+(?:\.\w+)*)")
 NAME = re.compile(r"(?:^[a-z_]+(?= (?:must|needs) )|(?<=leave out )[a-z_]+)\b")
 
@@ -41,6 +41,8 @@ def as_options(message: str, options: Mapping[str, Spelling], settings: Collecti
     '--dim must be an integer >= 0, got -2'
     >>> as_options("this model has a head; leave out dim", options, settings={"dim"})
     'this model has a head; leave out --dim'
+    >>> as_options("use dim=64, and leave it out of 'rank:dim=32'", options, settings={"dim"})
+    "use --dim 64, and leave it out of 'rank:dim=32'"
     """
 
     def worded(found: re.Match[str]) -> str:

@@ -14,6 +14,7 @@ from typing import Any
 from torch import nn
 
 from nearkin.data import Splits
+from nearkin.data.summary import counted
 from nearkin.errors import UserError, unknown_name
 from nearkin.experiments.runs import Task, full_tables
 from nearkin.experiments.tuning import stops_of
@@ -74,8 +75,10 @@ def check_request(
     if protocol not in PROTOCOLS:
         raise unknown_name("protocol", protocol, PROTOCOLS)
     for name, number, least in (("seeds", seeds, 1), ("jobs", jobs, 1), ("tune", tune, 0)):
-        if number < least:
-            raise UserError(f"{name} must be an integer >= {least}, got {number}")
+        if type(number) is not int or number < least:
+            raise UserError(f"{name} must be an integer >= {least}, got {number!r}")
+    if tune == 1:
+        raise UserError("the first trial has the default settings, so tune=1 cannot choose; use tune=9 or more")
     if tune and settings.get("epochs") == 0:
         raise UserError("tuning with epochs=0 would choose among untrained models; use epochs=1 or more")
     if protocol == "paper" and concatenate:
@@ -225,26 +228,47 @@ def check_same_settings(out: Path, protocol: str, rows: Mapping[str, Row], tune:
     file = out / "settings.json"
     now = {name: {"protocol": protocol, **_described(row)} for name, row in rows.items()}
     before: dict[str, Any] = read_json(file, dict) if file.is_file() else {}
-    searched = {}
     for name, row in rows.items():
         then = _with_new_settings(before.get(name, {}))
-        trials_before = then.pop("trials", 0)
-        searched_before = then.pop("searched", trials_before)
-        searched[name] = tune or searched_before  # without tuning, the trials of an earlier search stay
-        other_trials = trials_before != tune
-        has_runs = any(run.config_file.is_file() for run in runs_of(out, name))
-        if (has_runs and other_trials) or ((has_runs or trials_of(out, name)) and then != now[name]):
-            raise UserError(
-                f"{out} has runs of {name} with other settings; use the same settings, or another folder: out=..."
-            )
-        if tune and searched_before and trials_of(out, name):
-            stops, stops_before = (stops_of(trials, row.settings.training) for trials in (tune, searched_before))
+        tuned = then.pop("trials", 0)
+        runs = [run for run in runs_of(out, name) if run.config_file.is_file()]
+        trials = trials_of(out, name)
+        here, another = f"{out} has {'runs' if runs else 'trials'} of {name}", "another folder: out=..."
+        if (runs or trials) and (changed := _first_change(then, now[name])):
+            raise UserError(f"{here} with other settings: {changed}; use the same settings, or {another}")
+        if runs and tuned != tune:
+            how = f"tuned with {counted(tuned, 'trial')}" if tuned else "without tuning"
+            raise UserError(f"{here} {how}, which cannot change any more; use tune={tuned}, or {another}")
+        if trials and tuned and not tune:
+            raise UserError(f"{here}, which would stay unused; use tune={tuned}, or {another}")
+        if trials and tuned != tune:
+            stops, stops_before = (stops_of(number, row.settings.training) for number in (tune, tuned))
             if stops != stops_before:
                 raise UserError(
-                    f"{out} has trials of {name} that stop after {stops_before} epochs, others than with tune={tune}: "
-                    f"{stops}; use tune={searched_before}, or another folder: out=..."
+                    f"{here} that stop after {stops_before} epochs, others than with tune={tune}: {stops}; "
+                    f"use tune={tuned}, or {another}"
                 )
-    return before | {name: tables | {"trials": tune, "searched": searched[name]} for name, tables in now.items()}
+        for run in runs:
+            if (longer := run.settings().training.epochs) > row.settings.training.epochs:
+                raise UserError(
+                    f"{run.folder} was trained further, for {longer} instead of {row.settings.training.epochs} epochs; "
+                    f"delete it, or use {another}"
+                )
+    return before | {name: tables | {"trials": tune} for name, tables in now.items()}
+
+
+def _first_change(then: object, now: object, name: str = "settings") -> str:
+    """The first setting that differs, for a message; empty if none does.
+
+    >>> _first_change({"data": {"source": "a"}}, {"data": {"source": "b"}})
+    "source was 'a', now it is 'b'"
+    """
+    if then == now:
+        return ""
+    if not isinstance(then, Mapping) or not isinstance(now, Mapping):
+        return f"{name} was {then!r}, now it is {now!r}"
+    changes = (_first_change(then.get(each), now.get(each), each) for each in {**then, **now})
+    return next(filter(None, changes))
 
 
 def _with_new_settings(tables: dict[str, Any]) -> dict[str, Any]:

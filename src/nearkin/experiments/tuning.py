@@ -144,6 +144,9 @@ def tune(out: Path, rows: Mapping[str, Row], rungs: Sequence[Rung], jobs: int) -
     """
     file = out / "tune" / "trials.json"
     stored = _read_trials(file)
+    for name in rows:  # a row of which no trial worked is tried again: the reason may be gone
+        if all(trial.refused is not None for trial in stored.get(name, [])):
+            stored.pop(name, None)
     known = {name: stored.get(name, []) for name in stored | dict(rows)}
 
     def advance(name: str, number: int, rung: int) -> Job:

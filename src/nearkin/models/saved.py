@@ -99,7 +99,9 @@ def _model_folder(path: str | Path) -> Path:
                     f"{each} is a symbolic link, which nearkin does not follow; use the folder it points to"
                 )
             return each
-    raise UserError(f"{path} has no model (model.json is missing); use a run folder or its model/ folder")
+    runs = sorted(each.parent for each in folder.glob("*/config.toml"))
+    example = f", such as {runs[0]}" if runs else ""
+    raise UserError(f"{path} has no model (model.json is missing); use a run folder or its model/ folder{example}")
 
 
 def _file(folder: Path, name: str) -> Path:

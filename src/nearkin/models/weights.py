@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from nearkin.errors import UserError
+from nearkin.errors import ResourceError, UserError
 from nearkin.files import check_regular, open_regular
 from nearkin.models.backbones import find_backbone
 from nearkin.models.backbones.own import MODULE
@@ -107,7 +107,7 @@ def _check_alike(new: ModelSpec, trained: ModelSpec, name: str) -> None:
 def read_weights(file: Path) -> dict[str, Tensor]:
     """Reads tensors from a .safetensors or torch file. No code in the file is executed."""
     if not file.is_file():
-        raise UserError(f'weights file {file} does not exist; use another path, "imagenet" or "none"')
+        raise ResourceError(f'weights file {file} does not exist; use another path, "imagenet" or "none"')
     try:
         if file.suffix == ".safetensors":
             from safetensors.torch import load_file
@@ -146,7 +146,7 @@ def _downloaded(name: str) -> dict[str, Tensor]:
     # timm, torchvision and the hub raise many kinds of errors, from missing weights to a broken connection.
     except Exception as error:
         reason = str(error).split("\n")[0]
-        raise UserError(
+        raise ResourceError(
             f"the ImageNet weights of '{name}' could not be downloaded ({reason}); "
             'connect to the internet, or use a local file: weights="FILE"'
         ) from error

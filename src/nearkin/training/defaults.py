@@ -180,7 +180,7 @@ def _default_batch_size(method: Method, train: Dataset) -> int:
             problem = problem or error.with_traceback(None)
         else:
             if size < method.usual_batch:
-                log.info("batch size reduced to %d: the dataset is too small for larger batches", size)
+                log.info("%s: batch size reduced to %d: the dataset is too small for more", method.name, size)
             return size
     assert problem is not None
     raise problem

@@ -188,6 +188,7 @@ class Trainer:
         self.callbacks, self.trial = callbacks, trial
         self.fabric = make_fabric(settings.training, method.slices)
         self.held_out = held_out_splits(splits, tested)
+        self.tested = tested
         self.training = settings.training
         self.last_epoch = min(self.training.stop_after or self.training.epochs, self.training.epochs)
         enough = 256 if self.fabric.device.type == "cuda" else 1  # images without gradient that keep a device busy
@@ -538,7 +539,8 @@ class Trainer:
         if self.fabric.is_global_zero:
             chosen = choice_in_words(self.training, self.monitored)
             kept = self.position.epoch if self.training.keep == "last" else self.position.best_epoch
-            scores = final_scores(self.run.metrics, after, chosen, kept, self._start_in_words())
+            # A trial of a search needs no advice on its settings.
+            scores = final_scores(self.run.metrics, after, chosen, kept, self._start_in_words(), advise=self.tested)
             self.run.write_scores(scores)
             splits = {"train": self.train_set, **self.held_out}
             if not isinstance(self.run, MemoryRun):

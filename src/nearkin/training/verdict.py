@@ -19,7 +19,7 @@ Scores = Mapping[str, float]
 
 
 def final_scores(
-    records: Sequence[Mapping[str, Any]], after: Scores, chosen: str, best_epoch: int, start: str
+    records: Sequence[Mapping[str, Any]], after: Scores, chosen: str, best_epoch: int, start: str, advise: bool = True
 ) -> dict[str, Any]:
     """The content of ``scores.json``.
 
@@ -29,6 +29,7 @@ def final_scores(
         chosen: how it was chosen, in words.
         best_epoch: the epoch it was kept after; 0: before training.
         start: what the model is before its first step, in words.
+        advise: whether to warn if the last epoch is clearly worse than the kept one.
 
     >>> records = [
     ...     {"kind": "backbone", "split": "test", "recall@1": 0.946, "map@r": 0.641},
@@ -50,7 +51,8 @@ def final_scores(
     if best_epoch == 0:
         validation["best"] = validation["before"]
     test = {"backbone": scores_of(records, "backbone", "test"), "before": scores_of(records, "before", "test")}
-    _warn_if_worse(validation["best"], validation["last"], best_epoch)
+    if advise:
+        _warn_if_worse(validation["best"], validation["last"], best_epoch)
     if after:
         verdict = _verdict(test["backbone"], test["before"], after, best_epoch, start, trained, "unseen classes")
     else:
