@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from nearkin.api import make_settings
+from nearkin.errors import Interrupted
 from nearkin.methods import Batch, Phase, make_method
 from nearkin.methods.divide_and_conquer import DivideAndConquer
 from nearkin.space import Space
@@ -319,6 +322,45 @@ def test_one_learner_is_the_wrapped_method_itself(vectors: Path, tmp_path: Path)
     assert len(run.model.head.project) == 1
     (items,) = method_of(run).batch_sampler.parts
     assert len(items) == len(run.train_set)
+
+
+def test_before_joint_epochs_the_read_out_has_the_learners_classifiers() -> None:
+    method = make_method("divide-and-conquer", wraps="softmax", learners=2, finetune=0.0)
+    assert isinstance(method, DivideAndConquer)
+    method.prepare(classes=3, dim=4, epochs=5)
+    learnt = [learner.loss.classifier.weight.detach() for learner in method.learner_methods]
+    classifier = torch.cat(learnt, dim=1)
+    points = torch.randn(200, 4)
+    space = Space.of(points, (points @ classifier.T).argmax(1))
+    assert method.read_out(space, space)["classifier_error"] == 0
+    torch.testing.assert_close(method.buffers["classifier"], classifier / 2**0.5)
+
+
+def test_a_run_stopped_in_a_joint_epoch_and_extended_ends_that_epoch_jointly(vectors: Path, tmp_path: Path) -> None:
+    stopped = trainer(vectors, tmp_path / "run", epochs=3)
+    take_step = stopped._step
+
+    def interrupted(batch: Batch) -> None:
+        take_step(batch)
+        if stopped.position.epoch == 2:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    stopped._step = interrupted  # type: ignore[method-assign]
+    with pytest.raises(Interrupted):
+        stopped.train()
+    begun = Run.open(tmp_path / "run")
+    extended = make_trainer(begun.settings().changed(training={"epochs": 6}), begun, resumed=True)
+    take_next_step, before = extended._step, parts_of(extended)
+
+    def checked(batch: Batch) -> None:
+        take_next_step(batch)
+        if extended.position.epoch == 2:
+            after = parts_of(extended)
+            learners = [name for name in before if name.startswith("learner")]
+            assert all(not torch.equal(before[name][0], after[name][0]) for name in learners)  # their slices
+
+    extended._step = checked  # type: ignore[method-assign]
+    extended.train()
 
 
 @pytest.mark.parametrize("partition", ["k-means", "random"])

@@ -161,8 +161,8 @@ class DivideAndConquer(Method):
         self.refresh_every = None if self.joint or is_final else every
         if self.joint:
             self.batch_sampler.unite()
-            if self.learner_methods and self.joined_at != self.first_joint_epoch:
-                join_parameters(self.joint_method.loss, [method.loss for method in self.learner_methods])
+            if self.joined_at != self.first_joint_epoch:
+                self._join()
                 self.joined_at = self.first_joint_epoch
 
     def on_refresh(self, space: Space) -> None:
@@ -177,7 +177,7 @@ class DivideAndConquer(Method):
             log.info("%.0f %% of the learners' items are borrowed from other clusters; use fewer learners", 100 * share)
 
     def step(self, embed: Embed, batch: Batch) -> Tensor:
-        if self.joint or self.slices == 1:
+        if self.slices == 1 or not self._divided:  # also the rest of a joint epoch, if more epochs were added since
             return self.joint_method.step(embed, batch)
         learner = self.batch_sampler.part_of(batch.step)
         return self.learner_methods[learner].step(partial(embed, learner=learner), batch)
@@ -189,10 +189,14 @@ class DivideAndConquer(Method):
         recall_at: Sequence[int] = (1, 2, 4, 8),
         clustering: str | None = "kmeans",
     ) -> dict[str, float]:
+        if not self.joint:
+            self._join()
         return self.joint_method.read_out(space, trained_on, recall_at, clustering)
 
     @property
     def buffers(self) -> Mapping[str, Tensor]:
+        if not self.joint:
+            self._join()
         return self.joint_method.buffers
 
     @buffers.setter
@@ -246,6 +250,11 @@ class DivideAndConquer(Method):
     def _divided(self) -> bool:
         """Whether batches come from clusters; not before the first refresh, and not in joint epochs."""
         return self.cluster_of is not None and len(self.batch_sampler.parts) == self.learners
+
+    def _join(self) -> None:
+        """Gives the loss of the whole embedding what the learners have learnt; a method read from a run has no loss."""
+        if self.learner_methods and hasattr(self, "loss"):
+            join_parameters(self.joint_method.loss, [method.loss for method in self.learner_methods])
 
     def _dimensions(self, dim: int) -> list[tuple[Method, int]]:
         """Each wrapped method with its number of dimensions."""
