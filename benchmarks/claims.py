@@ -181,15 +181,17 @@ SECTIONS = {
 
 
 def write_known_flowers(data: Path) -> None:
-    """Writes a split of Flowers within every class, without the images that options were chosen on."""
+    """Writes a split of Flowers within every class, and one whose test images are those that options are chosen on."""
     rng = np.random.default_rng(0)
-    rows = [("path", "label", "split")]
+    rows = {name: [("path", "label", "split")] for name in ("flowers-known", "flowers-known-to-choose")}
     for folder in sorted(path for path in (data / "flowers102").iterdir() if path.is_dir()):
         files = [f"flowers102/{folder.name}/{file.name}" for file in sorted(folder.iterdir())]
-        order = rng.permutation(len(files))
-        rows += [(files[number], folder.name, "train") for number in order[:KNOWN_TRAIN]]
-        rows += [(files[number], folder.name, "test") for number in order[KNOWN_TRAIN + KNOWN_SEARCH :]]
-    write_table(data / "flowers-known.csv", rows)
+        train, to_choose, test = np.split(rng.permutation(len(files)), [KNOWN_TRAIN, KNOWN_TRAIN + KNOWN_SEARCH])
+        for of, new in zip(rows.values(), (test, to_choose), strict=True):
+            of += [(files[number], folder.name, "train") for number in train]
+            of += [(files[number], folder.name, "test") for number in new]
+    for name, of in rows.items():
+        write_table(data / f"{name}.csv", of)
 
 
 def write_known_birds(data: Path) -> None:

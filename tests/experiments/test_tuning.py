@@ -198,7 +198,7 @@ def test_a_finished_first_rung_is_not_proposed_again(
     """So seeds can be added with another version of Optuna."""
     out, options = tmp_path / "out", QUICK | {"epochs": 3, "tune": 3}
     first = compare(vectors, ["triplet"], out=out, seeds=1, **options)
-    monkeypatch.setattr(tuning, "_study", Mock(side_effect=AssertionError("proposed again")))
+    monkeypatch.setattr(tuning, "study_of", Mock(side_effect=AssertionError("proposed again")))
     second = compare(vectors, ["triplet"], out=out, seeds=2, **options)
     assert second.chosen == first.chosen and second.scores["triplet"]["map@r"][:1] == first.scores["triplet"]["map@r"]
     with pytest.raises(AssertionError, match="proposed again"):

@@ -172,7 +172,7 @@ def tune(out: Path, rows: Mapping[str, Row], rungs: Sequence[Rung], jobs: int) -
         tried = known[name]
         if _finished(tried[: rungs[0].trials], rungs[0], ranges_of(rows[name].settings, rows[name].given)):
             return
-        study, distributions = _study(rows[name])
+        study, distributions = study_of(rows[name])
         for number in range(rungs[0].trials):
             proposed = study.ask(distributions)
             if number == len(tried):
@@ -211,6 +211,23 @@ def best(trials: Sequence[Trial], rungs: Sequence[Rung]) -> int | None:
     return None
 
 
+def study_of(row: Row) -> tuple[Study, dict[str, BaseDistribution]]:
+    """A study whose first trial has the row's defaults, and the ranges that it searches."""
+    optuna, row = find_optuna(), _with_rate(row)
+    ranges, own = ranges_of(row.settings, row.given), row.settings.make_method().searched()
+    defaults = vars(row.settings.training) | {name: value for name, (value, _) in own.items()}
+    sampler = optuna.samplers.TPESampler(seed=row.settings.training.seed, n_startup_trials=1 + RANDOM_TRIALS)
+    study = optuna.create_study(direction="maximize", sampler=sampler)
+    study.enqueue_trial({name: defaults[name] for name in ranges})
+    distributions: dict[str, BaseDistribution] = {
+        name: optuna.distributions.FloatDistribution(where.low, where.high, log=where.log)
+        if isinstance(where, Between)
+        else optuna.distributions.CategoricalDistribution(where.values)
+        for name, where in ranges.items()
+    }
+    return study, distributions
+
+
 def _finished(trials: Sequence[Trial], rung: Rung, searched: Collection[str]) -> bool:
     """Whether all trials of the first rung are over and searched the same settings."""
     return len(trials) == rung.trials and all(
@@ -228,22 +245,6 @@ def _ranking(trials: Sequence[Trial], rungs: Sequence[Rung], rung: int) -> list[
     """The trials that were not refused in a rung, best first; the first of equal ones comes first."""
     passed = [number for number in _training_in(trials, rungs, rung) if len(trials[number].scores) > rung]
     return sorted(passed, key=lambda number: -trials[number].scores[rung])
-
-
-def _study(row: Row) -> tuple[Study, dict[str, BaseDistribution]]:
-    optuna, row = find_optuna(), _with_rate(row)
-    ranges, own = ranges_of(row.settings, row.given), row.settings.make_method().searched()
-    defaults = vars(row.settings.training) | {name: value for name, (value, _) in own.items()}
-    sampler = optuna.samplers.TPESampler(seed=row.settings.training.seed, n_startup_trials=1 + RANDOM_TRIALS)
-    study = optuna.create_study(direction="maximize", sampler=sampler)
-    study.enqueue_trial({name: defaults[name] for name in ranges})
-    distributions: dict[str, BaseDistribution] = {
-        name: optuna.distributions.FloatDistribution(where.low, where.high, log=where.log)
-        if isinstance(where, Between)
-        else optuna.distributions.CategoricalDistribution(where.values)
-        for name, where in ranges.items()
-    }
-    return study, distributions
 
 
 def _with_rate(row: Row) -> Row:
