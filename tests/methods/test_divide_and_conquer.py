@@ -324,16 +324,33 @@ def test_one_learner_is_the_wrapped_method_itself(vectors: Path, tmp_path: Path)
     assert len(items) == len(run.train_set)
 
 
-def test_before_joint_epochs_the_read_out_has_the_learners_classifiers() -> None:
+def around_softmax() -> DivideAndConquer:
     method = make_method("divide-and-conquer", wraps="softmax", learners=2, finetune=0.0)
     assert isinstance(method, DivideAndConquer)
     method.prepare(classes=3, dim=4, epochs=5)
+    method.sampler(np.arange(60) % 3, batch_size=6, seed=0)
+    return method
+
+
+def test_before_joint_epochs_the_read_out_has_the_learners_classifiers() -> None:
+    method = around_softmax()
     learnt = [learner.loss.classifier.weight.detach() for learner in method.learner_methods]
     classifier = torch.cat(learnt, dim=1)
     points = torch.randn(200, 4)
     space = Space.of(points, (points @ classifier.T).argmax(1))
     assert method.read_out(space, space)["classifier_error"] == 0
     torch.testing.assert_close(method.buffers["classifier"], classifier / 2**0.5)
+
+
+def test_a_classifier_that_was_trained_jointly_or_loaded_is_not_that_of_the_learners_again() -> None:
+    method, resumed, kept = around_softmax(), around_softmax(), torch.randn(3, 4)
+    with torch.no_grad():
+        method.joint_method.loss.classifier.weight.copy_(method.buffers["classifier"] + 1)  # a joint step
+    trained = method.buffers["classifier"].clone()
+    resumed.load_state_dict(method.state_dict())
+    torch.testing.assert_close(resumed.buffers["classifier"], trained)
+    method.buffers = {"classifier": kept}  # of an earlier epoch, or of another run
+    torch.testing.assert_close(method.buffers["classifier"], kept)
 
 
 def test_a_run_stopped_in_a_joint_epoch_and_extended_ends_that_epoch_jointly(vectors: Path, tmp_path: Path) -> None:
@@ -349,15 +366,20 @@ def test_a_run_stopped_in_a_joint_epoch_and_extended_ends_that_epoch_jointly(vec
     with pytest.raises(Interrupted):
         stopped.train()
     begun = Run.open(tmp_path / "run")
-    extended = make_trainer(begun.settings().changed(training={"epochs": 6}), begun, resumed=True)
-    take_next_step, before = extended._step, parts_of(extended)
+    changes = {"epochs": 6, "checkpoint_steps": 1}
+    extended = make_trainer(begun.settings().changed(training=changes), begun, resumed=True)
+    take_next_step, last = extended._step, parts_of(extended)
 
     def checked(batch: Batch) -> None:
+        before = parts_of(extended)
         take_next_step(batch)
         if extended.position.epoch == 2:
             after = parts_of(extended)
             learners = [name for name in before if name.startswith("learner")]
             assert all(not torch.equal(before[name][0], after[name][0]) for name in learners)  # their slices
+            assert torch.equal(before["joint loss"][0], last["joint loss"][0])  # no checkpoint has changed it
+            assert not torch.equal(before["joint loss"][0], after["joint loss"][0])
+            last.update(after)
 
     extended._step = checked  # type: ignore[method-assign]
     extended.train()

@@ -117,7 +117,7 @@ class DivideAndConquer(Method):
         self.refresh_on = "features" if self.cluster_by == "features" else "embeddings"
         self.joint = False
         self.first_joint_epoch = 0
-        self.joined_at: int | None = None  # the first joint epoch, once the losses are joined
+        self.behind = False  # whether learners have taken steps since the losses were joined
         self.cluster_of: Tensor | None = None  # (items,) the cluster of each item
 
     def check(self, labels: npt.ArrayLike, dim: int, batch_size: int, normalize: str) -> None:
@@ -138,6 +138,7 @@ class DivideAndConquer(Method):
         for method, method_dim in self._dimensions(dim):
             method.prepare(classes, method_dim, epochs)
         self.loss = nn.ModuleList(method.loss for method in [*self.learner_methods, self.joint_method])
+        self.behind = True
         fewest = int(self.finetune > 0 and epochs > 1)
         self.first_joint_epoch = epochs - max(fewest, round(self.finetune * epochs))
         self.phases = (Phase(0),)
@@ -161,9 +162,7 @@ class DivideAndConquer(Method):
         self.refresh_every = None if self.joint or is_final else every
         if self.joint:
             self.batch_sampler.unite()
-            if self.joined_at != self.first_joint_epoch:
-                self._join()
-                self.joined_at = self.first_joint_epoch
+            self._join()
 
     def on_refresh(self, space: Space) -> None:
         if self.cluster_by == "features":
@@ -179,6 +178,7 @@ class DivideAndConquer(Method):
     def step(self, embed: Embed, batch: Batch) -> Tensor:
         if self.slices == 1 or not self._divided:  # also the rest of a joint epoch, if more epochs were added since
             return self.joint_method.step(embed, batch)
+        self.behind = True
         learner = self.batch_sampler.part_of(batch.step)
         return self.learner_methods[learner].step(partial(embed, learner=learner), batch)
 
@@ -189,19 +189,18 @@ class DivideAndConquer(Method):
         recall_at: Sequence[int] = (1, 2, 4, 8),
         clustering: str | None = "kmeans",
     ) -> dict[str, float]:
-        if not self.joint:
-            self._join()
+        self._join()
         return self.joint_method.read_out(space, trained_on, recall_at, clustering)
 
     @property
     def buffers(self) -> Mapping[str, Tensor]:
-        if not self.joint:
-            self._join()
+        self._join()
         return self.joint_method.buffers
 
     @buffers.setter
     def buffers(self, buffers: Mapping[str, Tensor]) -> None:
         self.joint_method.buffers = buffers
+        self.behind = False
 
     def record(self) -> dict[str, float]:
         """How many of a learner's items belong to other clusters, on average over the learners."""
@@ -238,12 +237,11 @@ class DivideAndConquer(Method):
 
     def state_dict(self) -> dict[str, Any]:
         parts = [torch.from_numpy(items) for items in self.batch_sampler.parts]
-        return super().state_dict() | {"groups": self.cluster_of, "parts": parts, "joined_at": self.joined_at}
+        return super().state_dict() | {"groups": self.cluster_of, "parts": parts}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         super().load_state_dict(state)
         self.cluster_of = None if state["groups"] is None else state["groups"].cpu()
-        self.joined_at = state.get("joined_at")  # older checkpoints do not have it
         self.batch_sampler.divide([items.cpu().numpy() for items in state["parts"]])
 
     @property
@@ -252,9 +250,10 @@ class DivideAndConquer(Method):
         return self.cluster_of is not None and len(self.batch_sampler.parts) == self.learners
 
     def _join(self) -> None:
-        """Gives the loss of the whole embedding what the learners have learnt; a method read from a run has no loss."""
-        if self.learner_methods and hasattr(self, "loss"):
+        """Gives the loss of the whole embedding what the learners have learnt since the last time."""
+        if self.behind and self.learner_methods:
             join_parameters(self.joint_method.loss, [method.loss for method in self.learner_methods])
+        self.behind = False
 
     def _dimensions(self, dim: int) -> list[tuple[Method, int]]:
         """Each wrapped method with its number of dimensions."""
