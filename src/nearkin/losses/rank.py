@@ -126,11 +126,8 @@ def _extremes(batch: Comparison, masks: Tensor, present: Tensor) -> tuple[Tensor
 
 
 def _term(rank: Tensor, alpha: float, eps: float) -> Tensor:
-    """−log(w(r) + ε), Eq. 13; no gradient at rank 0.
-
-    At rank 0 both distances belong to the same pair, and autograd would subtract two equal large numbers (up to 1/ε).
-    """
-    return -torch.log(_transfer(torch.where(rank > 0, rank, 0.0), alpha) + eps)
+    """−log(w(r) + ε), Eq. 13."""
+    return -torch.log(_transfer(rank, alpha) + eps)
 
 
 def _linear_term(rank: Tensor, alpha: float, eps: float) -> Tensor:
@@ -142,10 +139,13 @@ def _linear_term(rank: Tensor, alpha: float, eps: float) -> Tensor:
 
 
 def _transfer(rank: Tensor, alpha: float) -> Tensor:
-    """w(r; α), Eq. 10, for ranks of shape (batch,)."""
-    return torch.where(rank < 0.5, _half_curve(rank, alpha), 1 - _half_curve(1 - rank, alpha))
+    """w(r; α), Eq. 10, for ranks of shape (batch,): ½ (2r)^α up to ½, and point-symmetric around it.
 
-
-def _half_curve(rank: Tensor, alpha: float) -> Tensor:
-    """½ (2r)^α for r ≤ ½; 0 for r ≤ 0. The clamp bounds the slope near 0, which is infinite for α < 1."""
-    return torch.where(rank > 0, 0.5 * (2 * rank.clamp(1e-12, 0.5)) ** alpha, 0.0)
+    No gradient at 0 and 1: there, both distances belong to the same pair, and autograd would subtract two equal
+    large numbers (up to 1/ε).
+    """
+    lower = rank < 0.5
+    folded = torch.where(lower, rank, 1 - rank)
+    # The clamp bounds the slope near 0, which is infinite for α < 1.
+    half = torch.where(folded > 0, 0.5 * (2 * folded.clamp(min=1e-12)) ** alpha, 0.0)
+    return torch.where(lower, half, 1 - half)
