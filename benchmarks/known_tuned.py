@@ -6,7 +6,8 @@ DATA and FILE are as in benchmarks/real_data.py. Heads on frozen features, with 
 epochs of the section "known" in benchmarks/claims.py. Every row gets the same number of trials: its defaults, and what
 Optuna's TPE proposes for the learning rate and the ranges of its method. A trial is scored by its error on ten images
 per class that are in neither split, each method read as its paper reads it. The best settings are then trained with
-three seeds. Finished runs in `--runs` are reused. Writes docs/results/known-tuned.json and prints the table.
+three seeds. Finished runs in `--runs` are reused; delete those of a row after changing its settings. Writes
+docs/results/known-tuned.json and prints the table.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ def tuned(name: str, options: argparse.Namespace, found: dict[str, Any]) -> Job:
         print(f"{run.folder.name}: {refused or f'{score:.4f}'} {proposed.params}", flush=True)
     best = row.changed(study.best_params)
     for seed in options.seeds:
-        run = Run(options.runs / f"{name}-{seed}".replace(" ", "_"))
+        run = Run(options.runs / f"{name}-best-{study.best_trial.number}-{seed}".replace(" ", "_"))
         settings = best.settings.changed(data={"source": test_set}, training={"seed": seed})
         if refused := (yield Task(run.folder.name, settings, run.folder)):
             raise SystemExit(f"{run.folder.name}: {refused}")

@@ -56,6 +56,7 @@ HEAD_ROWS = (
 COMMON: dict[str, Any] = {"backbone": "tf_efficientnet_lite0", "dim": 512, "evaluate_every": 2}
 FINETUNED: dict[str, Any] = {"freeze_batch_norm": True, "keep_decoded": True}
 LARGE: dict[str, Any] = FINETUNED | {
+    "epochs": 12,
     "learning_rate": 4e-4,
     "micro_batch": 128,  # for the large batches of spectral; those of the others are smaller
 }
@@ -104,7 +105,7 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", choices=list(sections(Path())), help="only these sections")
     parser.add_argument("--rows", nargs="+", help="only these rows")
     parser.add_argument("--add", action="store_true", help="keep the published rows that are not trained here")
-    parser.add_argument("--epochs", type=int, default=12)
+    parser.add_argument("--epochs", type=int, help="instead of those of the section")
     parser.add_argument("--jobs", type=int, default=1, help="number of runs in parallel")
     parser.add_argument("--runs", type=Path, default=Path("runs/real"), help="folder for the runs")
     parser.add_argument("--docs", type=Path, default=DOCS, help="folder for results/ and images/")
@@ -112,9 +113,9 @@ def main() -> None:
     for name, section in sections(arguments.data.absolute()).items():
         if arguments.only and name not in arguments.only:
             continue
-        given = {"weights": str(arguments.weights.absolute()), "epochs": arguments.epochs, **section.settings}
-        out, jobs = arguments.runs / name, arguments.jobs
-        shared, rows = COMMON | given, arguments.rows or section.methods
+        shared = COMMON | section.settings | {"weights": str(arguments.weights.absolute())}
+        shared |= {"epochs": arguments.epochs} if arguments.epochs else {}
+        out, jobs, rows = arguments.runs / name, arguments.jobs, arguments.rows or section.methods
         if section.trials and section.protocol == "paper":  # the published trials; those already here stay
             table = arguments.docs / "results" / f"{name.removesuffix('-paper')}.json"
             if not table.is_file():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 from collections import Counter
 from collections.abc import Iterator
@@ -11,10 +12,12 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
 
+import numpy as np
 import pytest
 import torch
 from conftest import vectors_in
 
+import nearkin
 from nearkin.errors import Interrupted, UserError
 from nearkin.experiments import ComparisonResult, compare, comparison, tuning
 from nearkin.experiments.tuning import Rung, Trial, best, plan
@@ -187,7 +190,7 @@ def test_trials_are_not_added_if_all_would_stop_at_other_epochs(
         compare(vectors, ["triplet"], out=out, seeds=1, **options, tune=3)
     with pytest.raises(UserError, match="has trials of triplet, which would stay unused; use tune=3, or another"):
         compare(vectors, ["triplet"], out=out, seeds=1, **options)
-    with pytest.raises(UserError, match="stop after 1, 9 epochs, others than with tune=5: 1, 3, 9; use tune=3, or"):
+    with pytest.raises(UserError, match="after 1, 9 epochs; with tune=5, they would stop after 1, 3, 9; use"):
         compare(vectors, ["triplet"], out=out, seeds=1, **options, tune=5)
     compare(vectors, ["triplet"], out=out, seeds=1, **options, tune=3)
 
@@ -243,6 +246,8 @@ def test_tuning_for_a_paper_holds_classes_out_but_the_runs_do_not(vectors: str, 
         assert (tables["training"] | tables["method"]).items() >= paper.chosen["triplet"].items()
         assert run.settings().data.validation == 0 and run.settings().training.keep == "best-on-test"
         assert {record["split"] for record in run.evaluations()} == {"test"}
+    for number in range(3):  # only their scores are needed
+        shutil.rmtree(out / "tune" / f"triplet-{number}")
     assert compare(vectors, ["triplet"], out=out, seeds=2, protocol="paper", **options, tune=3).scores == paper.scores
 
 
@@ -263,10 +268,67 @@ def test_tuned_and_untuned_runs_do_not_mix(vectors: str, tmp_path: Path) -> None
 
 
 def test_a_search_whose_weights_are_missing_goes_on_once_they_are_there(vectors: str, tmp_path: Path) -> None:
-    options = QUICK | {"weights": str(tmp_path / "later.safetensors"), "tune": 2, "seeds": 1}
+    weights = tmp_path / "later.safetensors"
+    options = QUICK | {"backbone": "mlp", "weights": str(weights), "tune": 2, "seeds": 1}
     with pytest.raises(UserError, match=r"later\.safetensors does not exist"):
         compare(vectors, ["triplet"], out=tmp_path / "out", **options)
-    assert not (tmp_path / "out" / "tune" / "trials.json").exists()
+    nearkin.train(vectors, out=tmp_path / "run", **(QUICK | {"backbone": "mlp", "epochs": 0}))
+    shutil.copy(tmp_path / "run" / "model" / "model.safetensors", weights)
+    assert set(compare(vectors, ["triplet"], out=tmp_path / "out", **options).scores) == {"triplet"}
+    assert [trial["refused"] for trial in trials(tmp_path / "out")["triplet"]] == [None, None]
+
+
+def test_a_row_with_impossible_settings_is_left_out_of_a_search(vectors: str, tmp_path: Path) -> None:
+    options = {"tune": 2} | QUICK | {"batch_size": 0}  # the default cannot be found for this row
+    found = compare(vectors, ["rank:per_class=200", "triplet"], out=tmp_path, seeds=1, **options)
+    assert set(found.scores) == {"triplet"} and "got 200" in found.refused["rank,per_class=200"]
+
+
+def test_a_stopped_trial_does_not_go_on_with_settings_of_another_sampler(
+    vectors: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such as that of another version of Optuna."""
+    save, study_of = Trainer._save_or_stop, tuning.study_of
+
+    def stopping(self: Trainer, asked: bool) -> None:
+        save(self, asked or (self.run.folder.name == "triplet-1" and self.position.step == 2))
+
+    def seeded_differently(row: Any) -> Any:
+        return study_of(row.changed({"seed": 7}))
+
+    with monkeypatch.context() as patch, pytest.raises(Interrupted):
+        patch.setattr(Trainer, "_save_or_stop", stopping)
+        compare(vectors, ["triplet"], out=tmp_path, seeds=1, **QUICK, tune=3)
+    monkeypatch.setattr(tuning, "study_of", seeded_differently)
+    with pytest.raises(UserError, match="triplet-1 was tuned with other settings, or another version of Optuna"):
+        compare(vectors, ["triplet"], out=tmp_path, seeds=1, **QUICK, tune=3)
+
+
+def test_trials_of_other_data_or_with_other_epochs_do_not_go_on(
+    vectors: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch, pytest.raises(Interrupted):  # after tuning, before the runs
+        patch.setattr(comparison, "_trained", Mock(side_effect=Interrupted))
+        compare(vectors, ["triplet"], out=tmp_path, seeds=1, **QUICK, tune=2)
+    shutil.copytree(tmp_path / "tune", tmp_path / "as-it-was")
+    nearkin.resume(tmp_path / "tune" / "triplet-0", epochs=4)
+    with pytest.raises(UserError, match="tune/triplet-0 was trained for 4 epochs instead of 2; delete it, or"):
+        compare(vectors, ["triplet"], out=tmp_path, seeds=1, **QUICK, tune=2)
+    shutil.rmtree(tmp_path / "tune")
+    (tmp_path / "as-it-was").rename(tmp_path / "tune")
+    with np.load(vectors) as data:
+        fewer = {name: column[:160] for name, column in data.items()}
+    np.savez(vectors, **fewer)
+    with pytest.raises(UserError, match="have changed"):
+        compare(vectors, ["triplet"], out=tmp_path, seeds=1, **QUICK, tune=2)
+
+
+def test_trials_give_no_advice_on_their_settings(
+    vectors: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("nearkin.training.verdict.CLEARLY", -1.0)  # every last epoch counts as clearly worse
+    compare(vectors, ["triplet"], out=tmp_path, seeds=1, **QUICK, tune=2)
+    assert caplog.text.count("is clearly worse than the best") == 1  # of the run, not of the trials
 
 
 def test_a_row_of_which_no_trial_worked_is_tried_again(

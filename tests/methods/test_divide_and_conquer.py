@@ -287,6 +287,24 @@ def test_the_joint_loss_starts_from_the_learners(vectors: Path, tmp_path: Path, 
     assert len({tuple(joint.flatten().tolist()) for *_, joint in seen}) == len(seen)  # and it learns from there
 
 
+@pytest.mark.parametrize("from_older_checkpoint", [False, True])
+def test_the_losses_are_joined_when_joint_epochs_begin(
+    vectors: Path, tmp_path: Path, from_older_checkpoint: bool
+) -> None:
+    """Also without a checkpoint, which joins them; older versions did not join them for one."""
+    method = method_of(trainer(vectors, tmp_path / "run", wraps="margin", finetune=0.5))
+    betas = [next(each.loss.parameters()) for each in (*method.learner_methods, method.joint_method)]
+    with torch.no_grad():
+        for learner, beta in enumerate(betas):
+            beta.fill_(learner)
+    if from_older_checkpoint:
+        loss = {name: tensor.clone() for name, tensor in method.loss.state_dict().items()}
+        method.load_state_dict(method.state_dict() | {"loss": loss, "joined_at": None})
+    assert betas[-1].item() == 4
+    method.start_epoch(method.first_joint_epoch)
+    assert betas[-1].item() == 1.5
+
+
 @pytest.mark.parametrize(
     ("partition", "every", "refreshed"),
     [("k-means", 2, [0, 2, 4]), ("k-means", 3, [0, 3]), ("random", 2, [0]), ("labels", 1, [0])],

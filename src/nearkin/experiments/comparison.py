@@ -26,6 +26,7 @@ from nearkin.experiments.comparison_plan import (
     check_same_settings,
     command_of,
     rows_of,
+    shared_epochs,
 )
 from nearkin.experiments.comparison_result import COLUMNS, ComparisonResult, by_falling_map_at_r
 from nearkin.experiments.concatenation import concatenated_scores
@@ -99,9 +100,8 @@ def compare(
     rows = rows_of(methods, absolute(source), settings, protocol, objects)
     trial_rows = rows_of(methods, absolute(source), settings, "fair", objects) if tune else {}
     check_objects(rows, jobs)
-    first = next(iter(rows.values()))
-    if first.settings.training.epochs < 0:  # depends only on the data, so that all methods train equally long
-        epochs = {"epochs": first.resolved().training.epochs}
+    if next(iter(rows.values())).settings.training.epochs < 0:
+        epochs = {"epochs": shared_epochs(rows)}
         rows, trial_rows = ({name: row.changed(epochs) for name, row in each.items()} for each in (rows, trial_rows))
     described = check_same_settings(out, protocol, rows, tune)
     check_same_data(out, rows, trial_rows, seeds)
@@ -132,7 +132,7 @@ def compare(
         },
         seconds={name: [seconds_of(run) for run in runs[name]] for name in scores},
         curves={name: [_curve(run) for run in runs[name]] for name in scores},
-        backbone=_backbone(out, first),
+        backbone=_backbone(out, rows[next(iter(runs))]),
         made=provenance_of([*chain.from_iterable(runs.values()), *taken_over]),
         read_outs=read_outs,
         command=command_of(source, methods, seeds, protocol, settings, tune, concatenate, out, objects),

@@ -217,6 +217,18 @@ def check_objects(rows: Mapping[str, Row], jobs: int) -> None:
             objects["method"].check(train.dense_labels, spec.dim, settings.training.batch_size, spec.normalize)
 
 
+def shared_epochs(rows: Mapping[str, Row]) -> int:
+    """The default number of epochs, which depends only on the data, so that all methods train equally long."""
+    problem: UserError | None = None
+    for row in rows.values():
+        try:
+            return row.resolved().training.epochs
+        except UserError as error:  # this row will be left out
+            problem = problem or error
+    assert problem is not None
+    raise problem
+
+
 def check_same_settings(out: Path, protocol: str, rows: Mapping[str, Row], tune: int) -> dict[str, Any]:
     """Raises if the folder has runs with other settings; methods, seeds and trials may be added.
 
@@ -231,8 +243,7 @@ def check_same_settings(out: Path, protocol: str, rows: Mapping[str, Row], tune:
     for name, row in rows.items():
         then = _with_new_settings(before.get(name, {}))
         tuned = then.pop("trials", 0)
-        runs = [run for run in runs_of(out, name) if run.config_file.is_file()]
-        trials = trials_of(out, name)
+        runs, trials = runs_of(out, name), trials_of(out, name)
         here, another = f"{out} has {'runs' if runs else 'trials'} of {name}", "another folder: out=..."
         if (runs or trials) and (changed := _first_change(then, now[name])):
             raise UserError(f"{here} with other settings: {changed}; use the same settings, or {another}")
@@ -245,13 +256,13 @@ def check_same_settings(out: Path, protocol: str, rows: Mapping[str, Row], tune:
             stops, stops_before = (stops_of(number, row.settings.training) for number in (tune, tuned))
             if stops != stops_before:
                 raise UserError(
-                    f"{here} that stop after {stops_before} epochs, others than with tune={tune}: {stops}; "
+                    f"{here} that stop after {stops_before} epochs; with tune={tune}, they would stop after {stops}; "
                     f"use tune={tuned}, or {another}"
                 )
-        for run in runs:
-            if (longer := run.settings().training.epochs) > row.settings.training.epochs:
+        for run in [*runs, *trials]:
+            if (other := run.settings().training.epochs) != row.settings.training.epochs:
                 raise UserError(
-                    f"{run.folder} was trained further, for {longer} instead of {row.settings.training.epochs} epochs; "
+                    f"{run.folder} was trained for {other} epochs instead of {row.settings.training.epochs}; "
                     f"delete it, or use {another}"
                 )
     return before | {name: tables | {"trials": tune} for name, tables in now.items()}
@@ -268,7 +279,7 @@ def _first_change(then: object, now: object, name: str = "settings") -> str:
     if not isinstance(then, Mapping) or not isinstance(now, Mapping):
         return f"{name} was {then!r}, now it is {now!r}"
     changes = (_first_change(then.get(each), now.get(each), each) for each in {**then, **now})
-    return next(filter(None, changes))
+    return next(filter(None, changes), "")
 
 
 def _with_new_settings(tables: dict[str, Any]) -> dict[str, Any]:
@@ -312,8 +323,9 @@ def check_same_data(out: Path, rows: Mapping[str, Row], trial_rows: Mapping[str,
 
 
 def runs_of(out: Path, method: str) -> list[Run]:
-    """The runs of a method in a folder, with any seed."""
-    return [Run(folder) for folder in out.glob(f"{method}-*") if folder.name.removeprefix(f"{method}-").isdecimal()]
+    """The runs of a method in a folder that have begun, with any seed."""
+    folders = (each for each in out.glob(f"{method}-*") if each.name.removeprefix(f"{method}-").isdecimal())
+    return [run for run in map(Run, folders) if run.config_file.is_file()]
 
 
 def trials_of(out: Path, method: str) -> list[Run]:

@@ -144,10 +144,13 @@ def tune(out: Path, rows: Mapping[str, Row], rungs: Sequence[Rung], jobs: int) -
     """
     file = out / "tune" / "trials.json"
     stored = _read_trials(file)
-    for name in rows:  # a row of which no trial worked is tried again: the reason may be gone
-        if all(trial.refused is not None for trial in stored.get(name, [])):
-            stored.pop(name, None)
     known = {name: stored.get(name, []) for name in stored | dict(rows)}
+    for name in rows:  # a row of which no trial worked is tried again: the reason may be gone
+        if all(trial.refused is not None for trial in known[name]):
+            known[name] = [replace(trial, refused=None) for trial in known[name]]
+
+    def store() -> None:
+        write_json(file, {name: [asdict(trial) for trial in tried] for name, tried in known.items()})
 
     def advance(name: str, number: int, rung: int) -> Job:
         """Trains a trial to the end of a rung."""
@@ -165,7 +168,7 @@ def tune(out: Path, rows: Mapping[str, Row], rungs: Sequence[Rung], jobs: int) -
             log.warning("%s, trial %d counts as 0: %s", name, number + 1, reason)
             trial = replace(trial, refused=reason)
         known[name][number] = trial
-        write_json(file, {name: [asdict(trial) for trial in tried] for name, tried in known.items()})
+        store()
 
     def search(name: str) -> Job:
         """Proposes the trials of a row and trains each to the end of the first rung."""
@@ -178,10 +181,14 @@ def tune(out: Path, rows: Mapping[str, Row], rungs: Sequence[Rung], jobs: int) -
             if number == len(tried):
                 tried.append(Trial(proposed.params))
             elif tried[number].settings != proposed.params:
-                raise UserError(
-                    f"{trial_run(out, name, number).folder} was tuned with other settings, or another version of "
-                    "Optuna; use another folder: out=..."
-                )
+                run = trial_run(out, name, number)
+                if tried[number].scores or run.config_file.is_file():
+                    raise UserError(
+                        f"{run.folder} was tuned with other settings, or another version of Optuna; "
+                        "use another folder: out=..."
+                    )
+                tried[number] = Trial(proposed.params)
+            store()  # before training, so that a stopped trial goes on with its own settings
             yield from advance(name, number, 0)
             study.tell(proposed, next(iter(tried[number].scores), 0.0))
 
@@ -252,7 +259,7 @@ def _with_rate(row: Row) -> Row:
     try:
         return row.changed({"learning_rate": row.resolved().training.learning_rate})
     except UserError:  # the first trial will report it
-        return row
+        return row.changed({"learning_rate": FROM_SCRATCH})
 
 
 def _best_validation(run: Run) -> float:

@@ -241,6 +241,8 @@ class DivideAndConquer(Method):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         super().load_state_dict(state)
+        # Older checkpoints have this entry; there the losses were joined when joint epochs began, not when saved.
+        self.behind = "joined_at" in state and state["joined_at"] != self.first_joint_epoch
         self.cluster_of = None if state["groups"] is None else state["groups"].cpu()
         self.batch_sampler.divide([items.cpu().numpy() for items in state["parts"]])
 
