@@ -9,6 +9,7 @@ Stopped runs in `--runs` are continued. The number of epochs is that of the sect
 
     cub          the methods, and batches that look at the space, on CUB
     known        Flowers with known classes: 20 images per class for training, 5,129 others for testing
+    options      the same, tested on ten other images per class: Magnet's options, and a head's optimiser; with --head
     learners     divide and conquer on CUB, 80 epochs: 1, 2, 4 and 8 learners
     partitions   the same with 4 learners and other partitions, or one embedding for all
     facilities   facility location on CUB, d = 64: ratios of classes to items, and embeddings without unit length
@@ -162,12 +163,36 @@ HIDDEN = (  # rows that search for what the labels do not name; a pair of specie
     Row("magnet, scaled", "magnet", SCALED | {"clusters": 2}),
     Row("magnet, wide", "magnet", WIDE | {"clusters": 2}),
 )
+# One option of Magnet changed at a time. SGD with momentum and the rate of its paper's Table 1, without annealing.
+SGD: dict[str, Any] = {"optimizer": "sgd", "learning_rate": 0.024, "schedule": "constant", "weight_decay": 0.0}
+OPTIONS = (
+    Row("triplet", "triplet"),
+    Row("softmax", "softmax"),
+    *(
+        Row(f"magnet, {name}", "magnet", SCALED | changes)
+        for name, changes in {
+            "one cluster": {},
+            "two clusters": {"clusters": 2},
+            "four clusters": {"clusters": 4},
+            "soft hinge": {"hinge": "soft"},
+            "impostors from the index": {"candidates": "index"},
+            "growing α": {"active_share": 0.25},
+            "weight decay 0.1": {"weight_decay": 0.1},
+            "weight decay 1": {"weight_decay": 1.0},
+            "SGD": SGD,
+            "SGD, Table 1": SGD | {"alpha": 2.43, "scaling": 14.2},
+        }.items()
+    ),
+)
 SMALL: dict[str, Any] = {"image_size": 160}
 CURVE = {"evaluate_every": 8}
 SECTIONS = {
     "cub": Section(("cub",), CUB, 16),
     "known": Section(
         ("flowers-known",), KNOWN, 40, SMALL | {"batch_size": 48, "evaluate_every": 5}, {"learning_rate": 1e-3}
+    ),
+    "options": Section(
+        ("flowers-known-to-choose",), OPTIONS, 40, {"batch_size": 48, "evaluate_every": 5, "learning_rate": 1e-3}
     ),
     "learners": Section(("cub",), LEARNERS, 80, SMALL | CURVE),
     "partitions": Section(("cub",), PARTITIONS, 80, SMALL | CURVE),
@@ -273,7 +298,8 @@ def one_run(section: str, dataset: str, row: Row, seed: int, given: argparse.Nam
     epochs = given.epochs or plan.epochs
     name = f"{label}-{dataset}-{row.name}-{epochs}-{seed}".replace(" ", "_")
     data = sources(given.data)
-    data |= {known: {"source": str(given.data / f"{known}.csv")} for known in ("flowers-known", "cub-known")}
+    tables = ("flowers-known", "flowers-known-to-choose", "cub-known")
+    data |= {known: {"source": str(given.data / f"{known}.csv")} for known in tables}
     flat = COMMON | {"weights": str(given.weights), "epochs": epochs, "seed": seed} | plan.settings
     flat |= HEAD | plan.head if given.head else {}
     flat |= data[dataset] | row.settings
