@@ -163,7 +163,7 @@ HIDDEN = (  # rows that search for what the labels do not name; a pair of specie
     Row("magnet, scaled", "magnet", SCALED | {"clusters": 2}),
     Row("magnet, wide", "magnet", WIDE | {"clusters": 2}),
 )
-# One option of Magnet changed at a time. SGD with momentum and the rate of its paper's Table 1, without annealing.
+# Magnet's options one at a time, then the best of them together. SGD has the rate of the paper's Table 1 for Flowers.
 SGD: dict[str, Any] = {"optimizer": "sgd", "learning_rate": 0.024, "schedule": "constant", "weight_decay": 0.0}
 OPTIONS = (
     Row("triplet", "triplet"),
@@ -181,6 +181,10 @@ OPTIONS = (
             "weight decay 1": {"weight_decay": 1.0},
             "SGD": SGD,
             "SGD, Table 1": SGD | {"alpha": 2.43, "scaling": 14.2},
+            "soft hinge, index": {"hinge": "soft", "candidates": "index"},
+            "soft hinge, weight decay 0.1": {"hinge": "soft", "weight_decay": 0.1},
+            "index, weight decay 0.1": {"candidates": "index", "weight_decay": 0.1},
+            "soft hinge, index, weight decay 0.1": {"hinge": "soft", "candidates": "index", "weight_decay": 0.1},
         }.items()
     ),
 )
