@@ -15,6 +15,7 @@ docs/results.md and writes their numbers to docs/results/methods.json and the fi
     warm       the same, starting from a network trained with softmax for three epochs, as in the paper
     trained    the same, starting from a network trained with softmax for 20 epochs
     long       spectral for 100 to 1,000 steps: scores of classes that it trained on and of others
+    refreshes  Magnet with a refresh in every epoch and in every third, on new and on known classes
 
 CHOSEN below has the best settings of ``choose``; the test split did not influence them.
 """
@@ -98,7 +99,7 @@ KNOWN_CHOSEN: dict[str, dict[str, Any]] = {
     "magnet": {"clusters": 2, "learning_rate": 3e-3} | SCALED,
     "triplet": {"margin": 0.5, "learning_rate": 1e-3},
 }
-EXPERIMENTS = ("choose", "table", "learners", "magnet", "warm", "trained", "long")
+EXPERIMENTS = ("choose", "table", "learners", "magnet", "warm", "trained", "long", "refreshes")
 STARTS = {"warm": 3, "trained": 20}  # epochs of softmax
 LENGTHS = (25, 50, 125, 250)  # epochs of four steps
 SCORES = ("recall@1", "map@r", "nmi_arithmetic")
@@ -163,6 +164,18 @@ def long_trials(seeds: Sequence[int]) -> list[Trial]:
         Trial(f"spectral-long-{epochs}", seed, "glyphs", "spectral", common | {"epochs": epochs})
         for seed in seeds
         for epochs in LENGTHS
+    ]
+
+
+def refresh_trials(seeds: Sequence[int], data: Path) -> list[Trial]:
+    return [
+        Trial(f"magnet-{classes}-every-{epochs}", seed, source, "magnet", settings | {"refresh_epochs": epochs})
+        for seed in seeds
+        for classes, source, settings in (
+            ("new", "glyphs", BUDGET | CHOSEN["magnet"]),
+            ("known", str(data), KNOWN | KNOWN_CHOSEN["magnet"]),
+        )
+        for epochs in (1, 3)
     ]
 
 
@@ -307,6 +320,14 @@ def report_long(trials: Sequence[Trial], folder: Path) -> dict[str, Any]:
     return {"long": rows}
 
 
+def report_refreshes(trials: Sequence[Trial], folder: Path) -> dict[str, Any]:
+    rows: dict[str, dict[str, list[float]]] = {}
+    for classes, scores in (("new", SCORES), ("known", ("nearest_cluster_error",))):
+        rows |= rows_of([trial for trial in trials if f"-{classes}-" in trial.name], folder, scores)
+    print(markdown("Magnet, by epochs between refreshes", rows))
+    return {"refreshes": rows}
+
+
 def draw(
     name: str,
     curves: dict[str, list[list[tuple[int, float]]]],
@@ -354,6 +375,7 @@ def main() -> None:
         "learners": learner_trials(options.seeds),
         "magnet": magnet_trials(options.seeds, data, "known"),
         "long": long_trials(options.seeds),
+        "refreshes": refresh_trials(options.seeds, data),
         **{kind: magnet_trials(options.seeds, data, kind, start.run(options.runs)) for kind, start in starts.items()},
     }
     if options.methods:
@@ -372,6 +394,7 @@ def main() -> None:
         "warm": report_magnet,
         "trained": report_magnet,
         "long": report_long,
+        "refreshes": report_refreshes,
     }
     results = DOCS / "results" / "methods.json"
     results.parent.mkdir(exist_ok=True)
