@@ -170,6 +170,7 @@ HIDDEN = (  # rows that search for what the labels do not name; a pair of specie
 SGD: dict[str, Any] = {"optimizer": "sgd", "learning_rate": 0.024, "schedule": "constant", "weight_decay": 0.0}
 OPTIONS = (
     Row("triplet", "triplet"),
+    Row("triplet, weight decay 0.1", "triplet", {"weight_decay": 0.1}),
     Row("softmax", "softmax"),
     *(
         Row(f"magnet, {name}", "magnet", SCALED | changes)
