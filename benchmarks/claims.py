@@ -199,9 +199,7 @@ SECTIONS = {
     "known": Section(
         ("flowers-known",), KNOWN, 40, SMALL | {"batch_size": 48, "evaluate_every": 5}, {"learning_rate": 1e-3}
     ),
-    "options": Section(
-        ("flowers-known-to-choose",), OPTIONS, 40, {"batch_size": 48, "evaluate_every": 5, "learning_rate": 1e-3}
-    ),
+    "options": Section(("flowers-known-to-choose",), OPTIONS, 40, {"batch_size": 48, "learning_rate": 1e-3}),
     "learners": Section(("cub",), LEARNERS, 80, SMALL | CURVE),
     "partitions": Section(("cub",), PARTITIONS, 80, SMALL | CURVE),
     "facilities": Section(("cub",), FACILITIES, 16, SMALL | {"dim": 64}),

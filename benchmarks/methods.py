@@ -152,9 +152,9 @@ def magnet_trials(seeds: Sequence[int], data: Path, kind: str, start: Run | None
     """Magnet and triplet on known classes, from scratch or from the backbone of a run."""
     weights = {} if start is None else {"weights": str(start.model_folder / "model.safetensors"), **FROM_A_START}
     return [
-        Trial(f"{method}-{kind}", seed, str(data), method, KNOWN | KNOWN_CHOSEN[method] | weights)
+        Trial(f"{method}-{kind}", seed, str(data), method, KNOWN | KNOWN_CHOSEN[method] | weights | refreshes)
         for seed in seeds
-        for method in ("magnet", "triplet")
+        for method, refreshes in (("magnet", {"refresh_epochs": 1}), ("triplet", {}))  # as in the paper
     ]
 
 
