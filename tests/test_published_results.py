@@ -117,16 +117,20 @@ def test_tuning_is_set_beside_the_defaults() -> None:
         assert cells == [f"{np.mean(values):.4f}" for values in (*highest, *tested)]
 
 
-def test_halving_is_set_beside_training_every_trial_to_the_end() -> None:
-    found = raw("tuning")
-    rows = by_name(table("Tuning for a third of the epochs", "| method, seed | epochs, all to the end |"))
-    searches = list(zip(found["seeds"], found["all to the end"], found["halving"], strict=True))
-    assert rows.keys() == {f"{name}, {seed}" for seed, full, _ in searches for name in full}
-    for seed, full, halving in searches:
+@pytest.mark.parametrize(
+    ("file", "head", "row"),
+    [("tuning", "| method, seed |", "{name}, {seed}"), ("tuning-rank-100", "| rank, seed |", "{seed}")],
+)
+def test_halving_is_set_beside_training_every_trial_to_the_end(file: str, head: str, row: str) -> None:
+    found = raw(file)
+    rows = by_name(table("Tuning for a third of the epochs", head))
+    for seed, full, halving in zip(found["seeds"], found["all to the end"], found["halving"], strict=True):
         for name in full:
             of = (full[name]["defaults"], full[name], halving[name])
             scores = [f"{each[split]:.4f}" for split in ("validation", "test") for each in of]
-            assert rows[f"{name}, {seed}"] == [str(full[name]["epochs"]), str(halving[name]["epochs"]), *scores]
+            cells = rows.pop(row.format(name=name, seed=seed))
+            assert cells == [str(full[name]["epochs"]), str(halving[name]["epochs"]), *scores]
+    assert not rows
 
 
 def test_all_methods_on_the_glyphs_are_those_of_the_runs() -> None:
@@ -145,6 +149,15 @@ def test_spectral_with_and_without_sc_is_that_of_the_runs() -> None:
     found = raw("methods")["spectral"]["spectral"]
     assert_glyph_row(rows["normalised embeddings"], found)
     assert_glyph_row(rows["with SC"], found, "with_sc_")
+
+
+def test_spectral_by_steps_is_that_of_the_runs() -> None:
+    rows = table("Spectral, how many steps?", "| steps | Recall@1 | MAP@R | NMI | training classes: Recall@1 |")
+    found = raw("methods")["long"]
+    assert [4 * int(name.rpartition("-")[2]) for name in found] == [int(steps.replace(",", "")) for steps, *_ in rows]
+    for of, (_, *cells) in zip(found.values(), rows, strict=True):
+        assert_glyph_row(cells[:3], of)
+        assert_glyph_row(cells[3:], of, "training classes, ")
 
 
 def test_learners_are_those_of_the_runs() -> None:
@@ -311,6 +324,29 @@ def test_divide_and_conquer_over_80_epochs_stands_there_as_it_was_measured() -> 
     assert not rows
 
 
+def test_options_of_magnet_stand_there_as_they_were_measured() -> None:
+    rows = by_name(table("Magnet on known classes of Flowers", "| other images, head, % | error |"))
+    for name, runs in claims("options-head").items():
+        kinds = ("nearest_cluster_error", "classifier_error", "soft_knn_error")  # the first is the paper's reading
+        read = next(kind for kind in kinds if kind in runs[0]["after"])
+        scores = (read, "soft_knn_error", "map@r")
+        assert rows.pop(name) == [in_words([100 * run["after"][score] for run in runs]) for score in scores]
+    assert not rows
+
+
+def test_known_classes_with_equal_tuning_stand_there_as_they_were_measured() -> None:
+    rows = by_name(table("Magnet on known classes of Flowers", "| known classes, tuned head, % | read by |"))
+    found = raw("known-tuned")
+    readings = {"classifier": "classifier_error", "kNC": "nearest_cluster_error", "soft kNN": "soft_knn_error"}
+    assert rows.keys() == found["rows"].keys()
+    for name, (read_by, *cells) in rows.items():
+        errors = [trial["error"] for trial in found["trials"][name]]
+        runs = found["rows"][name]
+        assert len(errors) == 15 and len(runs) == 3 and cells[:2] == percent(errors[0], min(errors))
+        scores = (readings[read_by], "soft_knn_error", "recall@1", "map@r")
+        assert cells[2:] == [in_words([100 * run[score] for run in runs]) for score in scores]
+
+
 def test_known_classes_of_flowers_stand_there_as_they_were_measured() -> None:
     columns = ("nearest_cluster_error", "classifier_error", "soft_knn_error", "recall@1", "map@r")
     for section, head in (
@@ -340,6 +376,17 @@ def test_facility_location_in_other_batches_stands_there_as_it_was_measured() ->
     for name, runs in claims("facilities-head").items():
         assert rows.pop(name) == [in_words([100 * run["after"][score] for run in runs]) for score in SCORES]
     assert not rows
+
+
+def test_how_often_magnet_refreshes_from_scratch_stands_there_as_it_was_measured() -> None:
+    rows = table("How often the space is embedded", "| `magnet`, from scratch |")
+    found = raw("methods")["refreshes"]
+    for epochs, (_, *cells) in zip((1, 3), rows, strict=True):
+        new, known = (found[f"magnet-{classes}-every-{epochs}"] for classes in ("new", "known"))
+        scores = [new["recall@1"], new["map@r"], new["refresh share"]]
+        scores += [known["nearest_cluster_error"], known["refresh share"]]
+        for at, (cell, values) in enumerate(zip(cells, scores, strict=True)):
+            assert cell == (f"{100 * np.mean(values):.0f} %" if at in (2, 4) else mean_and_deviation(values))
 
 
 def test_how_often_the_space_is_embedded_stands_there_as_it_was_measured() -> None:
