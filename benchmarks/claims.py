@@ -136,7 +136,7 @@ KNOWN = (
     Row("magnet, unscaled", "magnet", UNSCALED | SLOW),
     Row("magnet, Table 1", "magnet", {"clusters": 1, "alpha": 2.43, "scaling": 14.2} | SLOW),  # the paper's for Flowers
     Row("magnet, scaled", "magnet", SCALED | SLOW),
-    Row("magnet, scaled, three options", "magnet", THREE),
+    Row("magnet, scaled, three options", "magnet", THREE | SLOW),
     Row("magnet, wide", "magnet", WIDE | SLOW),
     Row("magnet, wide, soft hinge", "magnet", WIDE | SLOW | {"hinge": "soft"}),
     Row("magnet, wide, batch only", "magnet", WIDE | SLOW | {"candidates": "batch"}),
@@ -188,7 +188,7 @@ OPTIONS = (
             "soft hinge, index": {"hinge": "soft", "candidates": "index"},
             "soft hinge, weight decay 0.1": {"hinge": "soft", "weight_decay": 0.1},
             "index, weight decay 0.1": {"candidates": "index", "weight_decay": 0.1},
-            "soft hinge, index, weight decay 0.1": {"hinge": "soft", "candidates": "index", "weight_decay": 0.1},
+            "soft hinge, index, weight decay 0.1": THREE,
         }.items()
     ),
 )
@@ -258,6 +258,8 @@ def main() -> None:
     parser.add_argument("--runs", type=Path, default=Path("runs/claims"), help="folder for the runs")
     parser.add_argument("--out", type=Path, required=True, help="JSON file that rows are added to")
     given = parser.parse_args()
+    if "options" in given.sections and not given.head:
+        parser.error("the section options is only for heads; add --head")
     given.data, given.weights = given.data.absolute(), given.weights.absolute()
     if (given.data / "flowers102").is_dir():
         write_known_flowers(given.data)

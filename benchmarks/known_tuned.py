@@ -56,6 +56,8 @@ def tuned(name: str, options: argparse.Namespace, found: dict[str, Any]) -> Job:
         proposed = study.ask(distributions)
         run = Run(options.runs / f"{name}-trial-{number}".replace(" ", "_"))
         refused = yield Task(run.folder.name, row.changed(proposed.params).settings, run.folder)
+        if refused and run.scores_file.is_file():  # of other settings
+            raise SystemExit(refused)
         score = 1.0 if refused else error(run.scores["after"])
         study.tell(proposed, 1.0 - score)
         found["trials"].setdefault(name, []).append({"settings": proposed.params, "error": score, "refused": refused})

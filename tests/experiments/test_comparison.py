@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from conftest import Command
 from scipy.stats import t
 
@@ -186,8 +187,10 @@ def test_a_first_method_with_impossible_settings_is_left_out_too(
 ) -> None:
     given = {name: value for name, value in QUICK.items() if name not in ("epochs", "batch_size")}
     options = given | {"stop_after": 2} | epochs  # without a batch size, the defaults of the first row fail
-    found = compare(vectors, ["rank:per_class=200", "triplet"], out=tmp_path, seeds=1, **options)
-    assert set(found.scores) == {"triplet"} and "got 200" in found.refused["rank,per_class=200"]
+    for changes in ({}, {"backbone": torch.nn.Linear(6, 8)}):
+        out = tmp_path / str(len(changes))
+        found = compare(vectors, ["rank:per_class=200", "triplet"], out=out, seeds=1, **(options | changes))
+        assert set(found.scores) == {"triplet"} and "got 200" in found.refused["rank,per_class=200"]
 
 
 def test_intervals_are_students() -> None:

@@ -323,6 +323,18 @@ def test_trials_of_other_data_or_with_other_epochs_do_not_go_on(
         compare(vectors, ["triplet"], out=tmp_path, seeds=1, **QUICK, tune=2)
 
 
+def test_a_winner_whose_folder_was_deleted_is_trained_again(
+    vectors: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = compare(vectors, ["triplet"], out=tmp_path / "whole", seeds=1, **QUICK, tune=2)
+    with monkeypatch.context() as patch, pytest.raises(Interrupted):  # after tuning, before the runs
+        patch.setattr(comparison, "_trained", Mock(side_effect=Interrupted))
+        compare(vectors, ["triplet"], out=tmp_path / "cut", seeds=1, **QUICK, tune=2)
+    for number in range(2):
+        shutil.rmtree(tmp_path / "cut" / "tune" / f"triplet-{number}")
+    assert compare(vectors, ["triplet"], out=tmp_path / "cut", seeds=1, **QUICK, tune=2).scores == whole.scores
+
+
 def test_trials_give_no_advice_on_their_settings(
     vectors: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

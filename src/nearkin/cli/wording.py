@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 CALL = re.compile(r"(nearkin\.[\w.]+\([^)]*\)*|`[^`]*`|(?<!\w)'[^']*'(?!\w))")  # code and quotations stay as they are
-KEYWORD = re.compile(r"\b([a-z_]+)=(\"[^\"]*\"|\.\.\.|[\w+-]+(?:\.\w+)*)")
+KEYWORD = re.compile(r"(?<![\w,:])([a-z_]+)=(\"[^\"]*\"|\.\.\.|[\w+-]+(?:\.\w+)*)")
 NAME = re.compile(r"(?:^[a-z_]+(?= (?:must|needs) )|(?<=leave out )[a-z_]+)\b")
 
 
@@ -43,6 +43,8 @@ def as_options(message: str, options: Mapping[str, Spelling], settings: Collecti
     'this model has a head; leave out --dim'
     >>> as_options("use dim=64, and leave it out of 'rank:dim=32'", options, settings={"dim"})
     "use --dim 64, and leave it out of 'rank:dim=32'"
+    >>> as_options("rank,dim=32 is left out", options, settings={"dim"})  # the name of a row
+    'rank,dim=32 is left out'
     """
 
     def worded(found: re.Match[str]) -> str:

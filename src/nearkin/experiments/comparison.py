@@ -25,8 +25,8 @@ from nearkin.experiments.comparison_plan import (
     check_same_data,
     check_same_settings,
     command_of,
+    first_possible,
     rows_of,
-    shared_epochs,
 )
 from nearkin.experiments.comparison_result import COLUMNS, ComparisonResult, by_falling_map_at_r
 from nearkin.experiments.concatenation import concatenated_scores
@@ -44,7 +44,7 @@ from nearkin.training.prepare import absolute
 
 log = logging.getLogger("nearkin")
 Scores = dict[str, dict[str, list[float]]]  # by method and score, one number per seed
-Chosen = dict[str, tuple[dict[str, Any], Run]]  # by method, the settings of the best trial and its run
+Chosen = dict[str, tuple[dict[str, Any], Run | None]]  # by method, the best settings and the trial to take over
 
 
 def default_folder(data: str) -> Path:
@@ -100,8 +100,8 @@ def compare(
     rows = rows_of(methods, absolute(source), settings, protocol, objects)
     trial_rows = rows_of(methods, absolute(source), settings, "fair", objects) if tune else {}
     check_objects(rows, jobs)
-    if next(iter(rows.values())).settings.training.epochs < 0:
-        epochs = {"epochs": shared_epochs(rows)}
+    if next(iter(rows.values())).settings.training.epochs < 0:  # depends only on the data, so all train equally long
+        epochs = {"epochs": first_possible(rows).resolved().training.epochs}
         rows, trial_rows = ({name: row.changed(epochs) for name, row in each.items()} for each in (rows, trial_rows))
     described = check_same_settings(out, protocol, rows, tune)
     check_same_data(out, rows, trial_rows, seeds)
@@ -110,13 +110,13 @@ def compare(
     write_json(out / "settings.json", described)
 
     rungs = plan(tune, next(iter(rows.values())).settings.training) if tune else []
-    refused, chosen = _tuned(out, trial_rows, rungs, jobs) if tune else ({}, {})
+    refused, chosen = _tuned(out, trial_rows, rungs, jobs, protocol) if tune else ({}, {})
     refused |= _trained(out, {name: rows[name] for name in rows if name not in refused}, chosen, seeds, jobs)
     if len(refused) == len(rows):
         raise UserError(next(iter(refused.values())))
     # A method that failed with one seed is left out: the other seeds would be a biased selection.
     runs = {name: [Run(out / f"{name}-{seed}") for seed in range(seeds)] for name in rows if name not in refused}
-    taken_over = [trial for name, (_, trial) in chosen.items() if name in runs and rows[name].settings.data.validation]
+    taken_over = [trial for name, (_, trial) in chosen.items() if trial and name in runs]
     scores, read_outs = _scores(runs)
     result = ComparisonResult(
         protocol,
@@ -141,22 +141,26 @@ def compare(
     return result
 
 
-def _tuned(out: Path, rows: Mapping[str, Row], rungs: Sequence[Rung], jobs: int) -> tuple[dict[str, str], Chosen]:
-    """The reason for every method that failed in all trials, and the best trial of the others."""
+def _tuned(
+    out: Path, rows: Mapping[str, Row], rungs: Sequence[Rung], jobs: int, protocol: str
+) -> tuple[dict[str, str], Chosen]:
+    """The reason for every method that failed in all trials, and the best trial of the others.
+
+    The run of seed 0 takes over the best trial, unless that had fewer classes, or its folder was deleted.
+    """
     log.info("tuning: %s", in_words(rungs))
     found = tune_rows(out, rows, rungs, jobs)
     numbers = {name: best(tried, rungs) for name, tried in found.items()}
     refused = {name: str(found[name][0].refused) for name, number in numbers.items() if number is None}
     chosen = {name: (found[name][number], number) for name, number in numbers.items() if number is not None}
     write_json(out / "chosen.json", {name: asdict(trial) for name, (trial, _) in chosen.items()})
-    return refused, {name: (trial.settings, trial_run(out, name, number)) for name, (trial, number) in chosen.items()}
+    trials = {name: trial_run(out, name, number) for name, (_, number) in chosen.items()}
+    usable = {name: run for name, run in trials.items() if protocol == "fair" and run.scores_file.is_file()}
+    return refused, {name: (trial.settings, usable.get(name)) for name, (trial, _) in chosen.items()}
 
 
 def _trained(out: Path, rows: Mapping[str, Row], chosen: Chosen, seeds: int, jobs: int) -> dict[str, str]:
-    """Trains every method with every seed; returns the reason for each method that failed.
-
-    Seed 0 is not trained again after tuning: its run takes over the best trial, unless that had fewer classes.
-    """
+    """Trains every method with every seed; returns the reason for each method that failed."""
     failures: dict[str, tuple[int, str]] = {}
 
     def one_run(name: str, seed: int) -> Job:
@@ -167,7 +171,7 @@ def _trained(out: Path, rows: Mapping[str, Row], chosen: Chosen, seeds: int, job
         if name in chosen:
             settings, trial = chosen[name]
             row = row.changed(settings)
-            if seed == 0 and row.settings.data.validation:  # protocol "fair"
+            if seed == 0 and trial:
                 row = replace(row, objects=row.objects | Objects(trial=trial))
         reason = yield row.task(f"{name}, seed {seed}", out / f"{name}-{seed}")
         if reason is not None:

@@ -208,25 +208,26 @@ def check_objects(rows: Mapping[str, Row], jobs: int) -> None:
             "data, backbones and losses in memory cannot be sent to other processes, so their runs cannot be parallel; "
             "use jobs=1"
         )
-    first = next(iter(rows.values()))
     losses = [row for row in rows.values() if "method" in row.objects]
-    for row in losses or ([first] if "backbone" in first.objects else []):
+    own_backbone = "backbone" in next(iter(rows.values())).objects
+    for row in losses or ([first_possible(rows)] if own_backbone else []):
         objects, settings, train = copied(row.objects), row.resolved(), row.splits().train
         spec = build_model(settings, train, 1, objects.get("backbone")).spec
         if "method" in objects:
             objects["method"].check(train.dense_labels, spec.dim, settings.training.batch_size, spec.normalize)
 
 
-def shared_epochs(rows: Mapping[str, Row]) -> int:
-    """The default number of epochs, which depends only on the data, so that all methods train equally long."""
-    problem: UserError | None = None
+def first_possible(rows: Mapping[str, Row]) -> Row:
+    """The first row whose defaults can be filled in; others will be left out of the table."""
+    problems: list[UserError] = []
     for row in rows.values():
         try:
-            return row.resolved().training.epochs
-        except UserError as error:  # this row will be left out
-            problem = problem or error
-    assert problem is not None
-    raise problem
+            row.resolved()
+        except UserError as error:
+            problems.append(error)
+        else:
+            return row
+    raise problems[0]
 
 
 def check_same_settings(out: Path, protocol: str, rows: Mapping[str, Row], tune: int) -> dict[str, Any]:
