@@ -371,6 +371,13 @@ def test_families_and_pairs_of_birds_stand_there_as_they_were_measured() -> None
         assert cells == [*errors, *percent(*shares)]
 
 
+def test_partitions_with_a_head_stand_there_as_they_were_measured() -> None:
+    rows = by_name(table("Divide and conquer over 80 epochs", "| head, 80 epochs, % |"))
+    for name, runs in (claims("learners-head") | claims("partitions-head")).items():
+        assert rows.pop(name) == [in_words([100 * run["after"][score] for run in runs]) for score in SCORES]
+    assert not rows
+
+
 def test_facility_location_in_other_batches_stands_there_as_it_was_measured() -> None:
     rows = by_name(table("Facility location: batches and unit length", "| head, d = 64, % |"))
     for name, runs in claims("facilities-head").items():
