@@ -114,6 +114,31 @@ def test_no_step_waits_for_cuda(tmp_path: Path, method: str, monkeypatch: pytest
     assert trainer.position.step > 5
 
 
+@on_cuda
+@pytest.mark.parametrize(
+    ("method", "changes"),
+    [
+        ("rank", {}),
+        ("margin", {}),
+        ("proxy-nca", {}),
+        ("facility-location", {}),
+        ("facility-location", {"exchange": "all"}),  # which the host solves
+        ("spectral", {"batch_size": 32}),
+        ("magnet", {}),
+        ("magnet", {"active_share": 0.25}),
+        ("magnet", {"candidates": "index"}),
+        ("divide-and-conquer", {"learners": 2}),
+    ],
+)
+def test_recorded_losses_train_the_same_weights(
+    tmp_path: Path, method: str, changes: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chosen = settings(device="cuda", precision="32-true", method=method, **changes)
+    recorded = loop.train(chosen, tmp_path / "recorded")
+    monkeypatch.setattr(loop, "record_losses", lambda *_: lambda: None)
+    assert_same(recorded, loop.train(chosen, tmp_path / "plain"), atol=1e-6)
+
+
 def stop_at(trainer: Trainer, step: int) -> None:
     """Requests a stop after a step, as Ctrl-C does."""
     save_or_stop: Any = trainer._save_or_stop

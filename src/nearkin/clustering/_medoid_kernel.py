@@ -24,7 +24,7 @@ Threads read what others have written, so there is a barrier after writes, and b
 from __future__ import annotations
 
 import math
-from functools import lru_cache
+from functools import cache
 from typing import NamedTuple
 
 import torch
@@ -57,7 +57,7 @@ def solve(distances: Tensor, labels: Tensor, gamma: Tensor, rounds: int) -> Solu
     """Class medoids, and as many facilities as classes, for NMI and ``exchange="objective"``.
 
     ``distances`` (m, m), float32, exactly symmetric with a zero diagonal, are rounded in place. ``labels`` are (m,),
-    ``gamma`` is (1,), float64. ``rounds`` is the maximum number of rounds of exchanges.
+    ``gamma`` is one float64 number. ``rounds`` is the maximum number of rounds of exchanges.
     """
     m, device = len(labels), distances.device
     block = max(32, triton.next_power_of_2(m))
@@ -95,7 +95,7 @@ def launch_shape(block: int) -> tuple[int, int]:
     return warps, max(1, 256 * warps // block)
 
 
-@lru_cache(maxsize=8)
+@cache  # for ever, because a CUDA graph may read them
 def _tables(points: int, device: torch.device) -> Tensor:
     """(3, points + 1): n log n on a grid, its differences, and log n (0 for n = 0)."""
     counts, steps = n_log_n(points)

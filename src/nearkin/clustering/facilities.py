@@ -196,9 +196,9 @@ def refuse_overflow(largest: float) -> None:
 
 
 def check_settings(
-    gamma: float, exchange: str | None, exchange_steps: int, margin: str, stochastic: float | None
+    gamma: float | Tensor, exchange: str | None, exchange_steps: int, margin: str, stochastic: float | None
 ) -> None:
-    if not (gamma >= 0 and math.isfinite(gamma)):
+    if not isinstance(gamma, Tensor) and not (gamma >= 0 and math.isfinite(gamma)):
         raise UserError(f"gamma must be a finite number >= 0, got {gamma}")
     if exchange is not None and exchange not in get_args(Exchange):
         raise unknown_name("exchange", str(exchange), [*get_args(Exchange), "None (no exchange)"])

@@ -15,11 +15,13 @@ class Loss(nn.Module):
     """Base class of losses. Trainers, miners and wrappers of pytorch-metric-learning can call it.
 
     A subclass defines ``compute``. If its formula does not compare pairs, it sets ``without_pairs`` to the reason; if
-    `graphed` cannot record it, ``without_graph``.
+    `graphed` cannot record it, ``without_graph``. ``changing`` are names of attributes, numbers that may change from
+    batch to batch: a recorded loss reads them anew and sees them as tensors.
     """
 
     without_pairs: ClassVar[str] = ""
     without_graph: ClassVar[str] = ""
+    changing: ClassVar[tuple[str, ...]] = ()
     compute: Callable[..., Tensor]  # takes embeddings and labels; also the pair arguments, unless without_pairs is set
 
     def forward(

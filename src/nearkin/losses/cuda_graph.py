@@ -32,8 +32,8 @@ def graphed(
     the latest one. There are no second derivatives.
 
     Args:
-        loss: any loss but facility location, whose γ may change, and those that read data on the host: spectral and
-            the losses of pytorch-metric-learning. It is moved to the device.
+        loss: any loss but those that read data on the host: spectral, facility location with other agreements or
+            searches than its defaults, and the losses of pytorch-metric-learning. It is moved to the device.
         batch_size: the number of items in a batch.
         dim: the number of dimensions of their embeddings, in single or half precision.
         device: where the embeddings are.
@@ -71,17 +71,23 @@ class GraphedLoss(nn.Module):
     def __init__(self, loss: nn.Module, batch: dict[str, Tensor]) -> None:
         super().__init__()
         self.loss = loss
+        self.plain = loss._compiled_call_impl or loss._call_impl  # even if the loss itself now calls this graph
         self.calls = 0
         self.device = batch["embeddings"].device
         self.shapes = {name: tensor.shape for name, tensor in batch.items() if name != "labels"}
+        self.numbers: tuple[str, ...] = getattr(loss, "changing", ())
+        self.settings = self._settings()
         inputs = [tensor.detach().clone().requires_grad_(tensor.is_floating_point()) for tensor in batch.values()]
+        inputs += [self._number(name) for name in self.numbers]
         # The memory of the parameters in tensors of their own: recording a parameter itself would tie its later
         # gradients to the stream of the recording.
         parameters = {name: each.detach().requires_grad_() for name, each in loss.named_parameters()}
 
         def step(embeddings: Tensor, labels: Tensor, *others: Tensor) -> Tensor:
-            more = dict(zip(list(batch)[2:], others, strict=False))  # the parameters come last
-            with unchecked():
+            names = list(batch)[2:]
+            more = dict(zip(names, others, strict=False))  # then come the numbers and the parameters
+            numbers = dict(zip(self.numbers, others[len(names) :], strict=False))
+            with unchecked(), _attributes(loss, numbers):
                 value: Tensor = functional_call(loss, parameters, (embeddings, labels), more)
                 return value
 
@@ -92,20 +98,34 @@ class GraphedLoss(nn.Module):
         """Computes the loss of a batch, like the recorded loss; see `Loss.forward`."""
         given = {"embeddings": embeddings, **{name: value for name, value in more.items() if value is not None}}
         if others or not self._fits(given):
-            value: Tensor = self.loss(embeddings, labels, *others, **more)
+            value: Tensor = self.plain(embeddings, labels, *others, **more)
             return value
         with unchecked():
             labels = checked_ids(labels, embeddings, "labels")
         further = [given[name].to(self.device) for name in list(self.shapes)[1:]]
+        further += [self._number(name) for name in self.numbers]
         inputs = _Inputs.apply(self, embeddings, labels, *further, *self.loss.parameters())  # type: ignore[no-untyped-call]
         return self.replay(*inputs).clone()  # the next call overwrites the value in the graph
 
     def _fits(self, given: dict[str, Any]) -> bool:
         shapes = {name: each.shape for name, each in given.items() if isinstance(each, Tensor)}
-        if shapes != self.shapes or len(given) > len(shapes):
+        if shapes != self.shapes or len(given) > len(shapes) or self.settings != self._settings():
             return False
         embeddings = given["embeddings"]
         return embeddings.device == self.device and embeddings.dtype in (torch.float32, torch.bfloat16, torch.float16)
+
+    def _settings(self) -> dict[str, Any]:
+        """The settings of the loss; the graph is valid only while they stay as they were recorded."""
+        plain = (int, float, str, type(None))
+        of_loss = vars(self.loss).items()
+        return {name: value for name, value in of_loss if isinstance(value, plain) and name not in self.numbers}
+
+    def _number(self, name: str) -> Tensor:
+        """The current value of an attribute that may change, as a scalar in float64 on the device."""
+        value = getattr(self.loss, name)
+        if isinstance(value, Tensor):
+            return value.to(self.device, torch.float64, non_blocking=True)
+        return torch.full((), value, dtype=torch.float64, device=self.device)
 
 
 class _Inputs(torch.autograd.Function):
@@ -146,6 +166,19 @@ def _recorded(step: Callable[..., Tensor], inputs: tuple[Tensor, ...]) -> Callab
         ) from error
     replay: Any = torch.cuda.make_graphed_callables(step, inputs, allow_unused_input=True)
     return replay  # type: ignore[no-any-return]
+
+
+@contextmanager
+def _attributes(module: nn.Module, values: dict[str, Tensor]) -> Iterator[None]:
+    """Replaces attributes of a module within this block."""
+    before = {name: getattr(module, name) for name in values}
+    try:
+        for name, value in values.items():
+            setattr(module, name, value)
+        yield
+    finally:
+        for name, value in before.items():
+            setattr(module, name, value)
 
 
 @contextmanager

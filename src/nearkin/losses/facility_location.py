@@ -34,7 +34,7 @@ from nearkin.losses.registry import register_loss
 def facility_location_loss(
     embeddings: Tensor,
     labels: Labels,
-    gamma: float = 1.0,
+    gamma: float | Tensor = 1.0,
     exchange: Exchange | None = "objective",
     exchange_steps: int = 5,
     margin: AgreementName = "nmi",
@@ -65,7 +65,8 @@ def facility_location_loss(
     """
     check_settings(gamma, exchange, exchange_steps, margin, stochastic)
     embeddings, labels = checked(embeddings, labels)
-    return _facility_location(embeddings, labels, gamma, exchange, exchange_steps, margin, normalize, stochastic)
+    weight = gamma if isinstance(gamma, Tensor) else torch.tensor(gamma, dtype=torch.float64)
+    return _facility_location(embeddings, labels, weight, exchange, exchange_steps, margin, normalize, stochastic)
 
 
 @register_loss("facility-location")
@@ -103,7 +104,7 @@ class FacilityLocationLoss(Loss):
         self.stochastic = stochastic
 
     without_pairs = "it compares clusterings of the whole batch"
-    without_graph = "its γ may change between batches"
+    changing = ("gamma",)
 
     def compute(self, embeddings: Tensor, labels: Labels) -> Tensor:
         return facility_location_loss(
@@ -138,7 +139,7 @@ class FacilityLocationLoss(Loss):
 def _facility_location(
     embeddings: Tensor,
     labels: Tensor,
-    gamma: float,
+    weight: Tensor,
     exchange: str | None,
     exchange_steps: int,
     margin: str,
@@ -147,7 +148,7 @@ def _facility_location(
 ) -> tuple[Tensor, Tensor]:
     """Value and gradient. What the kernels do not cover is copied from a GPU to the host, and its gradient back."""
     if solves_on_gpu(embeddings, exchange, margin, stochastic):
-        return _on_gpu(embeddings, labels, gamma, exchange_steps if exchange else 0, normalize)
+        return _on_gpu(embeddings, labels, weight, exchange_steps if exchange else 0, normalize)
     from nearkin.losses._facility_gradient import fill_distances, point_gradient, unit_points, vector_gradient
 
     on_host = embeddings.cpu()
@@ -158,7 +159,7 @@ def _facility_location(
     # Distances in single precision do not depend on the order of summation.
     distances = torch.empty(len(points), len(points), dtype=embeddings.dtype)
     fill_distances(points, distances.numpy())
-    problem = Problem.of(distances, labels.cpu().numpy())
+    problem, gamma = Problem.of(distances, labels.cpu().numpy()), weight.item()
     medoids = solve_medoids(problem)
     facilities, assignment, agreement, _ = solve_facilities(
         problem,
@@ -182,13 +183,14 @@ def _facility_location(
     return embeddings.new_tensor(loss), torch.from_numpy(gradient).to(embeddings)
 
 
-def _on_gpu(embeddings: Tensor, labels: Tensor, gamma: float, rounds: int, normalize: bool) -> tuple[Tensor, Tensor]:
+def _on_gpu(embeddings: Tensor, labels: Tensor, weight: Tensor, rounds: int, normalize: bool) -> tuple[Tensor, Tensor]:
     """Finds the same facilities as the host does. A batch with NaN has the loss NaN, because the host does not look."""
     from nearkin.clustering._medoid_kernel import solve
     from nearkin.losses._facility_kernels import distances_of, loss_and_gradient, unit_points
 
     with torch.cuda.device_of(embeddings):
-        weight = torch.full((1,), gamma, dtype=torch.float64, device=embeddings.device)
+        if not weight.is_cuda:  # filling does not wait for the GPU, copying may
+            weight = torch.full((1,), weight.item(), dtype=torch.float64, device=embeddings.device)
         points, lengths = unit_points(embeddings, normalize)
         solution = solve(distances_of(points), labels.contiguous(), weight, rounds)
         loss, gradient = loss_and_gradient(solution, weight, points, lengths, normalize)

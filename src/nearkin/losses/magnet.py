@@ -137,6 +137,7 @@ class MagnetLoss(Loss):
     """
 
     without_pairs = "it compares items with the means of clusters"
+    changing = ("alpha",)
 
     def __init__(
         self,

@@ -36,6 +36,8 @@ class PMLLoss(Loss):
     0.1
     """
 
+    without_graph = "losses of pytorch-metric-learning read data on the host"
+
     def __init__(self, name: str, **settings: Any) -> None:
         super().__init__()
         if name in _WITHOUT_LABELS:

@@ -58,6 +58,7 @@ class SpectralClusteringLoss(Loss):
     """
 
     without_pairs = "it compares the batch as a whole with its classes"
+    without_graph = "it reads data on the host to choose a factorisation"
 
     def compute(self, embeddings: Tensor, labels: Labels) -> Tensor:
         return spectral_clustering_loss(embeddings, labels)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from types import MappingProxyType
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -78,6 +78,20 @@ class Embed(Protocol):
     """Maps a process's share of the inputs to embeddings of the global batch, (batch, dim), or to a learner's slice."""
 
     def __call__(self, inputs: Tensor, learner: int | None = None) -> Tensor: ...
+
+
+class StepLoss(NamedTuple):
+    """A loss that a step computes for a whole batch.
+
+    Attributes:
+        loss: called with embeddings and labels.
+        dim: the number of dimensions of the embeddings.
+        ids: the names of further arguments, an integer for each item.
+    """
+
+    loss: nn.Module
+    dim: int
+    ids: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, eq=False)
@@ -171,6 +185,11 @@ class Method(ABC):
         """Computes the loss of one batch."""
         loss: Tensor = self.loss(embed(batch.inputs), batch.labels)
         return loss
+
+    def step_losses(self, dim: int) -> Iterator[StepLoss]:
+        """The losses that a step may compute, each of them once; a GPU can record them. None if that is not known."""
+        if type(self).step is Method.step:
+            yield StepLoss(self.loss, dim)
 
     def read_out(
         self,

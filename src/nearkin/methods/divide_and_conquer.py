@@ -17,7 +17,7 @@ from __future__ import annotations
 import json
 import logging
 from bisect import bisect_left
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, ClassVar
@@ -37,6 +37,7 @@ from nearkin.methods.base import (
     Groups,
     Method,
     Phase,
+    StepLoss,
     known_methods,
     make_method,
     parse_method,
@@ -181,6 +182,10 @@ class DivideAndConquer(Method):
         self.behind = True
         learner = self.batch_sampler.part_of(batch.step)
         return self.learner_methods[learner].step(partial(embed, learner=learner), batch)
+
+    def step_losses(self, dim: int) -> Iterator[StepLoss]:
+        for method, method_dim in self._dimensions(dim):
+            yield from method.step_losses(method_dim)
 
     def read_out(
         self,

@@ -9,6 +9,7 @@ gradients of random subsets of the batch, a bag of little bootstraps.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -18,7 +19,7 @@ from torch import Tensor
 
 from nearkin.errors import UserError
 from nearkin.losses import FacilityLocationLoss
-from nearkin.methods.base import Batch, Embed, Method, register
+from nearkin.methods.base import Batch, Embed, Method, StepLoss, register
 from nearkin.methods.ranges import Between, OneOf
 from nearkin.sampling import ClassRatioSampler, LabelBatchSampler, fitting_ratio
 
@@ -102,6 +103,10 @@ class FacilityLocation(Method):
         size = max(2, round(self.sub_batch_share * len(embeddings)))
         subsets = [torch.randperm(len(embeddings))[:size].to(embeddings.device) for _ in range(self.sub_batches)]
         return torch.stack([self.loss(embeddings[rows], batch.labels[rows]) for rows in subsets]).mean()
+
+    def step_losses(self, dim: int) -> Iterator[StepLoss]:
+        if self.sub_batches == 1:
+            yield StepLoss(self.loss, dim)
 
     def _decay(self, times: int) -> None:
         self.loss.gamma = self.gamma * self.gamma_decay**times  # type: ignore[assignment]

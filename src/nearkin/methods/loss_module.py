@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from copy import deepcopy
 from dataclasses import dataclass
 from itertools import chain
@@ -12,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from nearkin.errors import UserError
-from nearkin.methods.base import Batch, Embed, GroupedMethod, register
+from nearkin.methods.base import Batch, Embed, GroupedMethod, StepLoss, register
 
 
 @register
@@ -63,6 +64,9 @@ class LossModule(GroupedMethod):
 
     def step(self, embed: Embed, batch: Batch) -> Tensor:
         return self._value(self.loss, embed(batch.inputs), batch.labels)
+
+    def step_losses(self, dim: int) -> Iterator[StepLoss]:
+        yield StepLoss(self.loss, dim)
 
     def _value(self, loss: nn.Module, embeddings: Tensor, labels: Tensor) -> Tensor:
         """Computes the loss; raises unless it is a scalar with a gradient."""

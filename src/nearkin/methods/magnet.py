@@ -19,7 +19,7 @@ paper let it go on: impostors from the whole index (``candidates``), a soft hing
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -33,7 +33,7 @@ from nearkin.errors import UserError, unknown_name
 from nearkin.evaluation import nearest_cluster_error
 from nearkin.losses import MagnetLoss
 from nearkin.losses.batch import group_means, numbered
-from nearkin.methods.base import Batch, Embed, Every, Groups, Method, register
+from nearkin.methods.base import Batch, Embed, Every, Groups, Method, StepLoss, register
 from nearkin.methods.ranges import Between, OneOf
 from nearkin.sampling import ClusterIndex, LabelBatchSampler, NeighbourhoodSampler
 from nearkin.space import Space
@@ -139,6 +139,10 @@ class Magnet(Method):
             self._grow_alpha(losses.detach())
         self._update_variance(_variance(embeddings.detach().double(), clusters))
         return losses.mean()
+
+    def step_losses(self, dim: int) -> Iterator[StepLoss]:
+        if self.candidates == "batch":  # the number of centroids in the index may change
+            yield StepLoss(self.loss, dim, ("clusters",))
 
     def read_out(
         self,

@@ -1,13 +1,17 @@
-"""torch.compile for the backbone: whether it pays, and how."""
+"""What makes steps cheaper to launch: torch.compile for the backbone, if it pays, and CUDA graphs for losses."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 
 import torch
+from torch import nn
 
-from nearkin.errors import unknown_name
+from nearkin.errors import UserError, unknown_name
+from nearkin.losses import graphed
+from nearkin.methods.base import StepLoss
 from nearkin.models.model import EmbeddingModel, ModelSpec
 from nearkin.training.settings import TrainingSettings
 
@@ -63,5 +67,28 @@ def compile_backbone(model: EmbeddingModel, graph: bool) -> Callable[[], None]:
         model.backbone._compiled_call_impl = before
         if hook:
             hook.remove()
+
+    return undo
+
+
+def record_losses(losses: Iterable[StepLoss], batch_size: int, device: torch.device) -> Callable[[], None]:
+    """Records nearkin's own losses as CUDA graphs in place, if they can be; returns a function that undoes it.
+
+    Other losses are left as they are, because they may change with every batch in ways that a recording does not see.
+    So are compiled ones.
+    """
+    recorded: list[nn.Module] = []
+    for loss, dim, ids in losses:
+        if not type(loss).__module__.startswith("nearkin.") or loss._compiled_call_impl is not None:
+            continue
+        more = {name: torch.zeros(batch_size, dtype=torch.long) for name in ids}
+        with suppress(UserError):  # it reads data on the host
+            graph = graphed(loss, batch_size, dim, device, **more)
+            loss._compiled_call_impl = graph.forward
+            recorded.append(loss)
+
+    def undo() -> None:
+        for loss in recorded:
+            loss._compiled_call_impl = None
 
     return undo

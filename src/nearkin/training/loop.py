@@ -40,7 +40,7 @@ from nearkin.training.baseline import unit_space
 from nearkin.training.batch_norm import estimate_statistics, learning_norms, random_draws
 from nearkin.training.card import write_card
 from nearkin.training.checkpoint import Position, Stateful, load_checkpoint
-from nearkin.training.compiling import check_compile, compile_backbone, should_compile
+from nearkin.training.compiling import check_compile, compile_backbone, record_losses, should_compile
 from nearkin.training.decode import hold_decoded
 from nearkin.training.defaults import is_pretrained, resolved, with_warmup
 from nearkin.training.devices import (
@@ -211,6 +211,7 @@ class Trainer:
         wanted = self.settings.model.head_init == "svd" or any(self.held_out.values())
         self.start = self._start() if wanted and is_pretrained(self.settings.model) and not begun else None
         self.restore_eager: Callable[[], None] | None = None  # if the backbone is compiled
+        self.restore_losses: Callable[[], None] | None = None  # if losses are recorded
         self.learner, self.preprocess = self._learner()
         self.model.to(self.fabric.device)  # before the optimiser: on CUDA, it is fused
         rates = self.training
@@ -263,8 +264,9 @@ class Trainer:
             raise self.run.stopped() from None
         finally:
             self.metrics.close(status)  # another run in this process opens its own
-            if self.restore_eager:
-                self.restore_eager()  # the backbone may be the user's own module
+            for restore in (self.restore_eager, self.restore_losses):
+                if restore:
+                    restore()  # the backbone and the loss may be the user's own modules
         return self.run
 
     def _start(self) -> DatasetSplits:
@@ -328,7 +330,11 @@ class Trainer:
         return self.model.head, None
 
     def _compile(self) -> None:
-        """Compiles the backbone if that pays; `train` undoes it."""
+        """Compiles the backbone if that pays, and records losses on one GPU; `train` undoes it."""
+        device, batch_size = self.fabric.device, self.training.batch_size
+        if device.type == "cuda" and self.fabric.world_size == 1 and self.read_every > 1:  # batches are not checked
+            losses = self.method.step_losses(self.model.spec.dim)
+            self.restore_losses = record_losses(losses, batch_size, device)
         steps = self.last_epoch * len(self.sampler)
         if self.learner is self.model and should_compile(self.training, self.model.spec, steps, self.fabric.device):
             whole = self.training.micro_batch == 0 and self.fabric.world_size == 1
