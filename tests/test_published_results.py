@@ -317,11 +317,22 @@ def test_methods_trained_on_all_classes_stand_there_as_they_were_measured() -> N
 
 def test_divide_and_conquer_over_80_epochs_stands_there_as_it_was_measured() -> None:
     rows = by_name(table("Divide and conquer over 80 epochs", "| Recall@1, % |"))
-    for name, (row,) in claims("learners").items():
-        at = {point["step"] // 45: point["recall@1"] for point in row["curve"]}  # 45 steps per epoch
-        recalls = [at[epoch] for epoch in (8, 16, 24, 32, 48, 64, 80)]
-        assert rows.pop(name) == percent(*recalls, *(row["after"][score] for score in SCORES[1:]))
+    for name, runs in (claims("learners") | claims("partitions")).items():
+        at = [{point["step"] // 45: point["recall@1"] for point in row["curve"]} for row in runs]  # 45 steps per epoch
+        found = [[each[epoch] for each in at] for epoch in (8, 16, 24, 32, 48, 64, 80)]
+        found += [[row["after"][score] for row in runs] for score in SCORES[1:]]
+        assert rows.pop(name) == [in_words([100 * value for value in values]) for values in found]
     assert not rows
+
+
+def test_batches_that_look_at_the_space_stand_there_as_they_were_measured() -> None:
+    rows = by_name(table("Batches that look at the space, on Cars and Flowers", "| whole network, 20 epochs, % |"))
+    for name, runs in claims("halves").items():
+        of = {run["dataset"]: run for run in runs}
+        for row, scores in ((name, "after"), ("backbone alone", "backbone")):
+            expected = [of[dataset][scores][score] for dataset in ("cars", "flowers") for score in SCORES[:2]]
+            assert rows[row] == percent(*expected)
+    assert rows.keys() == claims("halves").keys() | {"backbone alone"}
 
 
 def test_options_of_magnet_stand_there_as_they_were_measured() -> None:
@@ -438,3 +449,15 @@ def test_ones_own_data_stand_there_as_they_were_measured() -> None:
         found = raw("own-data")[name]
         scores = [found[when][score] for score in ("recall@1", "map@r") for when in ("backbone", "before", "after")]
         assert rows[label] == [*(f"{score:.3f}" for score in scores), str(found["best_epoch"])]
+
+
+def test_the_speed_of_training_is_as_measured() -> None:
+    rates: dict[str, list[float]] = {}
+    for row in raw("training")["results"]:  # two backbones with compile=off, then one with compile=on
+        rates.setdefault(row["what"], []).append(row["images_per_second"])
+    rows = by_name(table("Training", "| method | ResNet-50, `off` | ratio |", "performance"))
+    for method, of in rates.items():
+        ratios = (f"{rate / bare:.2f}" for rate, bare in zip(of, rates["bare loop"], strict=True))
+        cells = [cell for rate, ratio in zip(of, ratios, strict=True) for cell in (f"{rate:,.0f}", ratio)]
+        assert rows.pop(method) == (cells if method != "bare loop" else [cells[0], "", cells[2], "", cells[4], ""])
+    assert not rows

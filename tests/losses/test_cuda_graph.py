@@ -26,7 +26,7 @@ from nearkin.losses.batch import unchecked
 from nearkin.losses.cuda_graph import GraphedLoss
 
 BATCH = 12
-READS = {"spectral"}
+READS = {"facility-location, any length", "spectral"}
 on_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
 
 

@@ -164,7 +164,10 @@ def _recorded(step: Callable[..., Tensor], inputs: tuple[Tensor, ...]) -> Callab
         raise UserError(
             "this loss reads data on the host, which a CUDA graph cannot do; use it without graphed"
         ) from error
-    replay: Any = torch.cuda.make_graphed_callables(step, inputs, allow_unused_input=True)
+    with warnings.catch_warnings():
+        # torch trains its batches of warming up on another stream, and waits for it itself.
+        warnings.filterwarnings("ignore", "The AccumulateGrad node's stream", UserWarning)
+        replay: Any = torch.cuda.make_graphed_callables(step, inputs, allow_unused_input=True)
     return replay  # type: ignore[no-any-return]
 
 
