@@ -106,8 +106,8 @@ class _NCA(torch.autograd.Function):
         total = shares.sum(dim=1, keepdim=True)
         weight = valid.any(dim=1, keepdim=True).to(shares.dtype)
         weight /= weight.sum().clamp(min=1)
-        losses = total.log() - of_positives.logsumexp(dim=1, keepdim=True)
-        pulls = of_positives.softmax(dim=1) * weight
+        of_class = of_positives.logsumexp(dim=1, keepdim=True)
+        losses, pulls = total.log() - of_class, (of_positives - of_class).exp_().mul_(weight)
         ctx.scale = scale
         saved = (others, pulls, weight / total, *(() if references is None else (points,)))
         ctx.save_for_backward(shares, columns, *(part.to(shares.dtype) for part in saved))
@@ -118,10 +118,10 @@ class _NCA(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor | None, None, None]:
         shares, columns, others, pulls, weight, *points = ctx.saved_tensors
         pushes = (shares * weight).scatter_add_(1, columns, -pulls)  # rows sum to 0
-        factor = 2 * ctx.scale * gradient
+        factor, in_columns = 2 * ctx.scale * gradient, pushes.sum(dim=0)[:, None]
         with full_precision(others):
-            grad_points = pushes @ others
-            grad_others = pushes.T @ (points[0] if points else others) - pushes.sum(dim=0)[:, None] * others
-        if points:
-            return factor * grad_points, factor * grad_others, None, None
-        return factor * (grad_points + grad_others), None, None, None
+            if not points:  # both sides of a pair are the same matrix, so one product is enough
+                both = torch.addmm(in_columns * others, pushes + pushes.T, others, beta=-1)
+                return both.mul_(factor), None, None, None
+            grad_others = torch.addmm(in_columns * others, pushes.T, points[0], beta=-1)
+            return factor * (pushes @ others), factor * grad_others, None, None
