@@ -118,10 +118,9 @@ class _NCA(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor | None, None, None]:
         shares, columns, others, pulls, weight, *points = ctx.saved_tensors
         pushes = (shares * weight).scatter_add_(1, columns, -pulls)  # rows sum to 0
-        factor, in_columns = 2 * ctx.scale * gradient, pushes.sum(dim=0)[:, None]
+        factor = 2 * ctx.scale * gradient
         with full_precision(others):
-            if not points:  # both sides of a pair are the same matrix, so one product is enough
-                both = torch.addmm(in_columns * others, pushes + pushes.T, others, beta=-1)
-                return both.mul_(factor), None, None, None
-            grad_others = torch.addmm(in_columns * others, pushes.T, points[0], beta=-1)
-            return factor * (pushes @ others), factor * grad_others, None, None
+            grad_others = torch.addmm(pushes.sum(dim=0)[:, None] * others, pushes.T, *(points or [others]), beta=-1)
+            if points:
+                return factor * (pushes @ others), factor * grad_others, None, None
+            return grad_others.addmm_(pushes, others).mul_(factor), None, None, None
