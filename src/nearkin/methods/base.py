@@ -114,9 +114,9 @@ class Groups:
 class Method(ABC):
     """A way to learn an embedding. Its dataclass fields are its settings.
 
-    The training loop calls ``check``, ``prepare`` and ``sampler`` before training, ``start_epoch`` before each epoch
-    (and on resume), ``on_refresh`` whenever ``refresh_every`` is due, ``step`` for each batch, and ``read_out`` at test
-    time. It knows nothing else about a method.
+    The training loop calls ``check``, ``prepare``, ``sampler`` and ``step_losses`` before training, ``start_epoch``
+    before each epoch (and on resume), ``on_refresh`` whenever ``refresh_every`` is due, ``step`` for each batch, and
+    ``read_out`` at test time. It knows nothing else about a method.
     """
 
     name: ClassVar[str]
