@@ -136,6 +136,27 @@ def test_numbers_that_change_from_batch_to_batch_are_read_anew(
     assert before.item() != after.item() == pytest.approx(kind(value)(*a_batch()).item())
 
 
+def test_a_recorded_loss_is_not_recorded_again(record: Callable[..., nn.Module]) -> None:
+    with pytest.raises(UserError, match="because it is recorded already"):
+        graphed(record(NCALoss()), BATCH, DIM)
+
+
+def test_a_number_given_as_a_tensor_stays_what_it_is(record: Callable[..., nn.Module]) -> None:
+    recorded = record(loss := MagnetLoss(alpha := torch.tensor(2.0, dtype=torch.float64)))
+    for value in (1.0, 0.5):
+        loss.alpha = alpha * value
+        recorded(*a_batch())
+    assert alpha.item() == 2
+
+
+def test_a_number_that_is_a_parameter_trains(record: Callable[..., nn.Module]) -> None:
+    loss = MagnetLoss()
+    del loss.alpha
+    loss.alpha = nn.Parameter(torch.tensor(3.0))
+    record(loss)(*a_batch()).backward()
+    assert loss.alpha.grad is not None and loss.alpha.grad.item() > 0
+
+
 def test_after_a_setting_has_changed_the_loss_itself_is_called(record: Callable[..., nn.Module]) -> None:
     recorded, expected = record(plain := NCALoss(scale=1.0)), NCALoss(scale=2.0)
     plain.scale = 2.0

@@ -93,6 +93,16 @@ def test_gamma_decays_and_its_current_value_is_saved() -> None:
         loss.decay(1.5)
 
 
+def test_gamma_may_be_a_tensor() -> None:
+    points, labels = random_batch(0, items=12, dim=3)
+    expected = facility_location_loss(points, labels, gamma=2.0)
+    assert facility_location_loss(points, labels, gamma=torch.tensor(2.0)).item() == expected.item()
+    with unchecked():
+        assert facility_location_loss(points, labels, gamma=torch.tensor(2)).item() == expected.item()
+    with pytest.raises(UserError, match="gamma must be a finite number >= 0, got -1"):
+        facility_location_loss(points, labels, gamma=torch.tensor(-1.0))
+
+
 def test_stochastic_greedy_follows_the_generator_of_torch() -> None:
     x, y = random_batch(0, items=40, dim=4, classes=10)
     loss = FacilityLocationLoss(stochastic=0.5, exchange=None)

@@ -6,6 +6,7 @@ Fused optimisers make this possible. They exist on the CPU too, which lets most 
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,8 @@ from torch import Tensor
 
 from nearkin.api import make_settings
 from nearkin.errors import Interrupted, UserError
-from nearkin.training import Run, Settings, loop, optimise
+from nearkin.losses import graphed
+from nearkin.training import Run, Settings, compiling, loop, optimise
 from nearkin.training.loop import Trainer, make_trainer
 
 on_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
@@ -116,27 +118,35 @@ def test_no_step_waits_for_cuda(tmp_path: Path, method: str, monkeypatch: pytest
 
 @on_cuda
 @pytest.mark.parametrize(
-    ("method", "changes"),
+    ("method", "changes", "recorded"),
     [
-        ("rank", {}),
-        ("margin", {}),
-        ("proxy-nca", {}),
-        ("facility-location", {}),
-        ("facility-location", {"exchange": "all"}),  # which the host solves
-        ("spectral", {"batch_size": 32}),
-        ("magnet", {}),
-        ("magnet", {"active_share": 0.25}),
-        ("magnet", {"candidates": "index"}),
-        ("divide-and-conquer", {"learners": 2}),
+        ("rank", {}, True),
+        ("margin", {}, True),
+        ("proxy-nca", {}, True),
+        ("facility-location", {}, True),
+        ("facility-location", {"exchange": "all"}, False),  # which the host solves
+        ("spectral", {"batch_size": 32}, False),
+        ("magnet", {}, True),
+        ("magnet", {"active_share": 0.25}, True),
+        ("magnet", {"candidates": "index"}, False),
+        ("divide-and-conquer", {"learners": 2}, True),
     ],
 )
 def test_recorded_losses_train_the_same_weights(
-    tmp_path: Path, method: str, changes: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, method: str, changes: dict[str, Any], recorded: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    def record(*inputs: Any, **more: Any) -> Any:
+        graphs.append(graph := graphed(*inputs, **more))
+        return graph
+
+    graphs: list[Any] = []
+    monkeypatch.setattr(compiling, "graphed", record)
     chosen = settings(device="cuda", precision="32-true", method=method, **changes)
-    recorded = loop.train(chosen, tmp_path / "recorded")
-    monkeypatch.setattr(loop, "record_losses", lambda *_: lambda: None)
-    assert_same(recorded, loop.train(chosen, tmp_path / "plain"), atol=1e-6)
+    found = loop.train(chosen, tmp_path / "recorded")
+    steps = max(record["step"] for record in found.metrics)
+    assert sum(graph.calls for graph in graphs) == (steps if recorded else 0)
+    monkeypatch.setattr(loop, "recorded_losses", lambda *_: nullcontext())
+    assert_same(found, loop.train(chosen, tmp_path / "plain"), atol=1e-6)
 
 
 def stop_at(trainer: Trainer, step: int) -> None:

@@ -29,7 +29,7 @@ def closed_form(function: ValueAndGradient) -> Callable[..., Tensor]:
     >>> points.grad
     tensor([[3., 4.]])
     """
-    # Such functions read data on the host, which a CUDA graph cannot record; torch knows this tag from 2.9 on.
+    # Most of them read data on the host, which a CUDA graph cannot record; torch knows this tag from 2.9 on.
     more: Any = {"tags": [torch.Tag.cudagraph_unsafe]} if hasattr(torch.Tag, "cudagraph_unsafe") else {}
     operator = torch.library.custom_op(f"nearkin::{function.__name__}", function, mutates_args=(), **more)
     operator.register_fake(lambda embeddings, *_: (embeddings.new_empty(()), torch.empty_like(embeddings)))

@@ -9,7 +9,9 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from numbers import Number
+from types import NoneType
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -29,11 +31,11 @@ def graphed(
     returned as it is.
 
     Record the loss before the first batch is loaded, and call ``backward`` before the next batch: a graph keeps only
-    the latest one. There are no second derivatives.
+    the latest one. There are no second derivatives. After a setting of the loss has changed, the loss itself computes
+    the batches; only facility location's γ and Magnet's α may change.
 
     Args:
-        loss: any loss but those that read data on the host: spectral, facility location with other agreements or
-            searches than its defaults, and the losses of pytorch-metric-learning. It is moved to the device.
+        loss: any loss that reads no data on the host; the docs list those that do. It is moved to the device.
         batch_size: the number of items in a batch.
         dim: the number of dimensions of their embeddings, in single or half precision.
         device: where the embeddings are.
@@ -68,6 +70,8 @@ def graphed(
 class GraphedLoss(nn.Module):
     """A recorded loss; see `graphed`. ``batch`` contains an example of each input, on the device."""
 
+    without_graph: ClassVar[str] = "it is recorded already"
+
     def __init__(self, loss: nn.Module, batch: dict[str, Tensor]) -> None:
         super().__init__()
         self.loss = loss
@@ -75,10 +79,11 @@ class GraphedLoss(nn.Module):
         self.calls = 0
         self.device = batch["embeddings"].device
         self.shapes = {name: tensor.shape for name, tensor in batch.items() if name != "labels"}
-        self.numbers: tuple[str, ...] = getattr(loss, "changing", ())
+        of_loss: tuple[str, ...] = getattr(loss, "changing", ())
+        self.numbers = [name for name in of_loss if name not in loss._parameters]
         self.settings = self._settings()
         inputs = [tensor.detach().clone().requires_grad_(tensor.is_floating_point()) for tensor in batch.values()]
-        inputs += [self._number(name) for name in self.numbers]
+        inputs += [self._number(name).clone() for name in self.numbers]
         # The memory of the parameters in tensors of their own: recording a parameter itself would tie its later
         # gradients to the stream of the recording.
         parameters = {name: each.detach().requires_grad_() for name, each in loss.named_parameters()}
@@ -116,15 +121,15 @@ class GraphedLoss(nn.Module):
 
     def _settings(self) -> dict[str, Any]:
         """The settings of the loss; the graph is valid only while they stay as they were recorded."""
-        plain = (int, float, str, type(None))
-        of_loss = vars(self.loss).items()
-        return {name: value for name, value in of_loss if isinstance(value, plain) and name not in self.numbers}
+        plain, of_loss = (Number, str, NoneType), vars(self.loss).items()
+        settings = {name: value for name, value in of_loss if isinstance(value, plain) and not name.startswith("_")}
+        return {name: value for name, value in settings.items() if name not in self.numbers}
 
     def _number(self, name: str) -> Tensor:
         """The current value of an attribute that may change, as a scalar in float64 on the device."""
         value = getattr(self.loss, name)
         if isinstance(value, Tensor):
-            return value.to(self.device, torch.float64, non_blocking=True)
+            return value.detach().to(self.device, torch.float64, non_blocking=True)
         return torch.full((), value, dtype=torch.float64, device=self.device)
 
 

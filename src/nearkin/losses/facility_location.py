@@ -46,7 +46,7 @@ def facility_location_loss(
     Args:
         embeddings: (batch, dim).
         labels: (batch,) integers.
-        gamma: γ, the weight of the margin 1 − NMI.
+        gamma: γ, the weight of the margin 1 − NMI. A tensor gets no gradient.
         exchange: which point replaces a facility in the local search: "objective", "algorithm-2" (the paper's listing),
             "all", or None for no local search; see `nearkin.clustering.facility_location`.
         exchange_steps: maximum number of rounds of the local search.
@@ -63,9 +63,11 @@ def facility_location_loss(
     >>> together.item(), apart.item()
     (0.0, 19.0)
     """
+    if isinstance(gamma, Tensor) and reads_data():
+        gamma = gamma.item()
     check_settings(gamma, exchange, exchange_steps, margin, stochastic)
     embeddings, labels = checked(embeddings, labels)
-    weight = gamma if isinstance(gamma, Tensor) else torch.tensor(gamma, dtype=torch.float64)
+    weight = gamma.detach().double() if isinstance(gamma, Tensor) else torch.tensor(gamma, dtype=torch.float64)
     return _facility_location(embeddings, labels, weight, exchange, exchange_steps, margin, normalize, stochastic)
 
 
@@ -125,7 +127,7 @@ class FacilityLocationLoss(Loss):
         self.gamma *= rate
 
     def get_extra_state(self) -> Tensor:
-        return torch.tensor(self.gamma, dtype=torch.float64)  # a tensor, because safetensors store nothing else
+        return torch.as_tensor(self.gamma, dtype=torch.float64).clone()  # safetensors store nothing else
 
     def set_extra_state(self, state: Tensor) -> None:
         self.gamma = state.item()

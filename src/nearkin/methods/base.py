@@ -187,9 +187,8 @@ class Method(ABC):
         return loss
 
     def step_losses(self, dim: int) -> Iterator[StepLoss]:
-        """The losses that a step may compute, each of them once; a GPU can record them. None if that is not known."""
-        if type(self).step is Method.step:
-            yield StepLoss(self.loss, dim)
+        """The losses that ``step`` computes at most once per batch, so that a GPU can record them."""
+        yield StepLoss(self.loss, dim)
 
     def read_out(
         self,
@@ -236,6 +235,13 @@ class Method(ABC):
     def found(self, values: Mapping[str, Any]) -> dict[str, Any]:
         """The settings that give searched ones these values; leaves all other names as they are."""
         return dict(values)
+
+
+def recordable_losses(method: Method, dim: int) -> Iterator[StepLoss]:
+    """``step_losses``; none of a subclass that has its own ``step``, unless it says which losses this computes."""
+    latest = next(kind for kind in type(method).__mro__ if vars(kind).keys() & {"step", "step_losses"})
+    if "step_losses" in vars(latest):
+        yield from method.step_losses(dim)
 
 
 class GroupedMethod(Method):

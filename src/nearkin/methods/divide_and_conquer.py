@@ -42,6 +42,7 @@ from nearkin.methods.base import (
     make_method,
     parse_method,
     parse_settings,
+    recordable_losses,
     register,
 )
 from nearkin.methods.ranges import Between, OneOf, Range
@@ -185,7 +186,7 @@ class DivideAndConquer(Method):
 
     def step_losses(self, dim: int) -> Iterator[StepLoss]:
         for method, method_dim in self._dimensions(dim):
-            yield from method.step_losses(method_dim)
+            yield from recordable_losses(method, method_dim)
 
     def read_out(
         self,

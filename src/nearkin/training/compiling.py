@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 
 import torch
 from torch import nn
@@ -59,36 +59,44 @@ def compile_backbone(model: EmbeddingModel, graph: bool) -> Callable[[], None]:
     def new_iteration(*_: object) -> None:
         torch.compiler.cudagraph_mark_step_begin()  # the graph may now reuse the memory of its last outputs
 
-    before = model.backbone._compiled_call_impl
+    before = vars(model.backbone).get("_compiled_call_impl")
     model.backbone.compile(dynamic=False, mode="reduce-overhead" if graph else None)
     hook = model.register_forward_pre_hook(new_iteration) if graph else None
 
     def undo() -> None:
-        model.backbone._compiled_call_impl = before
+        del model.backbone._compiled_call_impl  # not None, which a digest of the module would see
+        if before:
+            model.backbone._compiled_call_impl = before
         if hook:
             hook.remove()
 
     return undo
 
 
-def record_losses(losses: Iterable[StepLoss], batch_size: int, device: torch.device) -> Callable[[], None]:
-    """Records nearkin's own losses as CUDA graphs in place, if they can be; returns a function that undoes it.
+@contextmanager
+def recorded_losses(losses: Iterable[StepLoss], batch_size: int, device: torch.device) -> Iterator[None]:
+    """Records nearkin's own losses as CUDA graphs, in place and within this block, if they can be.
 
     Other losses are left as they are, because they may change with every batch in ways that a recording does not see.
-    So are compiled ones.
+    So are losses with hooks and compiled ones, which the graph would replace.
     """
-    recorded: list[nn.Module] = []
-    for loss, dim, ids in losses:
-        if not type(loss).__module__.startswith("nearkin.") or loss._compiled_call_impl is not None:
-            continue
-        more = {name: torch.zeros(batch_size, dtype=torch.long) for name in ids}
-        with suppress(UserError):  # it reads data on the host
-            graph = graphed(loss, batch_size, dim, device, **more)
-            loss._compiled_call_impl = graph.forward
-            recorded.append(loss)
+    with ExitStack() as undo:
+        for loss, dim, ids in losses:
+            if not type(loss).__module__.startswith("nearkin.") or _compiled_or_hooked(loss):
+                continue
+            more = {name: torch.zeros(batch_size, dtype=torch.long) for name in ids}
+            with suppress(UserError):  # it reads data on the host
+                graph = graphed(loss, batch_size, dim, device, **more)
+                if graph is not loss:
+                    loss._compiled_call_impl = graph.forward
+                    undo.callback(delattr, loss, "_compiled_call_impl")
+        yield
 
-    def undo() -> None:
-        for loss in recorded:
-            loss._compiled_call_impl = None
 
-    return undo
+def _compiled_or_hooked(loss: nn.Module) -> bool:
+    """Whether a loss is compiled or has hooks."""
+    hooks = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+    return any(
+        module._compiled_call_impl is not None or any(getattr(module, kind) for kind in hooks)
+        for module in loss.modules()
+    )

@@ -11,7 +11,7 @@ import math
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import nullcontext
+from contextlib import ExitStack, nullcontext
 from dataclasses import replace
 from functools import partial
 from itertools import islice
@@ -30,6 +30,7 @@ from nearkin.errors import UserError
 from nearkin.evaluation import describe, evaluate
 from nearkin.losses.batch import unchecked
 from nearkin.methods import Batch, Method
+from nearkin.methods.base import recordable_losses
 from nearkin.models import EmbeddingModel
 from nearkin.models.model import Head
 from nearkin.progress import Advance, bar
@@ -40,7 +41,7 @@ from nearkin.training.baseline import unit_space
 from nearkin.training.batch_norm import estimate_statistics, learning_norms, random_draws
 from nearkin.training.card import write_card
 from nearkin.training.checkpoint import Position, Stateful, load_checkpoint
-from nearkin.training.compiling import check_compile, compile_backbone, record_losses, should_compile
+from nearkin.training.compiling import check_compile, compile_backbone, recorded_losses, should_compile
 from nearkin.training.decode import hold_decoded
 from nearkin.training.defaults import is_pretrained, resolved, with_warmup
 from nearkin.training.devices import (
@@ -210,8 +211,7 @@ class Trainer:
         begun = resumed and self.run.checkpoint_file.is_file()
         wanted = self.settings.model.head_init == "svd" or any(self.held_out.values())
         self.start = self._start() if wanted and is_pretrained(self.settings.model) and not begun else None
-        self.restore_eager: Callable[[], None] | None = None  # if the backbone is compiled
-        self.restore_losses: Callable[[], None] | None = None  # if losses are recorded
+        self.compiled = False  # whether the backbone is
         self.learner, self.preprocess = self._learner()
         self.model.to(self.fabric.device)  # before the optimiser: on CUDA, it is fused
         rates = self.training
@@ -245,8 +245,9 @@ class Trainer:
     @keep_workers()
     def train(self) -> Run:
         status = "failed"
+        undo = ExitStack()  # the backbone and the loss may be the user's own modules
         try:
-            self._compile()
+            self._compile(undo)
             if self.position.records == 0:
                 self._measure_start()
                 if self.trial:
@@ -263,10 +264,8 @@ class Trainer:
         except KeyboardInterrupt:  # outside of a step, or the second one in a step
             raise self.run.stopped() from None
         finally:
-            self.metrics.close(status)  # another run in this process opens its own
-            for restore in (self.restore_eager, self.restore_losses):
-                if restore:
-                    restore()  # the backbone and the loss may be the user's own modules
+            with undo:
+                self.metrics.close(status)  # another run in this process opens its own
         return self.run
 
     def _start(self) -> DatasetSplits:
@@ -329,16 +328,17 @@ class Trainer:
         self.train_set = start["train"]
         return self.model.head, None
 
-    def _compile(self) -> None:
-        """Compiles the backbone if that pays, and records losses on one GPU; `train` undoes it."""
-        device, batch_size = self.fabric.device, self.training.batch_size
-        if device.type == "cuda" and self.fabric.world_size == 1 and self.read_every > 1:  # batches are not checked
-            losses = self.method.step_losses(self.model.spec.dim)
-            self.restore_losses = record_losses(losses, batch_size, device)
+    def _compile(self, undo: ExitStack) -> None:
+        """Compiles the backbone if that pays, and records losses on one GPU."""
+        device, alone = self.fabric.device, self.fabric.world_size == 1
+        if alone and self.read_every > 1:  # else the loss checks every batch, which a graph cannot
+            losses = recordable_losses(self.method, self.model.spec.dim)
+            undo.enter_context(recorded_losses(losses, self.training.batch_size, device))
         steps = self.last_epoch * len(self.sampler)
-        if self.learner is self.model and should_compile(self.training, self.model.spec, steps, self.fabric.device):
-            whole = self.training.micro_batch == 0 and self.fabric.world_size == 1
-            self.restore_eager = compile_backbone(self.model, graph=whole and self.fabric.device.type == "cuda")
+        if self.learner is self.model and should_compile(self.training, self.model.spec, steps, device):
+            graph = alone and self.training.micro_batch == 0 and device.type == "cuda"
+            undo.callback(compile_backbone(self.model, graph))
+            self.compiled = True
 
     def _epoch(self, stop_requested: Callable[[], bool], advance: Advance) -> None:
         self.saved = False
@@ -415,7 +415,7 @@ class Trainer:
         draws = random_draws(len(self.train_set), batch_size, (self.training.seed, self.position.step))
         augment, pin = self.settings.data.augment, self.fabric.device.type == "cuda"
         inputs = input_batches(self.train_set.items, self.preprocess, draws, augment, self.workers, pin)
-        eager = torch.compiler.set_stance("force_eager") if self.restore_eager else nullcontext()
+        eager = torch.compiler.set_stance("force_eager") if self.compiled else nullcontext()
         with eager, self.fabric.autocast():
             estimate_statistics(self.model, norms, (to_device(batch, self.fabric.device) for batch in inputs))
         self.estimated_at = self.position.step
@@ -487,7 +487,7 @@ class Trainer:
         files = isinstance(dataset.items, ImageFiles) and self.learner is self.model
         kept = final and files and self.fabric.world_size == 1  # `evaluate` and `report` need the same again
         learner = self.model.head if as_features else self.learner
-        eager = self.restore_eager and not fast  # in full precision, it would be compiled once more
+        eager = self.compiled and not fast  # in full precision, it would be compiled once more
         with torch.compiler.set_stance("force_eager") if eager else nullcontext():
             return embed_dataset(self.fabric, learner, dataset, self.embed_batch, self.workers, kept, not fast, head)
 
