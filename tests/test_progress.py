@@ -16,7 +16,7 @@ import pytest
 
 import nearkin
 from nearkin import progress
-from nearkin.messages import StderrHandler, show_messages
+from nearkin.messages import REPEATED, StderrHandler, show_messages, without_repetition
 from nearkin.progress import bar, quiet, track
 
 
@@ -244,3 +244,13 @@ class TestMessages:
         with unconfigured_logging():
             nearkin.train("glyphs", out="unused")
         assert capsys.readouterr().err == "epoch 1\nBetter.\n"
+
+
+def test_a_comparison_says_the_same_only_once(caplog: pytest.LogCaptureFixture) -> None:
+    log = logging.getLogger("nearkin")
+    with caplog.at_level(logging.INFO, "nearkin"):
+        with without_repetition():
+            for text, extra in (("data", REPEATED), ("epoch", None), ("data", REPEATED), ("epoch", None)):
+                log.info(text, extra=extra)
+        log.info("data", extra=REPEATED)
+    assert caplog.messages == ["data", "epoch", "epoch", "data"]

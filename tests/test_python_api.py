@@ -114,6 +114,20 @@ def test_a_run_has_the_module_that_it_was_trained_with(tmp_path: Path) -> None:
         nearkin.load(run.folder)
 
 
+def test_a_run_has_the_objects_that_it_was_trained_on(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    points, labels = rng.normal(size=(64, 4)).astype(np.float32), np.arange(64) // 4
+    module = torch.nn.Linear(4, 6)
+    run = nearkin.train((points, labels), out=tmp_path / "run", backbone=module, **QUICK | {"epochs": 1})
+    result = evaluate(run)
+    assert result.split == "test" and result.scores["recall@1"] == pytest.approx(run.scores["after"]["recall@1"])
+    assert embed(run, (points, labels), tmp_path / "x.npz").shape == (64, 4)
+    assert "data cannot be read" not in nearkin.report(run).read_text()
+    assert nearkin.resume(run, 2, backbone=module).scores["after"]
+    with pytest.raises(UserError, match=r"trained on an object.*pass it again, for instance nearkin\.evaluate"):
+        evaluate(run.folder, backbone=torch.nn.Linear(4, 6))
+
+
 def test_a_refused_number_of_epochs_leaves_the_run_unchanged(tmp_path: Path) -> None:
     run = nearkin.train(arrays(), out=tmp_path / "run", **TRAINED)
     before = {file: file.read_bytes() for file in run.folder.rglob("*") if file.is_file()}

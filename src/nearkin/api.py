@@ -125,6 +125,7 @@ def resume(
     >>> resume("runs/photos-rank", epochs=20)  # doctest: +SKIP
     """
     show_messages()
+    data = _data_of(run) if data is None else data
     given: dict[str, Any] = {} if backbone is None else {"backbone": backbone}
     if loss is not None:  # keep the batches of the run
         given |= batches_of(Run.open(_folder(run)).settings().method_settings)
@@ -147,6 +148,8 @@ def load(model: str | Path | Run, weights: str | Path | None = None, backbone: n
     >>> load("timm:resnet50").encode(["a.jpg", "b.jpg"]).shape  # doctest: +SKIP
     (2, 2048)
     """
+    if isinstance(model, Run) and model.backbone is not None and backbone is None:
+        return model.model  # it still has the module that it was trained with
     return load_model(_folder(model), weights, backbone)
 
 
@@ -174,7 +177,8 @@ def evaluate(
     Args:
         model: embeddings (items, dim) or a `Space`; or a run, an embedder, a model folder, or a network by name.
         labels: (items,) labels of the embeddings, numbers or strings.
-        data: data to evaluate a model on; None: the run's own data. If the run was trained on an object, pass it again.
+        data: data to evaluate a model on; None: the run's own data. If a saved run was trained on an object, pass it
+            again.
         weights: a weights file for a pretrained network, instead of the ImageNet weights.
         split: "train", "validation", "test" or "all"; None: "test" for the run's own data, else "all".
         recall_at: values of K for Recall@K, one or several.
@@ -283,7 +287,7 @@ def export(
     if isinstance(model, Embedder):
         return embedder.export(out or "model.onnx")
     name = Path(_folder(model)).resolve().name.rpartition(":")[2]  # timm:resnet50 is resnet50
-    return embedder.export(out or f"{name}.onnx", _sample_items(_folder(model)))
+    return embedder.export(out or f"{name}.onnx", _sample_items(model))
 
 
 def report(
@@ -307,7 +311,9 @@ def report(
     """
     from nearkin.experiments.run_report import write_report
 
-    embedder = None if backbone is None else _embedder(run, backbone=backbone)
+    data = _data_of(run) if data is None else data
+    own = backbone is not None or (isinstance(run, Run) and run.backbone is not None)
+    embedder = _embedder(run, backbone=backbone) if own else None
     return write_report(_folder(run), out, split, dataset=None if data is None else as_dataset(data), embedder=embedder)
 
 
@@ -453,6 +459,11 @@ def _folder(run: str | Path | Run) -> str | Path:
     return run.folder if isinstance(run, Run) else run
 
 
+def _data_of(run: object) -> Dataset | None:
+    """The object that a run of this process was trained on; None if it was no object."""
+    return run.dataset if isinstance(run, Run) else None
+
+
 def _embedder(
     model: str | Path | Run | Embedder, weights: str | Path | None = None, backbone: nn.Module | None = None
 ) -> Embedder:
@@ -487,6 +498,7 @@ def _target(
     if split is not None and split not in SPLITS:
         raise unknown_name("split", split, SPLITS)
     run = None if isinstance(model, Embedder) else _run_of(_folder(model))
+    data = _data_of(model) if data is None else data
     if run is None and data is None:
         if not isinstance(model, Embedder) and network_name(_folder(model)) is None:
             read_spec(_folder(model))  # raises if there is no model
@@ -548,16 +560,16 @@ def _method(run: Run) -> Method | None:
         return None
 
 
-def _sample_items(model: str | Path, most: int = 10) -> Items | None:
+def _sample_items(model: str | Path | Run, most: int = 10) -> Items | None:
     """Returns a few random readable items of the run's own data; None if there are none.
 
     Reads only as many as needed: checking all of them, as training does, would take minutes.
     """
-    run = Run(model)
+    run = model if isinstance(model, Run) else Run(model)
     if not run.config_file.is_file():
         return None
     try:
-        items = load_data(run.settings().data).items
+        items = (run.dataset or load_data(run.settings().data)).items
     except (UserError, OSError) as error:
         log.warning("compared on synthetic inputs only: %s", error)
         return None

@@ -121,13 +121,28 @@ def _locked(partial: Path) -> int:
 
 def cannot_write(target: Path, error: OSError) -> ResourceError:
     """The error for a failed write: what was not written, why, and what to do."""
-    reason = (error.strerror or str(error)).lower()
+    reason = error.strerror.lower() if error.strerror else str(error)
     if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
         return ResourceError(
             f"could not write {target}: {reason}; files that were saved earlier are intact; "
             "free some space and try again (`nearkin resume` continues a training run)"
         )
     return ResourceError(f"could not write {target}: {reason}; choose another folder or fix its permissions")
+
+
+def check_writable(folder: Path) -> None:
+    """Raises the error that writing into this folder would raise, before anything slow; creates nothing.
+
+    >>> check_writable(Path("/dev/null/runs"))
+    Traceback (most recent call last):
+    nearkin.errors.ResourceError: could not write /dev/null/runs: /dev/null is not a folder; choose another folder or \
+fix its permissions
+    """
+    existing = next(place for place in (folder, *folder.absolute().parents) if os.path.lexists(place))
+    if not existing.is_dir():
+        raise cannot_write(folder, OSError(f"{existing} is not a folder"))
+    if not os.access(existing, os.W_OK | os.X_OK):
+        raise cannot_write(folder, PermissionError(errno.EACCES, os.strerror(errno.EACCES)))
 
 
 def write_text(target: Path, text: str) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from nearkin.names import as_message
 from nearkin.progress import is_main_process, is_quiet
@@ -22,6 +24,33 @@ def show_messages() -> None:
         log.addHandler(handler)
         if log.level == logging.NOTSET:
             log.setLevel(logging.INFO if is_main_process() else logging.ERROR)
+
+
+REPEATED = {"repeated": True}  # ``extra`` of a message that the runs of a comparison would repeat
+
+
+@contextmanager
+def without_repetition() -> Iterator[None]:
+    """In this block, messages logged with ``extra=REPEATED`` are shown only the first time.
+
+    >>> with without_repetition():
+    ...     for _ in range(2):
+    ...         logging.getLogger("nearkin").info("16 images", extra=REPEATED)
+    """
+
+    def is_new(record: logging.LogRecord) -> bool:
+        text = record.getMessage()
+        known = getattr(record, "repeated", False) and text in said
+        said.add(text)
+        return not known
+
+    said: set[str] = set()
+    log = logging.getLogger("nearkin")
+    log.addFilter(is_new)
+    try:
+        yield
+    finally:
+        log.removeFilter(is_new)
 
 
 class StderrHandler(logging.Handler):

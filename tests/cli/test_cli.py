@@ -177,7 +177,7 @@ def test_a_config_repeats_a_run_and_options_change_it(nearkin: Command, tmp_path
 def test_resume_accepts_no_other_settings(nearkin: Command) -> None:
     nearkin("train", TINY_GLYPHS, *QUICK, "--out", "a")
     assert nearkin("resume", "a").code == 0
-    fails(nearkin("resume", "nowhere"), "nowhere is not a run")
+    fails(nearkin("resume", "nowhere"), "nowhere does not exist; use a run folder")
 
 
 def test_photos_are_embedded_with_or_without_classes(nearkin: Command, photos: Path) -> None:
@@ -263,7 +263,7 @@ def test_bad_tables_fail_before_anything_is_written(nearkin: Command, tmp_path: 
     (tmp_path / "t.csv").write_text("file,label\nx.png,1\n")
     fails(nearkin("train", "t.csv"), "no column 'path'")
     (tmp_path / "t.csv").write_text("path,label\n../secret.png,1\n")
-    fails(nearkin("train", "t.csv"), "leaves the folder")
+    fails(nearkin("train", "t.csv"), "is not in the folder of the CSV")
     assert not (tmp_path / "runs").exists()
 
 

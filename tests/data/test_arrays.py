@@ -113,7 +113,7 @@ def test_arrays_cannot_be_loaded_again_but_are_identified() -> None:
         return make_splits(as_dataset((x, [0, 1, 2, 3]))).digest()
 
     assert as_dataset((RGB, [0, 1, 2, 3])).source == "<numpy.ndarray of 4 items>"
-    with pytest.raises(UserError, match=r"trained on an object, <numpy.ndarray of 4 items>.*nearkin.resume"):
+    with pytest.raises(UserError, match=r"trained on an object, <numpy.ndarray of 4 items>.*nearkin.evaluate"):
         as_dataset("<numpy.ndarray of 4 items>")
     assert digest(RGB) == digest(RGB.copy()) != digest(255 - RGB)
 

@@ -130,6 +130,11 @@ class TestTable:
         assert dataset.classes == ["-3", "7", "100"]
         assert dataset.labels.tolist() == [2, 0, 1]
 
+    def test_an_absolute_path_into_its_folder_is_taken(self, tmp_path: Path) -> None:
+        dataset = load_dataset(str(write_csv(tmp_path, f"path,label\n{tmp_path}/a b/1.png,cat\n")))
+        assert isinstance(dataset.items, ImageFiles) and dataset.items.paths == [tmp_path / "a b" / "1.png"]
+        assert "is not in the folder" in message(write_csv(tmp_path, f"path,label\n{tmp_path}/../1.png,cat\n"))
+
     def test_a_byte_order_mark_and_spaces_are_harmless(self, tmp_path: Path) -> None:
         dataset = load_dataset(str(write_csv(tmp_path, "\ufeffpath, label\nx.png, cat\n")))
         assert dataset.classes == ["cat"]
@@ -144,9 +149,9 @@ class TestTable:
             ("path,label\nx\n", "line 2: expected 2 fields"),
             ("path,label\nx,1,2\n", "line 2: expected 2 fields"),
             ("path,label\nx,1\n,2\n", "line 3: path and label must not be empty"),
-            ("path,label\n../x,1\n", "line 2: path '../x' leaves the folder"),
-            ("path,label\n/etc/passwd,1\n", "leaves the folder"),
-            ("path,label\na/../../x,1\n", "leaves the folder"),
+            ("path,label\n../x,1\n", "line 2: path '../x' is not in the folder of the CSV"),
+            ("path,label\n/etc/passwd,1\n", "is not in the folder of the CSV"),
+            ("path,label\na/../../x,1\n", "is not in the folder of the CSV"),
             ("path,label,split\nx,1,trian\n", "line 2: split 'trian' is not one of"),
             ("path,label,is_query\nx,1,maybe\n", "line 2: is_query 'maybe' is neither true nor false"),
         ],

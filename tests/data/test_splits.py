@@ -167,3 +167,10 @@ def test_the_digest_changes_with_the_data() -> None:
 def test_a_single_class_is_refused() -> None:
     with pytest.raises(UserError, match="only one class"):
         make_splits(dataset([0, 0, 0]))
+
+
+def test_a_dataset_of_one_class_needs_another_not_another_split() -> None:
+    dataset = Dataset("toy", Vectors(np.zeros((6, 1), np.float32)), np.zeros(6, np.int64), ["a"])
+    with pytest.raises(UserError) as refused:
+        make_splits(dataset, "all")
+    assert str(refused.value) == "toy has only one class, but needs at least two classes; add classes"

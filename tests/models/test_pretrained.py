@@ -71,9 +71,9 @@ def test_without_a_file_the_imagenet_weights_are_downloaded(weights: Path, monke
         ("timm:resnet50.a1_in2k", "did you mean 'resnet50.a1_in1k'?"),
         ("timm:hf-hub:someone/evil", "timm has no network 'hf-hub:someone/evil'"),
         ("torchvision:resnet18", "only torchvision:googlenet"),
-        ("runs/resnet50", "runs/resnet50 has no model"),
-        ("./resnet50", "resnet50 has no model"),
-        ("my-flowers-of-2026", "my-flowers-of-2026 has no model"),
+        ("runs/resnet50", "runs/resnet50 does not exist; use a run folder"),
+        ("./resnet50", "resnet50 does not exist; use a run folder"),
+        ("my-flowers-of-2026", "my-flowers-of-2026 does not exist; use a run folder"),
     ],
 )
 def test_an_unknown_name_comes_with_a_suggestion(

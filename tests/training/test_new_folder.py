@@ -1,9 +1,14 @@
-"""The default folder of a run: the first free one, claimed by creating it."""
+"""The folder of a run: by default the first free one, claimed by creating it; what cannot work is said at once."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
+import nearkin
+from nearkin.errors import Interrupted, UserError
+from nearkin.training import Run, loop
 from nearkin.training.run import NewRun
 from nearkin.training.settings import make_settings
 
@@ -17,3 +22,48 @@ def test_two_runs_that_begin_at_the_same_moment_get_two_folders(tmp_path: Path) 
         run.create(make_settings("glyphs", "rank", {}), "digest")
     assert [run.folder.name for run in (one, two)] == ["photos-rank", "photos-rank-2"]
     assert two.settings().method == "rank" and two.model_folder == tmp_path / "runs" / "photos-rank-2" / "model"
+
+
+@pytest.fixture
+def no_data(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reading the data would take minutes."""
+
+    def read(*_: object) -> None:
+        raise AssertionError("the data are read")
+
+    monkeypatch.setattr(loop, "load_splits", read)
+
+
+@pytest.mark.usefixtures("no_data")
+@pytest.mark.parametrize(
+    ("wrong", "expected"),
+    [
+        ({"out": "{folder}/file/run"}, "could not write {folder}/file/run: {folder}/file is not a folder"),
+        ({"out": "{folder}/file"}, "could not write {folder}/file: {folder}/file is not a folder"),
+        ({"backbone": "resnet5"}, "backbone 'resnet5' is unknown; did you mean"),
+        ({"weights": "nothere.safetensors"}, "weights file nothere.safetensors does not exist"),
+    ],
+)
+def test_what_needs_no_data_is_checked_before_they_are_read(
+    tmp_path: Path, wrong: dict[str, str], expected: str
+) -> None:
+    (tmp_path / "file").touch()
+    given = {"out": str(tmp_path / "run")} | {name: value.format(folder=tmp_path) for name, value in wrong.items()}
+    with pytest.raises(UserError) as refused:
+        nearkin.train("glyphs", **given)
+    assert str(refused.value).startswith(expected.format(folder=tmp_path))
+
+
+def test_a_stop_before_the_first_step_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def stop(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(loop, "load_splits", stop)
+    with pytest.raises(Interrupted, match="stopped before the first step; run it again"):
+        nearkin.train("glyphs", out=tmp_path / "run")
+
+
+def test_a_run_that_does_not_exist_is_not_called_damaged(tmp_path: Path) -> None:
+    for read in (nearkin.load, nearkin.resume, Run.open):
+        with pytest.raises(UserError, match=f"^{tmp_path}/x does not exist; use a run folder"):
+            read(tmp_path / "x")

@@ -19,8 +19,9 @@ from nearkin.training.defaults import resolved, with_warmup
 from nearkin.training.devices import make_fabric
 from nearkin.training.fit_all import fit_all
 from nearkin.training.prepare import load_splits
-from nearkin.training.summary import describe_run
-from nearkin.training.verdict import final_scores
+from nearkin.training.settings import ModelSettings
+from nearkin.training.summary import describe_data, describe_training
+from nearkin.training.verdict import advice, final_scores
 
 QUICK: dict[str, Any] = {"epochs": 2, "batch_size": 16, "per_class": 4, "device": "cpu", "backbone": "linear"}
 
@@ -83,7 +84,7 @@ def test_what_a_module_of_ones_own_reads_is_said_before_training(
     splits = load_splits(chosen.data, 0)
     filled = resolved(chosen, splits, chosen.make_method(), module)
     assert filled.model.image_size == size
-    said = describe_run(splits, filled, make_fabric(filled.training), steps=1)
+    said = f"{describe_data(splits, filled.data)}\n{describe_training(filled, make_fabric(filled.training), steps=1)}"
     assert f"module:Mine with your weights, input size {size}×{size} (image_size), 12-dimensional embedding" in said
 
 
@@ -157,7 +158,7 @@ class TestVerdict:
     def verdict(self, backbone: float, after: float, best_epoch: int, *validation: float) -> tuple[str, str]:
         records = self.records(backbone, *validation)
         scores = final_scores(
-            records, {"recall@1": after, "map@r": after}, "best", best_epoch, "its features projected"
+            records, {"recall@1": after, "map@r": after}, "best", best_epoch, "its features projected", "Try"
         )
         return scores["outcome"], scores["verdict"]
 
@@ -170,6 +171,20 @@ class TestVerdict:
         assert outcome == "not better"
         assert "did not beat the backbone alone (Recall@1 on unseen classes: 0.641)" in sentence
         assert "The saved model is its features projected (0.631). Try" in sentence
+
+    @pytest.mark.parametrize(
+        ("model", "pretrained", "expected"),
+        [
+            ({"backbone": "small"}, False, "more epochs"),
+            ({"backbone": "linear"}, True, "the features as they are"),
+            ({"backbone": "resnet50", "freeze_backbone": True}, True, "`nearkin index NAME PHOTOS`"),
+            ({"backbone": "resnet50"}, True, "without a head"),
+        ],
+    )
+    def test_the_advice_suits_the_model(self, model: dict[str, Any], pretrained: bool, expected: str) -> None:
+        ideas = ("more epochs", "as they are", "`nearkin index", "without a head")
+        found = advice(ModelSettings(**model), pretrained)
+        assert expected in found and sum(idea in found for idea in ideas) == 1
 
     def test_better_on_validation_but_not_on_test(self) -> None:
         outcome, sentence = self.verdict(0.641, 0.62, 1, 0.5, 0.6)

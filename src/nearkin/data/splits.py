@@ -81,6 +81,8 @@ def make_splits(
     train = _split(dataset, assigned == "train")
     if train is None or len(train.present_classes) < 2:
         found = "no items" if train is None else _classes(train)
+        if how == "all":
+            raise UserError(f"{dataset.name} has {found}, but needs at least two classes; add classes")
         raise UserError(
             f"{dataset.name}: the training split has {found}, but needs at least two classes; "
             'add classes, or train on all of them with split="all"'

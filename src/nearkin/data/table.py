@@ -76,9 +76,13 @@ def _columns(file: Path) -> dict[str, list[str]]:
 
 def _inside(file: Path, line: int, path: str) -> Path:
     check_names([path], f"{file}, line {line}: path")
+    folder = file.parent.absolute()
+    if Path(path).is_absolute() and Path(path).is_relative_to(folder):
+        path = str(Path(path).relative_to(folder))
     if leads_out(path):
         raise UserError(
-            f"{file}, line {line}: path '{path}' leaves the folder of the CSV; use paths relative to {file.parent}"
+            f"{file}, line {line}: path '{path}' is not in the folder of the CSV, {folder}; "
+            "move the CSV to a folder that contains the images"
         )
     return file.parent / path
 

@@ -145,8 +145,8 @@ def check_finite(space: Space) -> None:
     broken = int((~space.embeddings.isfinite().all(1)).sum())
     if broken:
         raise UserError(
-            f"{broken} of {len(space)} embeddings contain NaN or infinite values, probably because training diverged; "
-            "lower the learning rate, or evaluate an earlier checkpoint"
+            f"{broken} of {len(space)} embeddings contain NaN or infinite values; remove these rows, "
+            "or lower the learning rate if training has diverged"
         )
 
 

@@ -35,7 +35,7 @@ from nearkin.experiments.runs import cached, provenance_of, seconds_of
 from nearkin.experiments.tuning import Rung, best, epochs_of, find_optuna, in_words, plan, trial_run
 from nearkin.experiments.tuning import tune as tune_rows
 from nearkin.files import write_json, write_text
-from nearkin.messages import show_messages
+from nearkin.messages import show_messages, without_repetition
 from nearkin.methods import method_class
 from nearkin.training import Run
 from nearkin.training.baseline import backbone_scores
@@ -56,6 +56,7 @@ def default_folder(data: str) -> Path:
     return Path("runs") / f"compare-{Path(data.partition(':')[0]).stem or 'data'}"
 
 
+@without_repetition()
 def compare(
     data: Any,
     methods: Methods = "all",

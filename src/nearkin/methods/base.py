@@ -147,6 +147,10 @@ class Method(ABC):
 
     def check(self, labels: npt.ArrayLike, dim: int, batch_size: int, normalize: str) -> None:  # noqa: ARG002
         """Raises an error before training starts if the settings cannot work with the data."""
+        self.check_labels(labels)
+
+    def check_labels(self, labels: npt.ArrayLike) -> None:
+        """Raises an error if the classes of the training split cannot be learnt, whatever the other settings are."""
         sizes = np.unique(np.asarray(labels), return_counts=True)[1]
         if len(sizes) < 2:
             raise UserError("the training split has only one class; use data with at least two classes")

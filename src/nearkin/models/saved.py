@@ -99,6 +99,8 @@ def _model_folder(path: str | Path) -> Path:
                     f"{each} is a symbolic link, which nearkin does not follow; use the folder it points to"
                 )
             return each
+    if not folder.exists():
+        raise UserError(f"{path} does not exist; use a run folder, its model/ folder or the name of a network")
     runs = sorted(each.parent for each in folder.glob("*/config.toml"))
     example = f", such as {runs[0]}" if runs else ""
     raise UserError(f"{path} has no model (model.json is missing); use a run folder or its model/ folder{example}")

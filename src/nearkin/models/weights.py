@@ -104,10 +104,14 @@ def _check_alike(new: ModelSpec, trained: ModelSpec, name: str) -> None:
         )
 
 
-def read_weights(file: Path) -> dict[str, Tensor]:
-    """Reads tensors from a .safetensors or torch file. No code in the file is executed."""
+def check_weights_file(file: Path) -> None:
     if not file.is_file():
         raise ResourceError(f'weights file {file} does not exist; use another path, "imagenet" or "none"')
+
+
+def read_weights(file: Path) -> dict[str, Tensor]:
+    """Reads tensors from a .safetensors or torch file. No code in the file is executed."""
+    check_weights_file(file)
     try:
         if file.suffix == ".safetensors":
             from safetensors.torch import load_file

@@ -35,11 +35,9 @@ class LabelBatchSampler(Sampler[list[int]], ABC):
         self.labels = class_numbers(labels)
         if batch_size < 2:
             raise UserError(f"batch_size must be an integer >= 2, got {batch_size}")
-        if batch_size > self.largest_batch():
-            raise UserError(
-                f"{len(self.labels)} training items cannot fill a batch of {batch_size}; "
-                f"use batch_size={self.largest_batch()} or less{self.larger_batch_hint}"
-            )
+        if batch_size > (largest := self.largest_batch()):
+            fix = f"use batch_size={largest} or less{self.larger_batch_hint}" if largest > 1 else "add items"
+            raise UserError(f"{len(self.labels)} training items cannot fill a batch of {batch_size}; {fix}")
         self.batch_size = batch_size
         self.seed = seed
         self.epoch = 0

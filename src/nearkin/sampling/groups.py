@@ -24,8 +24,13 @@ class GroupSampler(LabelBatchSampler):
     """
 
     def __init__(self, labels: Labels, batch_size: int, per_class: int = 8, seed: int = 0) -> None:
-        if not 1 <= per_class <= batch_size:
-            raise UserError(f"per_class must be from 1 to the batch size, {batch_size}, got {per_class}")
+        if per_class < 1:
+            raise UserError(f"per_class must be an integer >= 1, got {per_class}")
+        if per_class > batch_size > 1:
+            raise UserError(
+                f"a batch of {batch_size} items has no room for {per_class} items of a class; "
+                f"use per_class={batch_size} or less, or larger batches"
+            )
         self.per_class = per_class
         super().__init__(labels, batch_size, seed)
 

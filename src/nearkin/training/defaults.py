@@ -12,6 +12,7 @@ from torch import nn
 from nearkin.data import Dataset, ImageArray, ImageFiles, LazyImages, Splits, Vectors
 from nearkin.data.splits import default_split
 from nearkin.errors import UserError
+from nearkin.messages import REPEATED
 from nearkin.methods import Method
 from nearkin.models import EmbeddingModel, ModelSpec
 from nearkin.models.backbones import find_backbone, preprocess_of
@@ -172,7 +173,7 @@ def _default_batch_size(method: Method, train: Dataset) -> int:
     halves = (usual >> halvings for halvings in range(usual.bit_length()))
     problem: UserError | None = None
     sizes = [*(half - half % method.batch_unit for half in halves if half > smallest), smallest]
-    for size in [size for size in sizes if size <= len(train)] or [smallest]:
+    for size in [size for size in sizes if size <= len(train)] or [max(2, len(train))]:
         try:
             method.sampler(train.labels, size, seed=0)
         except UserError as error:
@@ -180,7 +181,8 @@ def _default_batch_size(method: Method, train: Dataset) -> int:
             problem = problem or error.with_traceback(None)
         else:
             if size < method.usual_batch:
-                log.info("%s: batch size reduced to %d: the dataset is too small for more", method.name, size)
+                text = "%s: batch size reduced to %d: the dataset is too small for more"
+                log.info(text, method.name, size, extra=REPEATED)
             return size
     assert problem is not None
     raise problem

@@ -29,6 +29,7 @@ from nearkin.data.summary import counted
 from nearkin.errors import UserError
 from nearkin.evaluation import describe, evaluate
 from nearkin.losses.batch import unchecked
+from nearkin.messages import REPEATED
 from nearkin.methods import Batch, Method
 from nearkin.methods.base import recordable_losses
 from nearkin.models import EmbeddingModel
@@ -64,14 +65,14 @@ from nearkin.training.model_selection import (
 )
 from nearkin.training.monitoring import COLLAPSED, READ_EVERY, StepMonitor, collapse_advice, stop_requests
 from nearkin.training.objects import Callback, Objects
-from nearkin.training.prepare import build_model, load_splits
+from nearkin.training.prepare import build_model, check_model, load_splits
 from nearkin.training.run import MemoryRun, Run
 from nearkin.training.settings import Settings
 from nearkin.training.shared import DatasetSplits
 from nearkin.training.split_evaluator import SplitEvaluator
 from nearkin.training.start import start_from_features
-from nearkin.training.summary import describe_run
-from nearkin.training.verdict import final_scores
+from nearkin.training.summary import describe_data, describe_training
+from nearkin.training.verdict import advice, final_scores
 
 log = logging.getLogger("nearkin")
 MANY_EPOCHS = 100  # with more, only epochs with an evaluation are reported
@@ -80,7 +81,11 @@ MANY_EPOCHS = 100  # with more, only epochs with an evaluation are reported
 def train(settings: Settings, folder: str | Path | Run, tested: bool = True, **objects: Unpack[Objects]) -> Run:
     """Trains a new run into ``folder``; with ``tested=False`` it never uses the test split."""
     run = folder if isinstance(folder, Run) else Run(folder)
-    return make_trainer(settings, run, tested=tested, **objects).train()
+    try:
+        trainer = make_trainer(settings, run, tested=tested, **objects)
+    except KeyboardInterrupt:
+        raise run.stopped() from None
+    return trainer.train()
 
 
 def resume(
@@ -142,8 +147,11 @@ def make_trainer(
     method = settings.make_method(objects.get("method"))
     if not resumed:
         run.check_free()
-    splits = load_splits(settings.data, settings.training.seed, objects.get("dataset"))
+    check_model(settings.model)
+    run.dataset = objects.get("dataset")
+    splits = load_splits(settings.data, settings.training.seed, run.dataset)
     backbone = run.backbone = objects.get("backbone")
+    method.check_labels(splits.train.dense_labels)
     settings = resolved(settings, splits, method, backbone)
     # Before weights are loaded.
     held_out = held_out_splits(splits, tested)
@@ -205,7 +213,8 @@ class Trainer:
         self.training = self.settings.training
         share_of(np.arange(self.training.batch_size), 0, self.fabric.world_size)  # raises if it cannot be shared evenly
         if self.fabric.is_global_zero and not resumed:  # before any slow step
-            log.info(describe_run(splits, self.settings, self.fabric, len(self.sampler)))
+            log.info(describe_data(splits, self.settings.data), extra=REPEATED)
+            log.info(describe_training(self.settings, self.fabric, len(self.sampler)))
 
         self._check_trainable()
         begun = resumed and self.run.checkpoint_file.is_file()
@@ -546,7 +555,8 @@ class Trainer:
             chosen = choice_in_words(self.training, self.monitored)
             kept = self.position.epoch if self.training.keep == "last" else self.position.best_epoch
             # A trial of a search needs no advice on its settings.
-            scores = final_scores(self.run.metrics, after, chosen, kept, self._start_in_words(), advise=self.tested)
+            words = self._start_in_words(), advice(self.settings.model, is_pretrained(self.settings.model))
+            scores = final_scores(self.run.metrics, after, chosen, kept, *words, warn=self.tested)
             self.run.write_scores(scores)
             splits = {"train": self.train_set, **self.held_out}
             if not isinstance(self.run, MemoryRun):

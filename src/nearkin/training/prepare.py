@@ -16,10 +16,10 @@ from nearkin.data.sources import is_dataset_name
 from nearkin.data.unreadable import listed
 from nearkin.errors import UserError
 from nearkin.models import EmbeddingModel, ModelSpec, init_from
-from nearkin.models.backbones import preprocess_of
+from nearkin.models.backbones import find_backbone, preprocess_of
 from nearkin.models.backbones.own import MODULE
-from nearkin.models.weights import load_weights
-from nearkin.training.settings import DataSettings, Settings
+from nearkin.models.weights import check_weights_file, load_weights
+from nearkin.training.settings import DataSettings, ModelSettings, Settings
 
 log = logging.getLogger("nearkin")
 
@@ -44,6 +44,14 @@ def load_data(settings: DataSettings) -> Dataset:
 def report_unreadable(unreadable: list[Unreadable]) -> None:
     if unreadable:
         log.warning("skipped images that cannot be read (%d):\n  %s", len(unreadable), listed(unreadable))
+
+
+def check_model(model: ModelSettings) -> None:
+    """Raises for an unknown backbone or a missing weights file, before any data are read."""
+    if model.backbone and not model.backbone.startswith(MODULE):
+        find_backbone(model.backbone)
+    if model.weights not in ("", "none", "imagenet", "own"):
+        check_weights_file(Path(model.weights).expanduser())
 
 
 def build_model(settings: Settings, train: Dataset, slices: int, backbone: nn.Module | None = None) -> EmbeddingModel:

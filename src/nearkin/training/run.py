@@ -12,8 +12,9 @@ from typing import Any
 
 from torch import Tensor, nn, tensor
 
+from nearkin.data import Dataset
 from nearkin.errors import Interrupted, UserError
-from nearkin.files import UNFINISHED, cannot_write, read_json, read_text, sweep, write_json, write_text
+from nearkin.files import UNFINISHED, cannot_write, check_writable, read_json, read_text, sweep, write_json, write_text
 from nearkin.methods import Method
 from nearkin.models import Embedder, EmbeddingModel
 from nearkin.models.saved import read_tensors, restore_weights, save_model, write_tensors
@@ -33,6 +34,7 @@ class Run:
     Attributes:
         folder: the run folder.
         backbone: the user's own module, if the run was trained with one in this process.
+        dataset: the user's own data, likewise, if they were an object.
 
     >>> Run("runs/x").model_folder
     PosixPath('runs/x/model')
@@ -41,6 +43,7 @@ class Run:
     def __init__(self, folder: str | Path) -> None:
         self.move_to(folder)
         self.backbone: nn.Module | None = None
+        self.dataset: Dataset | None = None
 
     def move_to(self, folder: str | Path) -> None:
         self.folder = folder = Path(folder)
@@ -66,6 +69,7 @@ class Run:
 
     def check_free(self) -> None:
         """Raises if the folder is not empty, except for a run that stopped before its first checkpoint."""
+        check_writable(self.folder)
         if not self.folder.exists() or self._barely_begun():
             return
         if not self.digest_file.is_file():
@@ -88,6 +92,8 @@ class Run:
         run = cls(folder)
         if run._barely_begun():
             raise UserError(f"{folder} has no checkpoint yet; train again with the same folder")
+        if not run.folder.exists():
+            raise UserError(f"{folder} does not exist; use a run folder, written by `nearkin train`")
         if not run.config_file.is_file():
             raise UserError(f"{folder} is not a run (config.toml is missing); use a folder written by `nearkin train`")
         run.sweep()
@@ -183,6 +189,8 @@ class Run:
 
     def stopped(self, step: int | None = None) -> BaseException:
         """The exception to raise when the user stops the run; ``step``: the step of the checkpoint, if there is one."""
+        if not self.config_file.is_file():
+            return Interrupted("stopped before the first step; run it again (features computed so far are kept)")
         where = "" if step is None else f" after step {step}"
         return Interrupted(f"stopped{where}; continue with: {self.resume_command}")
 
@@ -214,6 +222,7 @@ class NewRun(Run):
 
     def check_free(self) -> None:
         """Another number is always free."""
+        check_writable(self.folder.parent)
 
     def create(self, settings: Settings, data_digest: str) -> None:
         first = self.folder

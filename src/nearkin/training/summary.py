@@ -15,24 +15,33 @@ if TYPE_CHECKING:
     from lightning_fabric import Fabric
 
 
-def describe_run(splits: Splits, settings: Settings, fabric: Fabric, steps: int) -> str:
-    """Describes the data, the model and the training of a run, one line each.
-
-    Args:
-        settings: with all defaults filled in.
-        steps: steps per epoch.
+def describe_data(splits: Splits, settings: DataSettings) -> str:
+    """Describes the data of a run and their splits.
 
     >>> from nearkin.data import load_dataset, make_splits
-    >>> from nearkin.training.devices import make_fabric
     >>> splits = make_splits(load_dataset("glyphs:classes=4,per_class=2,size=16"))
-    >>> tables = {"data": {"source": "glyphs"}, "training": {"batch_size": 4, "epochs": 20}}
-    >>> settings = Settings.from_tables(tables).changed(model={"backbone": "small", "dim": 128})
-    >>> print(describe_run(splits, settings, make_fabric(settings.training), steps=3))
+    >>> print(describe_data(splits, DataSettings("glyphs")))
     data          glyphs: 8 images, 4 classes
       split       official
       train       4 images, 2 classes
       test        4 images, 2 classes (unseen in training)
       size        16×16 pixels, grey
+    """
+    data, *details = describe_splits(splits)
+    return "\n".join([data, labelled("  split", _split(splits, settings)), *details])
+
+
+def describe_training(settings: Settings, fabric: Fabric, steps: int) -> str:
+    """Describes the model and the training of a run, one line each.
+
+    Args:
+        settings: with all defaults filled in.
+        steps: steps per epoch.
+
+    >>> from nearkin.training.devices import make_fabric
+    >>> tables = {"data": {"source": "glyphs"}, "training": {"batch_size": 4, "epochs": 20}}
+    >>> settings = Settings.from_tables(tables).changed(model={"backbone": "small", "dim": 128})
+    >>> print(describe_training(settings, make_fabric(settings.training), steps=3))
     model         small, 128-dimensional embedding
     training      rank on cpu, batch size 4, 3 steps per epoch, 20 epochs
     """
@@ -41,11 +50,7 @@ def describe_run(splits: Splits, settings: Settings, fabric: Fabric, steps: int)
     most = "at most " if training.patience > 0 else ""
     amount = f"{counted(steps, 'step')} per epoch, {most}{counted(training.epochs, 'epoch')}"
     method = settings.method + ("" if training.batches == OWN else f" with batches from {training.batches}")
-    data, *details = describe_splits(splits)
     lines = [
-        data,
-        labelled("  split", _split(splits, settings.data)),
-        *details,
         labelled("model", _model(settings.model)),
         labelled("training", f"{method} on {where}, batch size {training.batch_size:,}, {amount}"),
     ]

@@ -7,19 +7,22 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from nearkin.training.model_selection import PRIMARY
+from nearkin.training.settings import ModelSettings
 
 log = logging.getLogger("nearkin")
 
 CLEARLY = 0.05  # warn if the last epoch is below the best one by this fraction
-ADVICE = (
-    "Try more classes or images, another method, a lower learning rate, a stronger backbone, or the backbone without a "
-    "head (dim=0)."
-)
 Scores = Mapping[str, float]
 
 
 def final_scores(
-    records: Sequence[Mapping[str, Any]], after: Scores, chosen: str, best_epoch: int, start: str, advise: bool = True
+    records: Sequence[Mapping[str, Any]],
+    after: Scores,
+    chosen: str,
+    best_epoch: int,
+    start: str,
+    advice: str = "",
+    warn: bool = True,
 ) -> dict[str, Any]:
     """The content of ``scores.json``.
 
@@ -29,7 +32,8 @@ def final_scores(
         chosen: how it was chosen, in words.
         best_epoch: the epoch it was kept after; 0: before training.
         start: what the model is before its first step, in words.
-        advise: whether to warn if the last epoch is clearly worse than the kept one.
+        advice: what to try if training did not help.
+        warn: whether to warn if the last epoch is clearly worse than the kept one.
 
     >>> records = [
     ...     {"kind": "backbone", "split": "test", "recall@1": 0.946, "map@r": 0.641},
@@ -51,13 +55,15 @@ def final_scores(
     if best_epoch == 0:
         validation["best"] = validation["before"]
     test = {"backbone": scores_of(records, "backbone", "test"), "before": scores_of(records, "before", "test")}
-    if advise:
+    if warn:
         _warn_if_worse(validation["best"], validation["last"], best_epoch)
     if after:
-        verdict = _verdict(test["backbone"], test["before"], after, best_epoch, start, trained, "unseen classes")
+        verdict = _verdict(
+            test["backbone"], test["before"], after, best_epoch, start, advice, trained, "unseen classes"
+        )
     else:
         known = (validation["backbone"], validation["before"], validation["best"])
-        verdict = _verdict(*known, best_epoch, start, trained, "validation classes")
+        verdict = _verdict(*known, best_epoch, start, advice, trained, "validation classes")
     outcome, sentence = verdict
     return {
         "split": "test",
@@ -71,8 +77,33 @@ def final_scores(
     }
 
 
+def advice(model: ModelSettings, pretrained: bool) -> str:
+    """What to try if training did not help.
+
+    >>> advice(ModelSettings(backbone="small"), pretrained=False)
+    'Try more epochs, more classes or images, another method, another learning rate, or a pretrained backbone.'
+    """
+    if not pretrained:
+        return (
+            "Try more epochs, more classes or images, another method, another learning rate, or a pretrained backbone."
+        )
+    common = "Try more classes or images, another method, a lower learning rate"
+    if model.backbone == "linear":
+        return f"{common}, or use the features as they are."
+    if model.freeze_backbone:
+        return f"{common}, a stronger backbone, or the backbone without training (`nearkin index NAME PHOTOS`)."
+    return f"{common}, a stronger backbone, or the backbone without a head (a dim of 0)."
+
+
 def _verdict(
-    backbone: Scores, before: Scores, after: Scores, best_epoch: int, start: str, trained: bool, where: str
+    backbone: Scores,
+    before: Scores,
+    after: Scores,
+    best_epoch: int,
+    start: str,
+    advice: str,
+    trained: bool,
+    where: str,
 ) -> tuple[str, str]:
     """The outcome and a sentence about it.
 
@@ -89,7 +120,7 @@ def _verdict(
         saved = start if backbone else "the untrained network"
         return "not better", (
             f"Training did not beat the {name} (Recall@1 on {where}: {base['recall@1']:.3f}). "
-            f"The saved model is {saved} ({after['recall@1']:.3f}). {ADVICE}"
+            f"The saved model is {saved} ({after['recall@1']:.3f}). {advice}".rstrip()
         )
     figures = (
         f"Recall@1 on {where}: {base['recall@1']:.3f} → {after['recall@1']:.3f} ({name} → trained); "
@@ -101,8 +132,8 @@ def _verdict(
     if gain > 0:
         return "better", figures
     if recall_gain > 0:
-        return "mixed", f"{figures} Mixed result: Recall@1 rose, but MAP@R did not. {ADVICE}"
-    return "not better", f"{figures} Training did not help; the saved model is the trained one. {ADVICE}"
+        return "mixed", f"{figures} Mixed result: Recall@1 rose, but MAP@R did not. {advice}".rstrip()
+    return "not better", f"{figures} Training did not help; the saved model is the trained one. {advice}".rstrip()
 
 
 def _warn_if_worse(best: Scores, last: Scores, best_epoch: int) -> None:
