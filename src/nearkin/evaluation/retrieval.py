@@ -112,7 +112,7 @@ def retrieve(
     ([1, 1, 0, 2], [[1, 2], [0, 2], [3, 1], [2, 1]])
     """
     given: Any = recall_at
-    at = tuple(given if isinstance(given, Iterable) else [given])
+    at = tuple(given if isinstance(given, Iterable) and not isinstance(given, str) else [given])
     if any(not isinstance(k, Integral) or int(k) < 1 for k in at):
         raise UserError(f"recall_at must be integers >= 1, such as [1, 2, 4, 8], got {list(at)}")
     check_finite(space)
