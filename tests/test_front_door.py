@@ -88,8 +88,9 @@ def test_data_in_memory(vectors: tuple[Any, Any], kind: str) -> None:
     assert run.model.encode(values).shape == (48, 8)
     assert "<" in run.settings().data.source
     with pytest.raises(UserError, match="data="):
-        nearkin.evaluate(run)
-    assert nearkin.evaluate(run, data=data, split="test").scores["recall@1"] == run.scores["after"]["recall@1"]
+        nearkin.evaluate(run.folder)
+    assert nearkin.evaluate(run).scores["recall@1"] == run.scores["after"]["recall@1"]
+    assert nearkin.evaluate(run.folder, data=data, split="test").scores["recall@1"] == run.scores["after"]["recall@1"]
     assert nearkin.resume(run, epochs=2, data=data).scores["best_epoch"] <= 2
 
 
@@ -110,8 +111,11 @@ def test_a_hugging_face_dataset_and_a_user_defined_module(photos: str, monkeypat
     run = nearkin.train(datasets.load_from_disk("cats"), backbone=backbone, image_size=16, **FAST)
     assert run.settings().model.backbone.endswith("Flat")
     with pytest.raises(UserError, match="backbone="):
-        nearkin.load(run)
-    model = nearkin.load(run, backbone=Flat())
+        nearkin.load(run.folder)
+    with pytest.raises(UserError, match="leave out weights"):
+        nearkin.load(run, weights="nothere.safetensors")
+    assert nearkin.load(run).encode(str(files[0])).shape == (8,)
+    model = nearkin.load(run.folder, backbone=Flat())
     assert model.encode(str(files[0])).shape == (8,)
     found = nearkin.embed(run, photos, backbone=Flat())
     np.testing.assert_allclose(found, model.encode([str(file) for file in files]), atol=1e-6)

@@ -12,7 +12,7 @@ import torch
 from pytorch_metric_learning.losses import ContrastiveLoss, MultiSimilarityLoss
 
 import nearkin
-from nearkin.api import embed, evaluate
+from nearkin.api import _sample_items, embed, evaluate
 from nearkin.data import as_dataset, load_dataset
 from nearkin.errors import UserError
 from nearkin.experiments import compare, reproduce
@@ -123,8 +123,12 @@ def test_a_run_has_the_objects_that_it_was_trained_on(tmp_path: Path) -> None:
     assert result.split == "test" and result.scores["recall@1"] == pytest.approx(run.scores["after"]["recall@1"])
     assert embed(run, (points, labels), tmp_path / "x.npz").shape == (64, 4)
     assert "data cannot be read" not in nearkin.report(run).read_text()
+    samples = _sample_items(run)
+    assert samples is not None and len(samples) == 10
     assert nearkin.resume(run, 2, backbone=module).scores["after"]
-    with pytest.raises(UserError, match=r"trained on an object.*pass it again, for instance nearkin\.evaluate"):
+    with pytest.raises(
+        UserError, match=r"trained on an object.*pass it again in Python, for instance nearkin\.evaluate"
+    ):
         evaluate(run.folder, backbone=torch.nn.Linear(4, 6))
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from copy import deepcopy
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from functools import partial
@@ -119,13 +120,15 @@ def resume(
     Args:
         run: a run or its folder.
         epochs: new total number of epochs; None: as before.
-        data, method, loss, backbone: the object that the run was started with, if it was a Python object.
+        data, method, loss, backbone: the object that the run was started with, if it was a Python object. A `Run` that
+            was trained in this process has its data and its backbone.
         callbacks: called after every epoch as ``callback(run, metrics)``.
 
     >>> resume("runs/photos-rank", epochs=20)  # doctest: +SKIP
     """
     show_messages()
-    data = _data_of(run) if data is None else data
+    if isinstance(run, Run):
+        data, backbone = data if data is not None else run.dataset, backbone or run.backbone
     given: dict[str, Any] = {} if backbone is None else {"backbone": backbone}
     if loss is not None:  # keep the batches of the run
         given |= batches_of(Run.open(_folder(run)).settings().method_settings)
@@ -148,8 +151,8 @@ def load(model: str | Path | Run, weights: str | Path | None = None, backbone: n
     >>> load("timm:resnet50").encode(["a.jpg", "b.jpg"]).shape  # doctest: +SKIP
     (2, 2048)
     """
-    if isinstance(model, Run) and model.backbone is not None and backbone is None:
-        return model.model  # it still has the module that it was trained with
+    if isinstance(model, Run) and backbone is None:
+        backbone = deepcopy(model.backbone)
     return load_model(_folder(model), weights, backbone)
 
 
@@ -393,7 +396,7 @@ def index(
     >>> gallery = index("runs/photos", "photos/", "photos.index")  # doctest: +SKIP
     >>> print(gallery.search("query.jpg", k=3))  # doctest: +SKIP
     """
-    if backbone is not None:
+    if backbone is not None or (isinstance(model, Run) and model.backbone is not None):
         model, weights = _embedder(model, weights, backbone), None
     model = model if isinstance(model, Embedder) else _folder(model)
     return Gallery.index(model, data, out, weights, store, root, check_counts, prune)
@@ -498,7 +501,7 @@ def _target(
     if split is not None and split not in SPLITS:
         raise unknown_name("split", split, SPLITS)
     run = None if isinstance(model, Embedder) else _run_of(_folder(model))
-    data = _data_of(model) if data is None else data
+    given, data = data, _data_of(model) if data is None else data
     if run is None and data is None:
         if not isinstance(model, Embedder) and network_name(_folder(model)) is None:
             read_spec(_folder(model))  # raises if there is no model
@@ -507,7 +510,7 @@ def _target(
     source = str(data) if dataset is None else dataset.source
     settings = DataSettings(source=source, check_counts=check_counts, validation=0.0)
     own = data is None or (run is not None and absolute(settings.source) == run.settings().data.source)
-    split = split or ("test" if data is None or (run is not None and own and _unchanged(run, dataset)) else "all")
+    split = split or ("test" if given is None or (run is not None and own and _unchanged(run, dataset)) else "all")
     if run is not None:
         trained = run.settings().data
         # Split other data as the run's own data were split: they may be a copy of them.

@@ -39,9 +39,10 @@ def without_repetition() -> Iterator[None]:
     """
 
     def is_new(record: logging.LogRecord) -> bool:
-        text = record.getMessage()
-        known = getattr(record, "repeated", False) and text in said
-        said.add(text)
+        if not getattr(record, "repeated", False):
+            return True
+        known = record.getMessage() in said
+        said.add(record.getMessage())
         return not known
 
     said: set[str] = set()

@@ -149,7 +149,7 @@ class TestTable:
             ("path,label\nx\n", "line 2: expected 2 fields"),
             ("path,label\nx,1,2\n", "line 2: expected 2 fields"),
             ("path,label\nx,1\n,2\n", "line 3: path and label must not be empty"),
-            ("path,label\n../x,1\n", "line 2: path '../x' is not in the folder of the CSV"),
+            ("path,label\n../x,1\n", "line 2: path '../x' has .. in it or is not in the folder of the CSV"),
             ("path,label\n/etc/passwd,1\n", "is not in the folder of the CSV"),
             ("path,label\na/../../x,1\n", "is not in the folder of the CSV"),
             ("path,label,split\nx,1,trian\n", "line 2: split 'trian' is not one of"),

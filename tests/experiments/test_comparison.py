@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import shutil
 import sys
 from pathlib import Path
@@ -190,7 +191,14 @@ def test_a_first_method_with_impossible_settings_is_left_out_too(
     for changes in ({}, {"backbone": torch.nn.Linear(6, 8)}):
         out = tmp_path / str(len(changes))
         found = compare(vectors, ["rank:per_class=200", "triplet"], out=out, seeds=1, **(options | changes))
-        assert set(found.scores) == {"triplet"} and "got 200" in found.refused["rank,per_class=200"]
+        assert set(found.scores) == {"triplet"} and "200 items of a class" in found.refused["rank,per_class=200"]
+
+
+def test_the_data_are_described_once(vectors: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO, "nearkin"):
+        compare(vectors, ["triplet"], out=tmp_path, seeds=2, **QUICK)
+    assert sum(text.startswith("data ") for text in caplog.messages) == 1
+    assert sum(text.startswith("model ") for text in caplog.messages) == 2
 
 
 def test_intervals_are_students() -> None:

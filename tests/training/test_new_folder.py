@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -39,28 +40,33 @@ def no_data(monkeypatch: pytest.MonkeyPatch) -> None:
     ("wrong", "expected"),
     [
         ({"out": "{folder}/file/run"}, "could not write {folder}/file/run: {folder}/file is not a folder"),
+        ({"out": None}, "could not write runs: "),
         ({"out": "{folder}/file"}, "could not write {folder}/file: {folder}/file is not a folder"),
         ({"backbone": "resnet5"}, "backbone 'resnet5' is unknown; did you mean"),
         ({"weights": "nothere.safetensors"}, "weights file nothere.safetensors does not exist"),
     ],
 )
 def test_what_needs_no_data_is_checked_before_they_are_read(
-    tmp_path: Path, wrong: dict[str, str], expected: str
+    tmp_path: Path, wrong: dict[str, Any], expected: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.chdir(tmp_path)
     (tmp_path / "file").touch()
-    given = {"out": str(tmp_path / "run")} | {name: value.format(folder=tmp_path) for name, value in wrong.items()}
+    (tmp_path / "runs").touch()
+    named = {name: value and value.format(folder=tmp_path) for name, value in wrong.items()}
+    given: dict[str, Any] = {"out": tmp_path / "run"} | named
     with pytest.raises(UserError) as refused:
         nearkin.train("glyphs", **given)
     assert str(refused.value).startswith(expected.format(folder=tmp_path))
 
 
-def test_a_stop_before_the_first_step_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stop_before_the_first_step_names_no_other_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def stop(*_: object) -> None:
         raise KeyboardInterrupt
 
+    NewRun(tmp_path / "run").create(make_settings("glyphs", "rank", {}), "digest")  # an earlier one
     monkeypatch.setattr(loop, "load_splits", stop)
-    with pytest.raises(Interrupted, match="stopped before the first step; run it again"):
-        nearkin.train("glyphs", out=tmp_path / "run")
+    with pytest.raises(Interrupted, match=r"^stopped before the first step; run it again$"):
+        loop.train(make_settings("glyphs", "rank", {}), NewRun(tmp_path / "run"))
 
 
 def test_a_run_that_does_not_exist_is_not_called_damaged(tmp_path: Path) -> None:

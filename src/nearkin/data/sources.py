@@ -95,8 +95,8 @@ def is_dataset_name(source: str) -> bool:
 def _loaded(source: str, root: str | Path | None, check_counts: bool) -> Dataset:
     if source.startswith("<"):
         raise UserError(
-            f"this run was trained on an object, {source}, which cannot be loaded from disk; pass it again, "
-            "for instance nearkin.evaluate(run, data=...)"
+            f"this run was trained on an object, {source}, which cannot be loaded from disk; pass it again in Python, "
+            "for instance nearkin.evaluate(run, data=...) or nearkin.resume(run, data=...)"
         )
     path = Path(source).expanduser()
     name, _, options = source.partition(":")

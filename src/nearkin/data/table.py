@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import os
 import re
 from pathlib import Path
 
@@ -76,15 +77,14 @@ def _columns(file: Path) -> dict[str, list[str]]:
 
 def _inside(file: Path, line: int, path: str) -> Path:
     check_names([path], f"{file}, line {line}: path")
-    folder = file.parent.absolute()
-    if Path(path).is_absolute() and Path(path).is_relative_to(folder):
-        path = str(Path(path).relative_to(folder))
-    if leads_out(path):
+    folders = [Path(os.path.abspath(file.parent)), file.parent.resolve()]  # noqa: PTH100 (links stay)
+    within = next((Path(path).relative_to(each) for each in folders if Path(path).is_relative_to(each)), Path(path))
+    if leads_out(str(within)):
         raise UserError(
-            f"{file}, line {line}: path '{path}' is not in the folder of the CSV, {folder}; "
+            f"{file}, line {line}: path '{path}' has .. in it or is not in the folder of the CSV, {folders[0]}; "
             "move the CSV to a folder that contains the images"
         )
-    return file.parent / path
+    return file.parent / within
 
 
 def _choices(file: Path, name: str, values: list[str]) -> list[str]:

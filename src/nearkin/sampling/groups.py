@@ -27,9 +27,10 @@ class GroupSampler(LabelBatchSampler):
         if per_class < 1:
             raise UserError(f"per_class must be an integer >= 1, got {per_class}")
         if per_class > batch_size > 1:
+            larger = ", or larger batches" if batch_size < len(class_numbers(labels)) else ""
             raise UserError(
                 f"a batch of {batch_size} items has no room for {per_class} items of a class; "
-                f"use per_class={batch_size} or less, or larger batches"
+                f"use per_class={batch_size} or less{larger}"
             )
         self.per_class = per_class
         super().__init__(labels, batch_size, seed)

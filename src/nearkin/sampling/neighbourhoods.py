@@ -46,7 +46,8 @@ class NeighbourhoodSampler(LabelBatchSampler):
         if per_cluster < 1 or batch_size % per_cluster or batch_size < 2 * per_cluster:
             raise UserError(
                 f"a batch of {batch_size} cannot be filled with {per_cluster} items per cluster; "
-                f"use a batch size that is a multiple of per_cluster={per_cluster} and at least twice as large"
+                f"use a batch size that is a multiple of per_cluster={per_cluster} and at least twice as large, "
+                "or a smaller per_cluster"
             )
         self.clusters_in_batch = batch_size // per_cluster
         self.losses = CachedLosses(Members(self.labels))

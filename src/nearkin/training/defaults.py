@@ -173,7 +173,8 @@ def _default_batch_size(method: Method, train: Dataset) -> int:
     halves = (usual >> halvings for halvings in range(usual.bit_length()))
     problem: UserError | None = None
     sizes = [*(half - half % method.batch_unit for half in halves if half > smallest), smallest]
-    for size in [size for size in sizes if size <= len(train)] or [max(2, len(train))]:
+    few = max(2, len(train) - len(train) % method.batch_unit)
+    for size in [size for size in sizes if size <= len(train)] or [few]:
         try:
             method.sampler(train.labels, size, seed=0)
         except UserError as error:

@@ -26,7 +26,7 @@ from nearkin.data import Dataset, ImageFiles, Splits
 from nearkin.data.items import Indices
 from nearkin.data.loader import Draw, input_batches, keep_workers, to_device
 from nearkin.data.summary import counted
-from nearkin.errors import UserError
+from nearkin.errors import Interrupted, UserError
 from nearkin.evaluation import describe, evaluate
 from nearkin.losses.batch import unchecked
 from nearkin.messages import REPEATED
@@ -84,7 +84,9 @@ def train(settings: Settings, folder: str | Path | Run, tested: bool = True, **o
     try:
         trainer = make_trainer(settings, run, tested=tested, **objects)
     except KeyboardInterrupt:
-        raise run.stopped() from None
+        if isinstance(run, MemoryRun):
+            raise
+        raise Interrupted("stopped before the first step; run it again") from None  # the folder may be another run's
     return trainer.train()
 
 
@@ -555,8 +557,8 @@ class Trainer:
             chosen = choice_in_words(self.training, self.monitored)
             kept = self.position.epoch if self.training.keep == "last" else self.position.best_epoch
             # A trial of a search needs no advice on its settings.
-            words = self._start_in_words(), advice(self.settings.model, is_pretrained(self.settings.model))
-            scores = final_scores(self.run.metrics, after, chosen, kept, *words, warn=self.tested)
+            start, ideas = self._start_in_words(), advice(self.settings.model, self.model.spec.preprocess is None)
+            scores = final_scores(self.run.metrics, after, chosen, kept, start, ideas, warn=self.tested)
             self.run.write_scores(scores)
             splits = {"train": self.train_set, **self.held_out}
             if not isinstance(self.run, MemoryRun):

@@ -189,8 +189,6 @@ class Run:
 
     def stopped(self, step: int | None = None) -> BaseException:
         """The exception to raise when the user stops the run; ``step``: the step of the checkpoint, if there is one."""
-        if not self.config_file.is_file():
-            return Interrupted("stopped before the first step; run it again (features computed so far are kept)")
         where = "" if step is None else f" after step {step}"
         return Interrupted(f"stopped{where}; continue with: {self.resume_command}")
 

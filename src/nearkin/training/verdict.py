@@ -6,6 +6,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from nearkin.models.backbones.own import MODULE
 from nearkin.training.model_selection import PRIMARY
 from nearkin.training.settings import ModelSettings
 
@@ -21,7 +22,7 @@ def final_scores(
     chosen: str,
     best_epoch: int,
     start: str,
-    advice: str = "",
+    ideas: str = "",
     warn: bool = True,
 ) -> dict[str, Any]:
     """The content of ``scores.json``.
@@ -32,7 +33,7 @@ def final_scores(
         chosen: how it was chosen, in words.
         best_epoch: the epoch it was kept after; 0: before training.
         start: what the model is before its first step, in words.
-        advice: what to try if training did not help.
+        ideas: what to try if training did not help; see `advice`.
         warn: whether to warn if the last epoch is clearly worse than the kept one.
 
     >>> records = [
@@ -58,12 +59,10 @@ def final_scores(
     if warn:
         _warn_if_worse(validation["best"], validation["last"], best_epoch)
     if after:
-        verdict = _verdict(
-            test["backbone"], test["before"], after, best_epoch, start, advice, trained, "unseen classes"
-        )
+        verdict = _verdict(test["backbone"], test["before"], after, best_epoch, start, ideas, trained, "unseen classes")
     else:
         known = (validation["backbone"], validation["before"], validation["best"])
-        verdict = _verdict(*known, best_epoch, start, advice, trained, "validation classes")
+        verdict = _verdict(*known, best_epoch, start, ideas, trained, "validation classes")
     outcome, sentence = verdict
     return {
         "split": "test",
@@ -77,22 +76,27 @@ def final_scores(
     }
 
 
-def advice(model: ModelSettings, pretrained: bool) -> str:
-    """What to try if training did not help.
+def advice(model: ModelSettings, vectors: bool) -> str:
+    """What to try if training did not help; ``vectors``: whether the data are feature vectors.
 
-    >>> advice(ModelSettings(backbone="small"), pretrained=False)
+    >>> advice(ModelSettings(backbone="small", weights="none"), vectors=False)
     'Try more epochs, more classes or images, another method, another learning rate, or a pretrained backbone.'
     """
-    if not pretrained:
-        return (
-            "Try more epochs, more classes or images, another method, another learning rate, or a pretrained backbone."
-        )
-    common = "Try more classes or images, another method, a lower learning rate"
-    if model.backbone == "linear":
-        return f"{common}, or use the features as they are."
-    if model.freeze_backbone:
-        return f"{common}, a stronger backbone, or the backbone without training (`nearkin index NAME PHOTOS`)."
-    return f"{common}, a stronger backbone, or the backbone without a head (a dim of 0)."
+    own, scratch = model.backbone.startswith(MODULE), model.weights == "none" and not model.init
+    ideas = ["more classes or items" if vectors else "more classes or images", "another method"]
+    if scratch and model.backbone != "linear":
+        ideas = ["more epochs", *ideas, "another learning rate"]
+    else:
+        ideas += ["a lower learning rate"] if vectors else ["a lower learning rate", "a stronger backbone"]
+    if vectors:
+        ideas.append("the features as they are")
+    elif scratch and not own:
+        ideas.append("a pretrained backbone")
+    elif model.freeze_backbone and not own:
+        ideas.append("the backbone without training (`nearkin index NAME PHOTOS`)")
+    elif model.dim and not scratch and not model.freeze_backbone:
+        ideas.append("the backbone without a head (a dim of 0)")
+    return f"Try {', '.join(ideas[:-1])}, or {ideas[-1]}."
 
 
 def _verdict(
@@ -101,7 +105,7 @@ def _verdict(
     after: Scores,
     best_epoch: int,
     start: str,
-    advice: str,
+    ideas: str,
     trained: bool,
     where: str,
 ) -> tuple[str, str]:
@@ -120,7 +124,7 @@ def _verdict(
         saved = start if backbone else "the untrained network"
         return "not better", (
             f"Training did not beat the {name} (Recall@1 on {where}: {base['recall@1']:.3f}). "
-            f"The saved model is {saved} ({after['recall@1']:.3f}). {advice}".rstrip()
+            f"The saved model is {saved} ({after['recall@1']:.3f}). {ideas}".rstrip()
         )
     figures = (
         f"Recall@1 on {where}: {base['recall@1']:.3f} → {after['recall@1']:.3f} ({name} → trained); "
@@ -132,8 +136,8 @@ def _verdict(
     if gain > 0:
         return "better", figures
     if recall_gain > 0:
-        return "mixed", f"{figures} Mixed result: Recall@1 rose, but MAP@R did not. {advice}".rstrip()
-    return "not better", f"{figures} Training did not help; the saved model is the trained one. {advice}".rstrip()
+        return "mixed", f"{figures} Mixed result: Recall@1 rose, but MAP@R did not. {ideas}".rstrip()
+    return "not better", f"{figures} Training did not help; the saved model is the trained one. {ideas}".rstrip()
 
 
 def _warn_if_worse(best: Scores, last: Scores, best_epoch: int) -> None:
