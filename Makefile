@@ -1,6 +1,8 @@
 # `make demo` and `make test` work from a clean checkout; everything is installed into .venv.
 PYTHON ?= python3
 BIN := .venv/bin
+# Tests start many processes. Without bytecode files, each of them compiles torch again, for longer than most tests take.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: demo test check docs campaign campaign-short install clean
 

@@ -128,7 +128,8 @@ def resume(
     """
     show_messages()
     if isinstance(run, Run):
-        data, backbone = data if data is not None else run.dataset, backbone or run.backbone
+        data = run.dataset if data is None else data
+        backbone = run.backbone if backbone is None else backbone
     given: dict[str, Any] = {} if backbone is None else {"backbone": backbone}
     if loss is not None:  # keep the batches of the run
         given |= batches_of(Run.open(_folder(run)).settings().method_settings)
