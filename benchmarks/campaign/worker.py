@@ -157,6 +157,7 @@ def work(pipe: Connection, sandbox: Sandbox, kinds: Mapping[str, str], seed: int
     On SIGUSR1 it writes its traceback to the log.
     """
     os.setsid()
+    sys.dont_write_bytecode = True  # a first import in a case would look like a forbidden write
     multiprocessing.set_start_method("fork", force=True)  # as in a user's process, not a forkserver
     sandbox.prepare()
     log = os.open(sandbox.log, os.O_RDWR | os.O_CREAT | os.O_TRUNC)
