@@ -127,9 +127,8 @@ def resume(
     >>> resume("runs/photos-rank", epochs=20)  # doctest: +SKIP
     """
     show_messages()
-    if isinstance(run, Run):
-        data = run.dataset if data is None else data
-        backbone = run.backbone if backbone is None else backbone
+    data = _data_of(run) if data is None else data
+    backbone = _module_of(run) if backbone is None else backbone
     given: dict[str, Any] = {} if backbone is None else {"backbone": backbone}
     if loss is not None:  # keep the batches of the run
         given |= batches_of(Run.open(_folder(run)).settings().method_settings)
@@ -152,8 +151,7 @@ def load(model: str | Path | Run, weights: str | Path | None = None, backbone: n
     >>> load("timm:resnet50").encode(["a.jpg", "b.jpg"]).shape  # doctest: +SKIP
     (2, 2048)
     """
-    if isinstance(model, Run) and backbone is None:
-        backbone = deepcopy(model.backbone)
+    backbone = deepcopy(_module_of(model)) if backbone is None else backbone
     return load_model(_folder(model), weights, backbone)
 
 
@@ -316,8 +314,7 @@ def report(
     from nearkin.experiments.run_report import write_report
 
     data = _data_of(run) if data is None else data
-    own = backbone is not None or (isinstance(run, Run) and run.backbone is not None)
-    embedder = _embedder(run, backbone=backbone) if own else None
+    embedder = None if backbone is None and _module_of(run) is None else _embedder(run, backbone=backbone)
     return write_report(_folder(run), out, split, dataset=None if data is None else as_dataset(data), embedder=embedder)
 
 
@@ -397,7 +394,7 @@ def index(
     >>> gallery = index("runs/photos", "photos/", "photos.index")  # doctest: +SKIP
     >>> print(gallery.search("query.jpg", k=3))  # doctest: +SKIP
     """
-    if backbone is not None or (isinstance(model, Run) and model.backbone is not None):
+    if backbone is not None or _module_of(model) is not None:
         model, weights = _embedder(model, weights, backbone), None
     model = model if isinstance(model, Embedder) else _folder(model)
     return Gallery.index(model, data, out, weights, store, root, check_counts, prune)
@@ -466,6 +463,11 @@ def _folder(run: str | Path | Run) -> str | Path:
 def _data_of(run: object) -> Dataset | None:
     """The object that a run of this process was trained on; None if it was no object."""
     return run.dataset if isinstance(run, Run) else None
+
+
+def _module_of(run: object) -> nn.Module | None:
+    """The user's own module that a run of this process was trained with, if any."""
+    return run.backbone if isinstance(run, Run) else None
 
 
 def _embedder(
